@@ -1,0 +1,3 @@
+module github.com/slipway-project/slipway
+
+go 1.26.0
