@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package v1alpha1 is the cluster spec as users write it: YAML tags and the text of `slipway spec explain`, no logic.
+// Read [Cluster] first. The shortest spec is
+//
+//	apiVersion: slipway.dev/v1alpha1
+//	kind: Cluster
+//	metadata: {name: dev}
+package v1alpha1
+
+// APIVersion and Kind identify a document of this package.
+const (
+	APIVersion = "slipway.dev/v1alpha1"
+	Kind       = "Cluster"
+)
+
+// Cluster describes one Kubernetes cluster. Everything under spec has a default.
+type Cluster struct {
+	// Always slipway.dev/v1alpha1.
+	APIVersion string `json:"apiVersion"`
+	// Always Cluster.
+	Kind     string   `json:"kind"`
+	Metadata Metadata `json:"metadata"`
+	Spec     Spec     `json:"spec,omitempty"`
+}
+
+// Metadata names the cluster.
+type Metadata struct {
+	// Name of the cluster: a DNS label of at most 40 characters. It cannot be changed later.
+	Name string `json:"name"`
+}
+
+// Spec is what the user wants.
+type Spec struct {
+	// KubernetesVersion is a minor such as "1.36"; the patch comes from the release catalogue.
+	KubernetesVersion string     `json:"kubernetesVersion,omitempty"`
+	Networking        Networking `json:"networking,omitempty"`
+	// Pools of like machines. Default: one pool "main" of one machine that is control plane and worker.
+	Pools        []Pool       `json:"pools,omitempty"`
+	ControlPlane ControlPlane `json:"controlPlane,omitempty"`
+	// FeatureGates are given to every Kubernetes component.
+	FeatureGates map[string]bool `json:"featureGates,omitempty"`
+	// Components holds overrides; they are merged last.
+	Components Components `json:"components,omitempty"`
+	// AddOns are applied once the API answers.
+	AddOns []AddOn `json:"addOns,omitempty"`
+}
+
+// Networking holds the address ranges. They cannot be changed later.
+type Networking struct {
+	// PodCIDR is the range of all pods. Default 10.244.0.0/16.
+	PodCIDR string `json:"podCIDR,omitempty"`
+	// NodePodPrefix is the prefix length of each node's share of podCIDR. Default 24.
+	NodePodPrefix *int `json:"nodePodPrefix,omitempty"`
+	// ServiceCIDR is the range of Service addresses. Default 10.96.0.0/16.
+	ServiceCIDR string `json:"serviceCIDR,omitempty"`
+	// ClusterDomain is the DNS suffix of Services. Default cluster.local.
+	ClusterDomain string `json:"clusterDomain,omitempty"`
+	// DNSAddress is the Service address of the cluster DNS. Default: the tenth address of serviceCIDR.
+	DNSAddress string `json:"dnsAddress,omitempty"`
+}
+
+// Pool is a group of like machines.
+type Pool struct {
+	// Name of the pool: a DNS label. Machines are called CLUSTER-NAME-0, CLUSTER-NAME-1, … unless they have names of their own.
+	Name string `json:"name"`
+	// Roles: control-plane, worker, etcd. A control plane runs etcd too unless some pool has the role etcd.
+	Roles []string `json:"roles,omitempty"`
+	// Count of machines. Default: the number of machines listed, or 1.
+	Count  *int              `json:"count,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
+	Taints []Taint           `json:"taints,omitempty"`
+	// Machines that exist already, for `slipway apply`.
+	Machines []Machine `json:"machines,omitempty"`
+}
+
+// Taint keeps pods away that do not tolerate it.
+type Taint struct {
+	Key   string `json:"key"`
+	Value string `json:"value,omitempty"`
+	// Effect: NoSchedule, PreferNoSchedule or NoExecute.
+	Effect string `json:"effect"`
+}
+
+// Machine is a machine that exists already.
+type Machine struct {
+	Name    string `json:"name"`
+	Address string `json:"address"`
+}
+
+// ControlPlane says how the control plane runs and is reached.
+type ControlPlane struct {
+	// Form: HostUnits (the default) or StaticPods. Never mixed within a cluster.
+	Form string `json:"form,omitempty"`
+	// ExtraSANs are further names and addresses in the API server's certificate.
+	ExtraSANs []string `json:"extraSANs,omitempty"`
+}
+
+// Components holds the overrides of each component.
+type Components struct {
+	Etcd              Component `json:"etcd,omitempty"`
+	APIServer         Component `json:"apiserver,omitempty"`
+	ControllerManager Component `json:"controllerManager,omitempty"`
+	Scheduler         Component `json:"scheduler,omitempty"`
+	Kubelet           Component `json:"kubelet,omitempty"`
+	KubeProxy         Component `json:"kubeProxy,omitempty"`
+	Containerd        Component `json:"containerd,omitempty"`
+	CoreDNS           CoreDNS   `json:"coredns,omitempty"`
+}
+
+// Component is the override of one component.
+type Component struct {
+	// Flags without leading dashes. Values may be text, numbers, booleans or lists; null takes a default flag away.
+	// ${node.name} and ${node.address} stand for the node's own name and address.
+	Flags map[string]any `json:"flags,omitempty"`
+	// Config is merged into the component's configuration file (kubelet, kubeProxy, scheduler only); null takes a field away.
+	Config map[string]any `json:"config,omitempty"`
+	// Env is the process environment beyond the defaults.
+	Env map[string]string `json:"env,omitempty"`
+}
+
+// CoreDNS is the cluster DNS.
+type CoreDNS struct {
+	// Replicas. Default 1 on one node, otherwise 2.
+	Replicas *int `json:"replicas,omitempty"`
+	// Corefile replaces the default one.
+	Corefile string `json:"corefile,omitempty"`
+}
+
+// AddOn is a set of Kubernetes objects.
+type AddOn struct {
+	// Name of the add-on: a DNS label.
+	Name string `json:"name"`
+	// Manifest is YAML text, one or more documents.
+	Manifest string `json:"manifest"`
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pki says which certificates and keys must exist. It describes, it never makes: key material is born on the
+// node (package ca signs) and never passes through this package.
+//
+// Read [Want] first, then [Table], which is the cluster's whole certificate table as data.
+//
+//	Want{Name: "apiserver", Kind: Leaf, Signer: "ca", CommonName: "kube-apiserver", Usages: []Usage{ServerAuth}, …}
+package pki
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Kind says what a Want asks for.
+type Kind string
+
+// The kinds of key material. The list is closed.
+const (
+	CA      Kind = "CA"      // a self-signed certificate authority: certificate and key
+	Leaf    Kind = "Leaf"    // a certificate signed by the Want named in Signer, and its key
+	KeyPair Kind = "KeyPair" // a bare key pair, for service-account tokens: private and public PEM
+	Secret  Kind = "Secret"  // 32 random bytes, raw, for encryption at rest; only KeyPath is used
+)
+
+// Usage is an extended key usage of a Leaf.
+type Usage string
+
+// The usages that the cluster needs.
+const (
+	ServerAuth Usage = "server auth"
+	ClientAuth Usage = "client auth"
+)
+
+// Want is a certificate or key that must exist on a node. It is plain data, safe to print, and holds no secret.
+// Keys are ECDSA P-256, files 0600 from creation; certificates 0644.
+type Want struct {
+	Name          string        `json:"name"`
+	Kind          Kind          `json:"kind"`
+	Signer        string        `json:"signer,omitempty"` // name of the signing CA's Want; empty unless Kind is Leaf
+	CommonName    string        `json:"commonName,omitempty"`
+	Organizations []string      `json:"organizations,omitempty"`
+	DNSNames      []string      `json:"dnsNames,omitempty"`
+	Addresses     []netip.Addr  `json:"addresses,omitempty"`
+	Usages        []Usage       `json:"usages,omitempty"`
+	Lifetime      time.Duration `json:"lifetime,omitempty"` // from issue to expiry; backdating is the signer's affair
+	CertPath      string        `json:"certPath,omitempty"` // certificate, or public key of a KeyPair
+	KeyPath       string        `json:"keyPath"`
+	SignerCert    string        `json:"signerCert,omitempty"` // the signer's CertPath and KeyPath on a node that holds the CA;
+	SignerKey     string        `json:"signerKey,omitempty"`  // empty where a remote signer is asked
+}
+
+// RenewAt tells when a certificate valid in the given window is to be renewed: at two thirds of its life.
+func RenewAt(notBefore, notAfter time.Time) time.Time {
+	return notBefore.Add(notAfter.Sub(notBefore) / 3 * 2)
+}
+
+// Allows reports whether the usage is among the Want's.
+func (w Want) Allows(u Usage) bool { return slices.Contains(w.Usages, u) }

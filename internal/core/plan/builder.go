@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import "slices"
+
+// Builder collects the entries of a plan. A Ref comes only from Add, so an item can need only what was added before it:
+// a cycle cannot be written. The zero value is ready to use.
+type Builder struct {
+	entries []Entry
+	index   map[Ref]int
+}
+
+// Add appends an item that starts when all needs are ready, and returns its handle. Adding the same kind and key twice is
+// a bug of the planner and panics.
+func (b *Builder) Add(it Item, needs ...Ref) Ref {
+	ref := RefOf(it)
+	if b.index == nil {
+		b.index = map[Ref]int{}
+	}
+	if _, dup := b.index[ref]; dup {
+		panic("plan: " + ref.id + " added twice")
+	}
+	for _, n := range needs {
+		if _, ok := b.index[n]; !ok {
+			panic("plan: " + ref.id + " needs " + n.id + ", which is not in the plan")
+		}
+	}
+	b.index[ref] = len(b.entries)
+	b.entries = append(b.entries, Entry{Ref: ref, Item: it, Needs: unique(needs)})
+	return ref
+}
+
+// Plan returns the finished plan for a node.
+func (b *Builder) Plan(cluster, node, release string) Plan {
+	return Plan{Version: Version, Cluster: cluster, Node: node, Release: release, Entries: slices.Clone(b.entries)}
+}
+
+func unique(refs []Ref) []Ref {
+	var out []Ref
+	for _, r := range refs {
+		if !slices.Contains(out, r) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
