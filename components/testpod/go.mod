@@ -1,5 +1,3 @@
 module github.com/slipway-project/slipway/components/testpod
 
 go 1.26.0
-
-

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package catalog holds the releases Slipway can launch. A release is one
+// tested set: a Kubernetes version chooses every other version, how each
+// binary is built, which images exist, and what this version can do.
+//
+// It is data and parsing only. It never builds or fetches anything, never
+// looks at the machine, and never guesses: a version that is not in the
+// embedded files does not exist.
+//
+// Read [Release] and [Binary] first.
+//
+//	r, err := catalog.Find("1.36")   // or "1.36.4", or "v1.36.4"
+//	b, err := r.Binary("kubelet")    // b.Name == "kube": kubelet is a link to it
+//	if r.Has(catalog.CgroupV1Refused) { … }
+package catalog
+
+import (
+	"embed"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+)
+
+//go:embed data/*.yaml
+var files embed.FS
+
+// Releases lists what exists, oldest minor first. The caller owns the slice,
+// but not what its elements point to.
+func Releases() []Release {
+	return slices.Clone(load())
+}
+
+// Default is the release for a user who names none: the newest one.
+func Default() Release {
+	all := load()
+	return all[len(all)-1]
+}
+
+// Find takes a minor ("1.36") or a patch version ("1.36.4"), with or without
+// "v". A patch version must be exactly the one that was tested.
+func Find(version string) (Release, error) {
+	wanted := strings.TrimPrefix(version, "v")
+	var known []string
+	for _, r := range load() {
+		if wanted == r.Kubernetes || wanted == r.Minor() {
+			return r, nil
+		}
+		known = append(known, r.Kubernetes)
+	}
+	return Release{}, fmt.Errorf("find release %q: not in the catalogue, which has %s", version, strings.Join(known, ", "))
+}
+
+// load panics on a bad embedded file: that is a broken build, and the tests of
+// this package find it.
+var load = sync.OnceValue(func() []Release {
+	names, err := files.ReadDir("data")
+	if err != nil {
+		panic(err)
+	}
+	var all []Release
+	for _, name := range names {
+		text, err := files.ReadFile(path.Join("data", name.Name()))
+		if err != nil {
+			panic(err)
+		}
+		r, err := Parse(text)
+		if err != nil {
+			panic(fmt.Sprintf("catalog: %s: %v", name.Name(), err))
+		}
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b Release) int { return compareMinor(a.Minor(), b.Minor()) })
+	return all
+})
