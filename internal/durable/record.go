@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package durable
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// ErrDamaged says that a record existed and that neither generation of it can be read.
+var ErrDamaged = errors.New("record is damaged")
+
+// ErrSchema says that a record is sound and that another version of the program wrote it.
+var ErrSchema = errors.New("record has another schema")
+
+const (
+	maxRecord = 64 << 20
+	prevExt   = ".prev"
+)
+
+// Save writes v as the record's newest generation, mode 0600, and keeps the one before. A damaged newest generation is
+// never kept in place of a sound previous one.
+func Save(path string, schema int, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("save %s: %w", path, err)
+	}
+	data := append(header(schema, body), body...)
+	if len(data) > maxRecord {
+		return fmt.Errorf("save %s: %d bytes are more than a record may have", path, len(data))
+	}
+	tmp, err := writeTemp(path, 0o600, data)
+	if err != nil {
+		return fmt.Errorf("save %s: %w", path, err)
+	}
+	if err := keepPrevious(path); err != nil {
+		return errors.Join(fmt.Errorf("save %s: keep previous: %w", path, err), os.Remove(tmp))
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return errors.Join(fmt.Errorf("save %s: %w", path, err), os.Remove(tmp))
+	}
+	return SyncDir(filepath.Dir(path))
+}
+
+// keepPrevious gives the newest generation its second name, so that at no moment path does not exist.
+func keepPrevious(path string) error {
+	data, err := readAll(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if _, _, err := open(data); err != nil {
+		return nil //nolint:nilerr // damaged: the older generation is worth more
+	}
+	link := path + prevExt + ".tmp"
+	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Link(path, link); err != nil {
+		return err
+	}
+	return os.Rename(link, path+prevExt)
+}
+
+// Load reads the newest sound generation into v. The error is an fs.ErrNotExist only when there is no file of either
+// generation, ErrSchema when another version of the program wrote the record, and ErrDamaged in every other case.
+func Load(path string, schema int, v any) error {
+	_, err := Read(path, schema, v)
+	return err
+}
+
+// Read is Load, and tells whether the value is the previous generation because the newest is lost: what was saved last is
+// then forgotten, and a caller to whom that matters has to ask the world again.
+func Read(path string, schema int, v any) (recovered bool, err error) {
+	newest := loadOne(path, schema, v)
+	if newest == nil || errors.Is(newest, ErrSchema) {
+		return false, newest
+	}
+	previous := loadOne(path+prevExt, schema, v)
+	switch {
+	case previous == nil:
+		return true, nil
+	case errors.Is(newest, fs.ErrNotExist) && errors.Is(previous, fs.ErrNotExist):
+		return false, fmt.Errorf("load: %w", newest)
+	}
+	return false, fmt.Errorf("load %s: %w: newest: %s; previous: %s", path, ErrDamaged, newest, previous)
+}
+
+func loadOne(path string, schema int, v any) error {
+	data, err := readAll(path)
+	if err != nil {
+		return err
+	}
+	got, body, err := open(data)
+	if err != nil {
+		return err
+	}
+	if got != schema {
+		return fmt.Errorf("load %s: %w: %d, want %d", path, ErrSchema, got, schema)
+	}
+	return json.Unmarshal(body, v)
+}
+
+// header is the first line of a record. Its checksum covers the schema and the body.
+func header(schema int, body []byte) []byte {
+	sum := sha256.New()
+	fmt.Fprintf(sum, "%d\n", schema)
+	sum.Write(body)
+	return fmt.Appendf(nil, "slipway-record %d sha256:%x\n", schema, sum.Sum(nil))
+}
+
+func open(data []byte) (schema int, body []byte, err error) {
+	line, body, ok := bytes.Cut(data, []byte("\n"))
+	if !ok {
+		return 0, nil, errors.New("no header")
+	}
+	if _, err := fmt.Sscanf(string(line), "slipway-record %d ", &schema); err != nil {
+		return 0, nil, errors.New("unreadable header")
+	}
+	if !bytes.Equal(header(schema, body), append(line[:len(line):len(line)], '\n')) {
+		return 0, nil, errors.New("checksum does not match")
+	}
+	return schema, body, nil
+}
