@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package artifact
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/compression"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/slipway-project/slipway/internal/core/catalog"
+)
+
+// epoch is the time of every file and image. Not zero: some tools take that for
+// "unset".
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// imageKey covers all that decides an image's bytes. The number changes with
+// the code below.
+func imageKey(i catalog.Image, binary Digest) key {
+	spec, err := json.Marshal(i)
+	if err != nil {
+		panic(err) // strings only
+	}
+	h := sha256.New()
+	field(h, "image", "1", runtime.GOARCH, runtime.Version(), string(spec), binary.String())
+	return key(hex.EncodeToString(h.Sum(nil)))
+}
+
+// packImage makes a tarball that `ctr images import` takes, of one layer, and
+// adds it to the store. The layer is not compressed: the file never leaves the
+// machines of a cluster, and unpacking it costs time on the way to the first pod.
+func packImage(ctx context.Context, s *Store, i catalog.Image, binary Blob) (Blob, error) {
+	tag, err := name.NewTag(i.Name, name.StrictValidation)
+	if err != nil {
+		return Blob{}, fmt.Errorf("pack image: %w", err)
+	}
+	layer, err := imageLayer(ctx, s, i, binary)
+	if err != nil {
+		return Blob{}, fmt.Errorf("pack image %s: %w", i.Name, err)
+	}
+	defer os.Remove(layer)
+	image, err := imageOf(i, layer)
+	if err != nil {
+		return Blob{}, fmt.Errorf("pack image %s: %w", i.Name, err)
+	}
+	r, w := io.Pipe()
+	go func() { _ = w.CloseWithError(tarball.Write(tag, image, w)) }()
+	defer r.Close() // ends the goroutine when Add gives up
+	return s.Add(ctx, r)
+}
+
+func imageOf(i catalog.Image, layerPath string) (v1.Image, error) {
+	layer, err := tarball.LayerFromFile(layerPath, tarball.WithCompression(compression.None))
+	if err != nil {
+		return nil, err
+	}
+	image, err := mutate.AppendLayers(empty.Image, layer)
+	if err != nil {
+		return nil, err
+	}
+	file, err := image.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	file = file.DeepCopy()
+	file.OS, file.Architecture, file.Created = "linux", runtime.GOARCH, v1.Time{Time: epoch}
+	file.Config = v1.Config{Entrypoint: i.Entrypoint, User: i.User, Env: []string{"PATH=/"}, WorkingDir: "/"}
+	file.History = []v1.History{{Created: v1.Time{Time: epoch}, CreatedBy: "slipway"}}
+	return mutate.ConfigFile(image, file)
+}
+
+// imageLayer writes the layer to a temporary file: it is read more than once.
+func imageLayer(ctx context.Context, s *Store, i catalog.Image, binary Blob) (file string, err error) {
+	f, err := os.CreateTemp(s.tmp(), "layer-*")
+	if err != nil {
+		return "", err
+	}
+	defer func() {
+		_ = f.Close()
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	w := tar.NewWriter(f)
+	if err := writeFolders(w, i); err != nil {
+		return "", err
+	}
+	if err := w.WriteHeader(entry(i.Binary, tar.TypeReg, 0o755, binary.Size)); err != nil {
+		return "", err
+	}
+	if err := s.copyTo(ctx, binary.Digest, w); err != nil {
+		return "", err
+	}
+	return f.Name(), w.Close()
+}
+
+// writeFolders puts the image's folders with their parents, and the two files
+// that let a numeric user have a name.
+func writeFolders(w *tar.Writer, i catalog.Image) error {
+	dirs := []string{"etc"}
+	for _, d := range i.Dirs {
+		for d = strings.Trim(path.Clean(d), "/"); d != "." && d != ""; d = path.Dir(d) {
+			dirs = append(dirs, d)
+		}
+	}
+	slices.Sort(dirs)
+	for _, d := range slices.Compact(dirs) {
+		mode := int64(0o755)
+		if d == "tmp" {
+			mode = 0o1777
+		}
+		if err := w.WriteHeader(entry(d+"/", tar.TypeDir, mode, 0)); err != nil {
+			return err
+		}
+	}
+	uid, gid, _ := strings.Cut(i.User, ":")
+	passwd, group := "root:x:0:0:root:/:\n", "root:x:0:\n"
+	if uid != "0" {
+		passwd += "user:x:" + uid + ":" + gid + ":user:/:\n"
+		group += "user:x:" + gid + ":\n"
+	}
+	for _, f := range []struct{ name, text string }{{"etc/group", group}, {"etc/passwd", passwd}} {
+		if err := w.WriteHeader(entry(f.name, tar.TypeReg, 0o644, int64(len(f.text)))); err != nil {
+			return err
+		}
+		if _, err := io.Copy(w, bytes.NewReader([]byte(f.text))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func entry(name string, kind byte, mode, size int64) *tar.Header {
+	return &tar.Header{Name: name, Typeflag: kind, Mode: mode, Size: size, ModTime: epoch, Format: tar.FormatUSTAR}
+}
