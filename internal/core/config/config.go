@@ -33,6 +33,8 @@ type Cluster struct {
 	Name          string
 	Release       string // exact Kubernetes version, "1.36.4"
 	Minor         string // "1.36"
+	PauseImage    string // sandbox image, from the release
+	CoreDNSImage  string // from the release
 	PodCIDR       netip.Prefix
 	NodePodPrefix int
 	ServiceCIDR   netip.Prefix

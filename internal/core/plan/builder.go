@@ -45,3 +45,12 @@ func unique(refs []Ref) []Ref {
 	}
 	return out
 }
+
+// Find returns an entry added before.
+func (b *Builder) Find(r Ref) (Entry, bool) {
+	i, ok := b.index[r]
+	if !ok {
+		return Entry{}, false
+	}
+	return b.entries[i], true
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pki
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Names of the CAs. Four trust domains, one signer each: a kubelet's certificate opens no etcd.
+const (
+	ClusterCA    = "ca"
+	FrontProxyCA = "front-proxy-ca"
+	EtcdCA       = "etcd-ca"
+)
+
+// Params are what the certificate table depends on.
+type Params struct {
+	Dir        string // folder of the files, kubeadm's layout
+	Cluster    string // cluster name, for the CAs' common names
+	Node       string
+	Address    netip.Addr // the node's
+	ServiceIP  netip.Addr // first address of the service range: the "kubernetes" Service
+	Domain     string     // cluster domain
+	ExtraNames []string   // further DNS names of the API server
+	ExtraAddrs []netip.Addr
+	CALife     time.Duration
+	LeafLife   time.Duration
+}
+
+// ControlPlane is the certificate table of a node that runs the control plane, CAs first.
+func ControlPlane(p Params) []Want {
+	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	apiNames := append([]string{
+		p.Node, "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + p.Domain,
+	}, p.ExtraNames...)
+	apiAddrs := append([]netip.Addr{p.ServiceIP, p.Address, loopback}, p.ExtraAddrs...)
+	both := []Usage{ServerAuth, ClientAuth}
+	etcdAddrs := []netip.Addr{loopback, p.Address}
+	etcdNames := []string{p.Node, "localhost"}
+
+	return []Want{
+		p.ca(ClusterCA, "ca", "kubernetes"),
+		p.ca(FrontProxyCA, "front-proxy-ca", "front-proxy"),
+		p.ca(EtcdCA, "etcd/ca", "etcd"),
+		{Name: "service-account", Kind: KeyPair, CertPath: p.Dir + "/sa.pub", KeyPath: p.Dir + "/sa.key"},
+		{Name: "encryption-key", Kind: Secret, KeyPath: p.Dir + "/encryption.key"},
+
+		p.leaf("apiserver", ClusterCA, "apiserver", "kube-apiserver", nil, []Usage{ServerAuth}, apiNames, apiAddrs),
+		p.client("apiserver-kubelet-client", ClusterCA, "apiserver-kubelet-client", "kube-apiserver-kubelet-client", KubeletAPIGroup),
+		p.client("front-proxy-client", FrontProxyCA, "front-proxy-client", "front-proxy-client", ""),
+		p.client("apiserver-etcd-client", EtcdCA, "apiserver-etcd-client", "kube-apiserver-etcd-client", ""),
+		p.leaf("etcd-server", EtcdCA, "etcd/server", p.Node, nil, both, etcdNames, etcdAddrs),
+		p.leaf("etcd-peer", EtcdCA, "etcd/peer", p.Node, nil, both, etcdNames, etcdAddrs),
+		p.client("etcd-healthcheck-client", EtcdCA, "etcd/healthcheck-client", "kube-etcd-healthcheck-client", ""),
+
+		p.leaf("controller-manager-server", ClusterCA, "controller-manager", "kube-controller-manager", nil,
+			[]Usage{ServerAuth}, []string{p.Node, "localhost"}, etcdAddrs),
+		p.leaf("scheduler-server", ClusterCA, "scheduler", "kube-scheduler", nil,
+			[]Usage{ServerAuth}, []string{p.Node, "localhost"}, etcdAddrs),
+
+		p.client("admin", ClusterCA, "admin", "kubernetes-admin", AdminGroup),
+		p.client("super-admin", ClusterCA, "super-admin", "kubernetes-super-admin", "system:masters"),
+		p.client("controller-manager", ClusterCA, "controller-manager-client", "system:kube-controller-manager", ""),
+		p.client("scheduler", ClusterCA, "scheduler-client", "system:kube-scheduler", ""),
+	}
+}
+
+// Worker is the certificate table of every node: its kubelet's and its kube-proxy's client certificates.
+func Worker(p Params) []Want {
+	return []Want{
+		p.client("kubelet", ClusterCA, "kubelet-client", "system:node:"+p.Node, "system:nodes"),
+		p.client("kube-proxy", ClusterCA, "kube-proxy-client", "system:kube-proxy", ""),
+	}
+}
+
+// Groups that our own bindings name (package objects).
+const (
+	AdminGroup      = "slipway:cluster-admins"
+	KubeletAPIGroup = "slipway:kubelet-api"
+)
+
+func (p Params) ca(name, file, cn string) Want {
+	return Want{
+		Name: name, Kind: CA, CommonName: p.Cluster + " " + cn, Lifetime: p.CALife,
+		CertPath: p.Dir + "/" + file + ".crt", KeyPath: p.Dir + "/" + file + ".key",
+	}
+}
+
+func (p Params) client(name, signer, file, cn, org string) Want {
+	var orgs []string
+	if org != "" {
+		orgs = []string{org}
+	}
+	return p.leaf(name, signer, file, cn, orgs, []Usage{ClientAuth}, nil, nil)
+}
+
+func (p Params) leaf(name, signer, file, cn string, orgs []string, usages []Usage, names []string, addrs []netip.Addr) Want {
+	caFile := map[string]string{ClusterCA: "ca", FrontProxyCA: "front-proxy-ca", EtcdCA: "etcd/ca"}[signer]
+	return Want{
+		Name: name, Kind: Leaf, Signer: signer, CommonName: cn, Organizations: orgs, Usages: usages,
+		DNSNames: names, Addresses: addrs, Lifetime: p.LeafLife,
+		CertPath: p.Dir + "/" + file + ".crt", KeyPath: p.Dir + "/" + file + ".key",
+		SignerCert: p.Dir + "/" + caFile + ".crt", SignerKey: p.Dir + "/" + caFile + ".key",
+	}
+}

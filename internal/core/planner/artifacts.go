@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package planner
+
+import (
+	"fmt"
+
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/plan"
+)
+
+// Where components lie on a node.
+const (
+	BinDir = "/opt/slipway/bin"
+	CNIDir = "/opt/cni/bin"
+)
+
+func binPath(name string) string { return BinDir + "/" + name }
+
+// artifacts adds the binaries that this node's roles need. kube is one multi-call binary under several names: one file,
+// one set of text pages in memory.
+func (n *node) artifacts() error {
+	bins := map[string]string{
+		"containerd": "containerd", "containerd-shim-runc-v2": "containerd-shim-runc-v2", "ctr": "ctr", "runc": "runc",
+		"kubelet": "kube", "kube-proxy": "kube", "kubectl": "kubectl",
+	}
+	if n.has(config.RoleControlPlane) {
+		for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+			bins[name] = "kube"
+		}
+		bins["etcd"], bins["etcdctl"] = "etcd", "etcdctl"
+	}
+	for _, name := range sorted(bins) {
+		if err := n.artifact(name, binPath(name), bins[name]); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"bridge", "host-local", "loopback", "portmap"} {
+		if err := n.artifact(name, CNIDir+"/"+name, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *node) artifact(name, path, component string) error {
+	digest, ok := n.components[component]
+	if !ok {
+		return fmt.Errorf("plan %s: the bundle has no %s: run slipway bundle build", n.cfg.Name, component)
+	}
+	n.bins[name] = n.Add(plan.Artifact{Path: path, Digest: digest, Name: component})
+	return nil
+}

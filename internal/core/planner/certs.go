@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package planner
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/pki"
+	"github.com/slipway-project/slipway/internal/core/plan"
+)
+
+// certificates adds the certificate table, each leaf after its CA.
+func (n *node) certificates() {
+	wants := pki.Worker(n.pkiParams())
+	if n.has(config.RoleControlPlane) {
+		wants = append(pki.ControlPlane(n.pkiParams()), wants...)
+	}
+	for _, w := range wants {
+		needs := []plan.Ref{n.dirs[config.PKIDir]}
+		if strings.Contains(w.KeyPath, "/etcd/") {
+			needs = append(needs, n.dirs[config.PKIDir+"/etcd"])
+		}
+		if w.Kind == pki.Leaf {
+			needs = append(needs, n.certs[w.Signer])
+		}
+		n.certs[w.Name] = n.Add(plan.Cert{Want: w}, needs...)
+	}
+}
+
+func (n *node) pkiParams() pki.Params {
+	c := n.cfg.Cluster
+	p := pki.Params{
+		Dir: config.PKIDir, Cluster: c.Name, Node: n.cfg.Name, Address: n.cfg.Facts.Address,
+		ServiceIP: c.ServiceCIDR.Masked().Addr().Next(), Domain: c.ClusterDomain, CALife: caLife, LeafLife: leafLife,
+	}
+	for _, san := range c.ExtraSANs {
+		if a, err := netip.ParseAddr(san); err == nil {
+			p.ExtraAddrs = append(p.ExtraAddrs, a)
+		} else {
+			p.ExtraNames = append(p.ExtraNames, san)
+		}
+	}
+	return p
+}
+
+// kubeconfigs adds one client configuration per identity. All talk to the local API server: a control plane depends on no
+// balancer, and never talks to an older API server during an upgrade.
+func (n *node) kubeconfigs() {
+	add := func(path, cert, user string, embed bool) {
+		w := n.want(cert)
+		n.confs[path] = n.Add(plan.Kubeconfig{
+			Path: path, Cluster: n.cfg.Cluster.Name, User: user, Server: n.apiURL(), CAFile: config.PKIDir + "/ca.crt",
+			CertFile: w.CertPath, KeyFile: w.KeyPath, Embed: embed,
+		}, n.certs[cert], n.dirs["/etc/kubernetes"])
+	}
+	add(config.KubeletConf, "kubelet", "system:node:"+n.cfg.Name, false)
+	add(config.KubeProxyConf, "kube-proxy", "system:kube-proxy", false)
+	if n.has(config.RoleControlPlane) {
+		add(config.AdminConf, "admin", "kubernetes-admin", true)
+		add(config.SuperAdminConf, "super-admin", "kubernetes-super-admin", true)
+		add(config.ControllerManagerConf, "controller-manager", "system:kube-controller-manager", false)
+		add(config.SchedulerConf, "scheduler", "system:kube-scheduler", false)
+	}
+}
+
+func (n *node) apiURL() string {
+	return "https://127.0.0.1:" + flag(n.cfg.Cluster.APIServer, "secure-port", "6443")
+}
+
+func (n *node) want(name string) pki.Want {
+	e, ok := n.Find(n.certs[name])
+	if !ok {
+		panic("planner: no certificate " + name)
+	}
+	return e.Item.(plan.Cert).Want
+}

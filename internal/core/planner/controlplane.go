@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package planner
+
+import (
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/plan"
+)
+
+// etcd starts first of all: everything waits for the API server, and the API server for etcd.
+func (n *node) etcd() plan.Ref {
+	c := n.cfg.Cluster.Etcd
+	certs := n.refs("etcd-server", "etcd-peer", "etcd-ca")
+	return n.unit("etcd", c, plan.Unit{
+		Ready:    plan.Probe{Kind: plan.ProbeHTTP, URL: flag(c, "listen-metrics-urls", "http://127.0.0.1:2381") + "/readyz"},
+		OOMScore: -997,
+	}, append(certs, n.dirs[config.EtcdDir])...)
+}
+
+// controlPlane adds the API server and its two clients. The clients start when the API server has bootstrapped RBAC: sooner
+// they would be refused, and try again only seconds later.
+func (n *node) controlPlane(etcd plan.Ref) {
+	api := n.apiServer(etcd)
+
+	kcm := n.cfg.Cluster.ControllerManager
+	n.unit("kube-controller-manager", kcm, plan.Unit{
+		Ready:    health(kcm, "10257"),
+		OOMScore: -997,
+	}, append(n.refs("ca", "service-account", "front-proxy-ca", "controller-manager-server"), n.confs[config.ControllerManagerConf], api)...)
+
+	sched := n.cfg.Cluster.Scheduler
+	conf := n.file(config.SchedulerFile, 0o600, yamlText(sched.Config))
+	n.unit("kube-scheduler", sched, plan.Unit{
+		Ready:    health(sched, "10259"),
+		Inputs:   []plan.Ref{conf},
+		OOMScore: -997,
+	}, append(n.refs("ca", "scheduler-server"), n.confs[config.SchedulerConf], conf, api)...)
+}
+
+func (n *node) apiServer(etcd plan.Ref) plan.Ref {
+	audit := n.file(config.AuditPolicyFile, 0o600, auditPolicy)
+	auth := n.file(config.AuthenticationFile, 0o600, authentication)
+	encryption := n.Add(plan.File{
+		Path: config.EncryptionFile, Mode: 0o600, Content: encryptionConfig,
+		Fill: map[string]string{"{{encryption-key}}": n.want("encryption-key").KeyPath},
+	}, n.certs["encryption-key"])
+
+	needs := n.refs("ca", "front-proxy-ca", "etcd-ca", "service-account", "apiserver", "apiserver-kubelet-client", "front-proxy-client",
+		"apiserver-etcd-client")
+	return n.unit("kube-apiserver", n.cfg.Cluster.APIServer, plan.Unit{
+		// readyz holds the bootstrap of RBAC too.
+		Ready:    plan.Probe{Kind: plan.ProbeHTTP, URL: n.apiURL() + "/readyz", CA: config.PKIDir + "/ca.crt"},
+		Inputs:   []plan.Ref{audit, encryption},
+		OOMScore: -997,
+	}, append(needs, audit, auth, encryption, n.dirs["/var/log/kubernetes"], etcd)...)
+}
+
+// health is the authenticated health probe of a component that serves https with a certificate of the cluster CA.
+func health(c config.Component, port string) plan.Probe {
+	host := flag(c, "bind-address", "127.0.0.1")
+	if host == "0.0.0.0" || host == "::" {
+		host = "127.0.0.1"
+	}
+	return plan.Probe{Kind: plan.ProbeHTTP, URL: "https://" + host + ":" + flag(c, "secure-port", port) + "/healthz", CA: config.PKIDir + "/ca.crt"}
+}
+
+// auditPolicy logs who changed what, bodies of nothing secret, and leaves out the endless noise of the components.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: None
+  nonResourceURLs: ["/healthz*", "/livez*", "/readyz*", "/version", "/openapi/*"]
+- level: None
+  users: ["system:kube-scheduler", "system:kube-controller-manager", "system:apiserver"]
+  verbs: [get, list, watch]
+- level: None
+  userGroups: ["system:nodes", "system:serviceaccounts:kube-system"]
+  verbs: [get, list, watch]
+- level: None
+  resources:
+  - {group: "", resources: [events]}
+  - {group: "events.k8s.io", resources: [events]}
+  - {group: "coordination.k8s.io", resources: [leases]}
+- level: Metadata
+`
+
+// authentication lets strangers ask for health and nothing else.
+const authentication = `apiVersion: apiserver.config.k8s.io/v1
+kind: AuthenticationConfiguration
+anonymous:
+  enabled: true
+  conditions:
+  - path: /livez
+  - path: /readyz
+  - path: /healthz
+`
+
+const encryptionConfig = `apiVersion: apiserver.config.k8s.io/v1
+kind: EncryptionConfiguration
+resources:
+- resources: [secrets]
+  providers:
+  - secretbox:
+      keys:
+      - {name: key1, secret: "{{encryption-key}}"}
+  - identity: {}
+`

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package planner
+
+import (
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/plan"
+)
+
+func (n *node) folders() {
+	modes := map[string]uint32{
+		"/etc/kubernetes": 0o755, config.PKIDir: 0o755, config.ManifestsDir: 0o755,
+		"/etc/cni/net.d": 0o755, "/etc/containerd": 0o755,
+		"/var/lib/kubelet": 0o755, "/var/lib/containerd": 0o711,
+	}
+	if n.has(config.RoleControlPlane) {
+		modes[config.PKIDir+"/etcd"] = 0o755
+		modes["/var/lib/etcd"] = 0o700
+		modes["/var/log/kubernetes"] = 0o700
+	}
+	for _, path := range sorted(modes) {
+		n.dirs[path] = n.Add(plan.Dir{Path: path, Mode: modes[path]})
+	}
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package planner turns a node's complete configuration into its plan: which items, and what needs what. One file per
+// concern. It decides order, never values (package config does), and does nothing.
+//
+// Read [For] first; it is the table of contents of a node.
+//
+//	config.Node{Name: "dev-main-0", Pool: {Roles: [control-plane worker]}}  →  plan.Plan of some eighty entries
+package planner
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/plan"
+)
+
+// Components are the digests ("sha256:…") of the bundle's binaries and image archives by name.
+type Components map[string]string
+
+// node is what the files of this package share while one plan is built.
+type node struct {
+	plan.Builder
+	cfg        config.Node
+	components Components
+
+	dirs  map[string]plan.Ref // by path
+	bins  map[string]plan.Ref // by name
+	certs map[string]plan.Ref // by Want name
+	confs map[string]plan.Ref // kubeconfigs by path
+}
+
+// For returns the plan of one node. It fails when the bundle lacks a component.
+func For(cfg config.Node, components Components) (plan.Plan, error) {
+	n := &node{
+		cfg: cfg, components: components,
+		dirs: map[string]plan.Ref{}, bins: map[string]plan.Ref{}, certs: map[string]plan.Ref{}, confs: map[string]plan.Ref{},
+	}
+	if err := n.artifacts(); err != nil {
+		return plan.Plan{}, err
+	}
+	n.folders()
+	n.certificates()
+	n.kubeconfigs()
+
+	runtime := n.containerd()
+	images := n.images(runtime)
+	if n.has(config.RoleControlPlane) {
+		n.controlPlane(n.etcd())
+	}
+	n.kubelet(runtime, images)
+	n.kubeProxy()
+	return n.Plan(cfg.Cluster.Name, cfg.Name, cfg.Cluster.Release), nil
+}
+
+func (n *node) has(role string) bool { return slices.Contains(n.cfg.Pool.Roles, role) }
+
+// unit adds a component's process. Its flags are written in full, sorted, so that an edit restarts it and nothing else does.
+func (n *node) unit(name string, c config.Component, u plan.Unit, needs ...plan.Ref) plan.Ref {
+	u.Name = name
+	u.Args = append([]string{binPath(name)}, arguments(c)...)
+	for _, k := range sorted(c.Env) {
+		u.Env = append(u.Env, k+"="+c.Env[k])
+	}
+	return n.Add(u, append(needs, n.bins[name])...)
+}
+
+// file adds a file whose change restarts what lists it in Inputs.
+func (n *node) file(path string, mode uint32, content string) plan.Ref {
+	return n.Add(plan.File{Path: path, Mode: mode, Content: content})
+}
+
+func (n *node) refs(names ...string) []plan.Ref {
+	out := make([]plan.Ref, 0, len(names))
+	for _, name := range names {
+		ref, ok := n.certs[name]
+		if !ok {
+			panic(fmt.Sprintf("planner: no certificate %q", name))
+		}
+		out = append(out, ref)
+	}
+	return out
+}
+
+func arguments(c config.Component) []string {
+	var args []string
+	for _, name := range sorted(c.Flags) {
+		for _, v := range c.Flags[name].Values {
+			args = append(args, "--"+name+"="+v)
+		}
+	}
+	return args
+}
+
+func sorted[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// flag is the value of a flag that has one value, or otherwise when it is not set.
+func flag(c config.Component, name, otherwise string) string {
+	if f, ok := c.Flags[name]; ok && len(f.Values) > 0 {
+		return f.Values[0]
+	}
+	return otherwise
+}
+
+// A year of life, renewed at two thirds (pki.RenewAt); CAs live ten.
+const (
+	leafLife = 365 * 24 * time.Hour
+	caLife   = 10 * leafLife
+)

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package planner
+
+import (
+	"fmt"
+
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/plan"
+)
+
+// containerd adds the container runtime, with the pod network's configuration in place before anybody asks for it.
+func (n *node) containerd() plan.Ref {
+	conf := n.Add(plan.File{Path: config.ContainerdFile, Mode: 0o600, Content: n.containerdConfig()}, n.dirs["/etc/containerd"])
+	cni := n.Add(plan.File{Path: "/etc/cni/net.d/10-slipway.conflist", Mode: 0o600, Content: n.cniConfig()},
+		n.dirs["/etc/cni/net.d"], n.bins["bridge"], n.bins["host-local"], n.bins["loopback"], n.bins["portmap"])
+	return n.unit("containerd", n.cfg.Cluster.Containerd, plan.Unit{
+		Ready:    plan.Probe{Kind: plan.ProbeNotify},
+		Inputs:   []plan.Ref{conf},
+		OOMScore: -999,
+	}, conf, cni, n.dirs["/var/lib/containerd"], n.bins["containerd-shim-runc-v2"], n.bins["runc"])
+}
+
+func (n *node) containerdConfig() string {
+	return fmt.Sprintf(`# Written by slipway; see "slipway why file//etc/containerd/config.toml".
+version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+
+[grpc]
+  address = %q
+
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "overlayfs"
+  [plugins."io.containerd.cri.v1.images".pinned_images]
+    sandbox = %q
+  [plugins."io.containerd.cri.v1.images".registry]
+    config_path = "/etc/containerd/certs.d"
+
+[plugins."io.containerd.cri.v1.runtime"]
+  restrict_oom_score_adj = %t
+  enable_unprivileged_ports = true
+  enable_unprivileged_icmp = true
+  [plugins."io.containerd.cri.v1.runtime".containerd]
+    default_runtime_name = "runc"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+        BinaryName = %q
+        SystemdCgroup = false
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = [%q]
+    conf_dir = "/etc/cni/net.d"
+`, config.ContainerdSocket, n.cfg.Cluster.PauseImage, !n.cfg.Facts.OOMScoreAdj, binPath("runc"), CNIDir)
+}
+
+// cniConfig is the pod network of one node: a bridge with this node's share of the pod range. The agent adds routes to
+// the other nodes' shares, so the same file serves one machine and many (docs/adr/0008).
+func (n *node) cniConfig() string {
+	return fmt.Sprintf(`{
+  "cniVersion": "1.0.0",
+  "name": "slipway",
+  "plugins": [
+    {
+      "type": "bridge",
+      "bridge": "cni0",
+      "isGateway": true,
+      "hairpinMode": true,
+      "ipMasq": true,
+      "ipMasqBackend": "nftables",
+      "mtu": 0,
+      "ipam": {
+        "type": "host-local",
+        "ranges": [[{"subnet": %q}]],
+        "routes": [{"dst": "0.0.0.0/0"}]
+      }
+    },
+    {"type": "portmap", "capabilities": {"portMappings": true}, "backend": "nftables", "snat": true}
+  ]
+}
+`, n.cfg.PodCIDR)
+}
+
+// images imports what runs in pods, from the component store: no registry is asked. One oneshot per image, side by side
+// with the start of the control plane.
+func (n *node) images(runtime plan.Ref) []plan.Ref {
+	var refs []plan.Ref
+	for _, image := range []string{n.cfg.Cluster.PauseImage, n.cfg.Cluster.CoreDNSImage} {
+		name := imageName(image)
+		digest, ok := n.components[image]
+		if !ok {
+			continue
+		}
+		archive := n.Add(plan.Artifact{Path: "/opt/slipway/images/" + name + ".tar", Digest: digest, Name: image})
+		refs = append(refs, n.Add(plan.Unit{
+			Name:    "image-" + name,
+			Oneshot: true,
+			Args:    []string{binPath("ctr"), "--namespace", "k8s.io", "images", "import", "--local", "--label", digestLabel(digest), "/opt/slipway/images/" + name + ".tar"},
+			Ready: plan.Probe{
+				Kind:     plan.ProbeExec,
+				Args:     []string{binPath("ctr"), "--namespace", "k8s.io", "images", "list", "--quiet", imageFilter(image, digest)},
+				Contains: image,
+			},
+		}, runtime, archive, n.bins["ctr"]))
+	}
+	return refs
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package planner
+
+import (
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/plan"
+)
+
+// kubelet starts when its runtime can answer. On a control plane it does not wait for the API server: it registers as soon
+// as the API answers, and runs the static pods of its folder meanwhile.
+func (n *node) kubelet(runtime plan.Ref, images []plan.Ref) {
+	c := n.cfg.Cluster.Kubelet
+	conf := n.Add(plan.File{Path: config.KubeletFile, Mode: 0o600, Content: yamlText(c.Config)}, n.dirs["/var/lib/kubelet"])
+	needs := append(n.refs("ca", "kubelet"), runtime, conf, n.confs[config.KubeletConf], n.dirs[config.ManifestsDir])
+	n.unit("kubelet", c, plan.Unit{
+		Ready:    plan.Probe{Kind: plan.ProbeHTTP, URL: "http://127.0.0.1:10248/healthz"},
+		Inputs:   []plan.Ref{conf},
+		OOMScore: -999,
+	}, append(needs, images...)...)
+}
+
+func (n *node) kubeProxy() {
+	c := n.cfg.Cluster.KubeProxy
+	conf := n.file(config.KubeProxyFile, 0o600, yamlText(c.Config))
+	needs := append(n.refs("ca", "kube-proxy"), conf, n.confs[config.KubeProxyConf])
+	if api := plan.RefOf(plan.Unit{Name: "kube-apiserver"}); n.contains(api) {
+		needs = append(needs, api) // sooner it would only try again, each time later
+	}
+	n.unit("kube-proxy", c, plan.Unit{
+		Ready:    plan.Probe{Kind: plan.ProbeHTTP, URL: "http://127.0.0.1:10256/healthz"},
+		Inputs:   []plan.Ref{conf},
+		OOMScore: -999,
+	}, needs...)
+}
+
+func (n *node) contains(r plan.Ref) bool {
+	_, ok := n.Find(r)
+	return ok
+}
+
+// yamlText is deterministic: the encoder sorts keys.
+func yamlText(v map[string]any) string {
+	out, err := yaml.Marshal(v)
+	if err != nil {
+		panic("planner: " + err.Error()) // plain maps, lists and scalars always encode
+	}
+	return string(out)
+}
+
+func imageName(ref string) string {
+	name := ref[strings.LastIndex(ref, "/")+1:]
+	return strings.NewReplacer(":", "-").Replace(name)
+}
+
+// The label ties an imported image to the archive it came from, so that a new archive under the same name is imported.
+const archiveLabel = "slipway.dev/archive"
+
+func digestLabel(digest string) string { return archiveLabel + "=" + hexPart(digest) }
+
+func imageFilter(image, digest string) string {
+	return "name==" + image + `,labels."` + archiveLabel + `"==` + hexPart(digest)
+}
+
+func hexPart(digest string) string { return strings.TrimPrefix(digest, "sha256:") }
