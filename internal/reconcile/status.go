@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reconcile
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/trace"
+)
+
+// Phase is where an item stands.
+//
+//	waiting ──needs ready──► doing ──done──► starting ──observed ready──► ready
+//	                           ▲  │error        │gone
+//	                           └──┴── failing ◄─┘   (tried again, later each time, without end)
+type Phase string
+
+// The phases.
+const (
+	Waiting  Phase = "waiting"
+	Doing    Phase = "doing"
+	Starting Phase = "starting"
+	Failing  Phase = "failing"
+	Ready    Phase = "ready"
+)
+
+// Status is one item's phase and the reason for it.
+type Status struct {
+	Ref      string     `json:"ref"`
+	Phase    Phase      `json:"phase"`
+	Since    time.Time  `json:"since"`
+	For      string     `json:"for,omitempty"`      // what it waits for
+	Provider string     `json:"provider,omitempty"` // who should provide it
+	Error    string     `json:"error,omitempty"`    // last error
+	Step     *plan.Step `json:"step,omitempty"`     // the step under way or done last
+}
+
+// Board holds the status of all items and tells subscribers of each change. Safe for concurrent use.
+type Board struct {
+	mu    sync.Mutex // guards the fields below
+	order []string
+	items map[string]Status
+	spans map[string]trace.Span
+	subs  map[chan Status]struct{}
+	steps int
+}
+
+// NewBoard returns an empty board.
+func NewBoard() *Board {
+	return &Board{items: map[string]Status{}, spans: map[string]trace.Span{}, subs: map[chan Status]struct{}{}}
+}
+
+// Set records a status and passes it on. Since is kept while phase and reason stay the same.
+func (b *Board) Set(s Status) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	old, known := b.items[s.Ref]
+	if !known {
+		b.order = append(b.order, s.Ref)
+	}
+	if s.Step == nil {
+		s.Step = old.Step
+	}
+	if s.Phase == old.Phase && s.For == old.For && s.Error == old.Error {
+		return
+	}
+	if s.Since.IsZero() {
+		s.Since = time.Now()
+	}
+	b.items[s.Ref] = s
+	for sub := range b.subs {
+		select {
+		case sub <- s:
+		default: // a subscriber that does not read loses lines, never holds up the work; it can ask for All
+		}
+	}
+}
+
+// All returns every item's status in plan order, and how many steps were carried out since the last Reset.
+func (b *Board) All() ([]Status, int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := make([]Status, 0, len(b.order))
+	for _, ref := range b.order {
+		out = append(out, b.items[ref])
+	}
+	return out, b.steps
+}
+
+// Spans returns the trace so far, in plan order.
+func (b *Board) Spans() []trace.Span {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := make([]trace.Span, 0, len(b.spans))
+	for _, ref := range b.order {
+		if s, ok := b.spans[ref]; ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// Subscribe returns a channel of changes, and a function that ends the subscription.
+func (b *Board) Subscribe() (<-chan Status, func()) {
+	ch := make(chan Status, 512)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.subs[ch] = struct{}{}
+	return ch, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.subs, ch)
+	}
+}
+
+// Reset forgets the items, spans and count of an earlier run; refs that keep being reported by others may be kept.
+func (b *Board) Reset(keep func(ref string) bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.order = slices.DeleteFunc(b.order, func(ref string) bool {
+		if keep(ref) {
+			return false
+		}
+		delete(b.items, ref)
+		return true
+	})
+	b.spans, b.steps = map[string]trace.Span{}, 0
+}
+
+func (b *Board) span(ref string, change func(*trace.Span)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.spans[ref]
+	s.Ref = ref
+	change(&s)
+	b.spans[ref] = s
+}
+
+func (b *Board) countStep() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.steps++
+	return b.steps
+}
