@@ -11,19 +11,19 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"path"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/compression"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/slipway-project/slipway/internal/core/catalog"
 )
@@ -40,7 +40,7 @@ func imageKey(i catalog.Image, binary Digest) key {
 		panic(err) // strings only
 	}
 	h := sha256.New()
-	field(h, "image", "1", runtime.GOARCH, runtime.Version(), string(spec), binary.String())
+	field(h, "image", "2", runtime.GOARCH, runtime.Version(), string(spec), binary.String())
 	return key(hex.EncodeToString(h.Sum(nil)))
 }
 
@@ -56,7 +56,6 @@ func packImage(ctx context.Context, s *Store, i catalog.Image, binary Blob) (Blo
 	if err != nil {
 		return Blob{}, fmt.Errorf("pack image %s: %w", i.Name, err)
 	}
-	defer os.Remove(layer)
 	image, err := imageOf(i, layer)
 	if err != nil {
 		return Blob{}, fmt.Errorf("pack image %s: %w", i.Name, err)
@@ -67,12 +66,8 @@ func packImage(ctx context.Context, s *Store, i catalog.Image, binary Blob) (Blo
 	return s.Add(ctx, r)
 }
 
-func imageOf(i catalog.Image, layerPath string) (v1.Image, error) {
-	layer, err := tarball.LayerFromFile(layerPath, tarball.WithCompression(compression.None))
-	if err != nil {
-		return nil, err
-	}
-	image, err := mutate.AppendLayers(empty.Image, layer)
+func imageOf(i catalog.Image, layer []byte) (v1.Image, error) {
+	image, err := mutate.AppendLayers(empty.Image, static.NewLayer(layer, types.DockerUncompressedLayer))
 	if err != nil {
 		return nil, err
 	}
@@ -87,29 +82,23 @@ func imageOf(i catalog.Image, layerPath string) (v1.Image, error) {
 	return mutate.ConfigFile(image, file)
 }
 
-// imageLayer writes the layer to a temporary file: it is read more than once.
-func imageLayer(ctx context.Context, s *Store, i catalog.Image, binary Blob) (file string, err error) {
-	f, err := os.CreateTemp(s.tmp(), "layer-*")
-	if err != nil {
-		return "", err
-	}
-	defer func() {
-		_ = f.Close()
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	w := tar.NewWriter(f)
+// imageLayer holds the layer in memory: one binary, some tens of megabytes.
+func imageLayer(ctx context.Context, s *Store, i catalog.Image, binary Blob) ([]byte, error) {
+	var layer bytes.Buffer
+	w := tar.NewWriter(&layer)
 	if err := writeFolders(w, i); err != nil {
-		return "", err
+		return nil, err
 	}
 	if err := w.WriteHeader(entry(i.Binary, tar.TypeReg, 0o755, binary.Size)); err != nil {
-		return "", err
+		return nil, err
 	}
 	if err := s.copyTo(ctx, binary.Digest, w); err != nil {
-		return "", err
+		return nil, err
 	}
-	return f.Name(), w.Close()
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return layer.Bytes(), nil
 }
 
 // writeFolders puts the image's folders with their parents, and the two files
@@ -141,7 +130,7 @@ func writeFolders(w *tar.Writer, i catalog.Image) error {
 		if err := w.WriteHeader(entry(f.name, tar.TypeReg, 0o644, int64(len(f.text)))); err != nil {
 			return err
 		}
-		if _, err := io.Copy(w, bytes.NewReader([]byte(f.text))); err != nil {
+		if _, err := io.WriteString(w, f.text); err != nil {
 			return err
 		}
 	}
