@@ -3,7 +3,6 @@
 package reconcile
 
 import (
-	"slices"
 	"sync"
 	"time"
 
@@ -116,18 +115,13 @@ func (b *Board) Subscribe() (<-chan Status, func()) {
 	}
 }
 
-// Reset forgets the items, spans and count of an earlier run; refs that keep being reported by others may be kept.
-func (b *Board) Reset(keep func(ref string) bool) {
+// Reset forgets the items, spans and count of an earlier run.
+func (b *Board) Reset() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.order = slices.DeleteFunc(b.order, func(ref string) bool {
-		if keep(ref) {
-			return false
-		}
-		delete(b.items, ref)
-		return true
-	})
-	b.spans, b.steps = map[string]trace.Span{}, 0
+	b.order, b.steps = nil, 0
+	clear(b.items)
+	clear(b.spans)
 }
 
 func (b *Board) span(ref string, change func(*trace.Span)) {

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package node is the agent on a machine: it takes a finished plan, keeps it, runs the loop and reports. It never plans,
+// and it needs no network and no other machine to bring its node up again from the plan on its disk.
+//
+// Read [Agent] first, then server.go for what the operator can ask.
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/durable"
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+// Config is what main gives an agent.
+type Config struct {
+	Host  Host
+	Facts Facts
+	// PlanFile is where the plan is kept: /var/lib/slipway/plan/plan.json.
+	PlanFile string
+	Socket   string // unix socket of the service, 0600
+	Version  string
+	Log      *slog.Logger
+
+	// Control, if set, runs the control role with the document of the last Apply until ctx ends. It reports items of its own
+	// on the board, all of them before it reports [ControlRole] ready.
+	Control func(ctx context.Context, doc []byte, board *reconcile.Board) error
+	// AfterStep is passed on to the loop.
+	AfterStep func(n int, s plan.Step)
+}
+
+// Host is the machine: the loop's view, and what status needs beyond it.
+type Host interface {
+	reconcile.Host
+	Units() []UnitStatus
+	// StopAll stops the units of the plan, dependents first, because the machine goes down.
+	StopAll(ctx context.Context, order []string) error
+}
+
+// Facts describe the machine to whoever plans for it.
+type Facts struct {
+	Address      string
+	CgroupV1     bool
+	OOMScoreAdj  bool
+	DefaultRoute bool
+}
+
+// Agent is one machine's agent.
+type Agent struct {
+	cfg   Config
+	board *reconcile.Board
+	apply chan chan struct{} // a plan has been kept; what is sent is closed when the loop has taken it up
+
+	mu   sync.Mutex // guards the fields below
+	kept kept
+}
+
+// ControlRole is the board's item for the control role itself.
+const ControlRole = "control/role"
+
+// kept is the agent's whole memory.
+type kept struct {
+	Want    rawPlan `json:"want"`
+	Before  rawPlan `json:"before"` // what an earlier plan may have made and nobody has removed yet
+	Control []byte  `json:"control,omitempty"`
+}
+
+const keptSchema = 1
+
+// New returns an agent that remembers what it was told before. A damaged memory is an error, never a fresh start.
+func New(cfg Config) (*Agent, error) {
+	a := &Agent{cfg: cfg, board: reconcile.NewBoard(), apply: make(chan chan struct{}, 1)}
+	err := durable.Load(cfg.PlanFile, keptSchema, &a.kept)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read the kept plan: %w", err)
+	}
+	if err == nil {
+		a.apply <- make(chan struct{})
+	}
+	return a, nil
+}
+
+// Run serves the operator and converges until ctx ends.
+func (a *Agent) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return a.serve(ctx) })
+	group.Go(func() error { return a.loop(ctx) })
+	return group.Wait()
+}
+
+// loop runs one convergence and one control role per plan; a new plan ends both and starts them anew.
+func (a *Agent) loop(ctx context.Context) error {
+	stop := func() {}
+	defer func() { stop() }()
+	for {
+		var taken chan struct{}
+		select {
+		case <-ctx.Done():
+			return nil
+		case taken = <-a.apply:
+		}
+		stop()
+		work, cancel := context.WithCancel(ctx)
+		group, work := errgroup.WithContext(work)
+		stop = func() {
+			cancel()
+			_ = group.Wait() // its errors are in the log and on the board
+		}
+		now := a.current()
+		a.announce(now)
+		close(taken)
+		group.Go(func() error { return a.converge(work, now) })
+		if a.cfg.Control != nil && len(now.Control) > 0 {
+			group.Go(func() error { return a.control(work, now.Control) })
+		}
+	}
+}
+
+// announce puts every item on the board before any is worked on, so that nobody takes a half-filled board for a finished one.
+func (a *Agent) announce(now kept) {
+	a.board.Reset()
+	for _, e := range now.Want.Entries {
+		a.board.Set(reconcile.Status{Ref: e.Ref.String(), Phase: reconcile.Waiting})
+	}
+	if a.cfg.Control != nil && len(now.Control) > 0 {
+		a.board.Set(reconcile.Status{Ref: ControlRole, Phase: reconcile.Waiting})
+	}
+}
+
+func (a *Agent) converge(ctx context.Context, now kept) error {
+	loop := reconcile.Loop{Host: a.cfg.Host, Board: a.board, Log: a.cfg.Log, AfterStep: a.cfg.AfterStep}
+	if err := loop.Converge(ctx, now.Want.Plan, now.Before.Plan); err != nil {
+		return nil // ctx has ended; everything else is tried again inside
+	}
+	_, steps := a.board.All()
+	a.cfg.Log.Info("converged", "node", now.Want.Node, "steps", steps)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(now.Before.Entries) > 0 && ctx.Err() == nil {
+		a.kept.Before = rawPlan{}
+		if err := durable.Save(a.cfg.PlanFile, keptSchema, a.kept); err != nil {
+			a.cfg.Log.Warn("forget the earlier plan", "error", err)
+		}
+	}
+	return nil
+}
+
+func (a *Agent) control(ctx context.Context, doc []byte) error {
+	err := a.cfg.Control(ctx, doc, a.board)
+	if err != nil && ctx.Err() == nil {
+		a.cfg.Log.Error("control role stopped", "error", err)
+		a.board.Set(reconcile.Status{Ref: "control/role", Phase: reconcile.Failing, Error: err.Error()})
+	}
+	return nil
+}
+
+// Keep stores a new plan durably and starts to converge to it. It reports whether plan or control document differ from
+// what was kept; the same plan again only checks the machine against it.
+func (a *Agent) Keep(ctx context.Context, want plan.Plan, control []byte) (changed bool, err error) {
+	changed, err = a.remember(want, control)
+	if err != nil {
+		return false, err
+	}
+	taken := make(chan struct{})
+	select {
+	case a.apply <- taken:
+	case <-ctx.Done():
+		return changed, ctx.Err()
+	}
+	select {
+	case <-taken:
+	case <-ctx.Done():
+		return changed, ctx.Err() // kept all the same; the loop takes it up
+	}
+	return changed, nil
+}
+
+func (a *Agent) remember(want plan.Plan, control []byte) (changed bool, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	old := a.kept.Want
+	if old.Version != 0 && (old.Cluster != want.Cluster || old.Node != want.Node) {
+		return false, fmt.Errorf("this machine is node %s of cluster %s: it does not take a plan for node %s of cluster %s",
+			old.Node, old.Cluster, want.Node, want.Cluster)
+	}
+	changed, err = differ(old.Plan, want)
+	if err != nil {
+		return false, err
+	}
+	if !changed && bytes.Equal(a.kept.Control, control) {
+		return false, nil
+	}
+	next := kept{Want: rawPlan{want}, Before: rawPlan{merge(old.Plan, a.kept.Before.Plan)}, Control: control}
+	if err := durable.Save(a.cfg.PlanFile, keptSchema, next); err != nil {
+		return false, fmt.Errorf("keep the plan: %w", err)
+	}
+	a.kept = next
+	return true, nil
+}
+
+// Stop takes the node's units down in order, dependents first.
+func (a *Agent) Stop(ctx context.Context) error {
+	var order []string
+	now := a.current()
+	for i := len(now.Want.Entries) - 1; i >= 0; i-- {
+		if u, ok := now.Want.Entries[i].Item.(plan.Unit); ok && !u.Oneshot {
+			order = append(order, u.Name)
+		}
+	}
+	return a.cfg.Host.StopAll(ctx, order)
+}
+
+func (a *Agent) current() kept {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.kept
+}

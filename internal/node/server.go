@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	nodev1 "github.com/slipway-project/slipway/api/node/v1"
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+// UnitStatus is a supervised process as status shows it.
+type UnitStatus struct {
+	Name     string
+	PID      int
+	Since    time.Time
+	Ready    bool
+	Restarts int
+	LastExit string
+	Waiting  string
+}
+
+const maxPlan = 16 << 20 // bytes of a plan on the wire
+
+// serve answers on the unix socket until ctx ends. The socket is the authentication: 0600 in a folder of root's.
+func (a *Agent) serve(ctx context.Context) error {
+	if err := os.Remove(a.cfg.Socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove the old socket: %w", err)
+	}
+	var lc net.ListenConfig
+	listener, err := lc.Listen(ctx, "unix", a.cfg.Socket)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	if err := os.Chmod(a.cfg.Socket, 0o600); err != nil {
+		return fmt.Errorf("protect the socket: %w", err)
+	}
+	s := grpc.NewServer(grpc.MaxRecvMsgSize(maxPlan))
+	nodev1.RegisterNodeServer(s, &service{agent: a})
+	go func() {
+		<-ctx.Done()
+		s.Stop()
+	}()
+	return s.Serve(listener)
+}
+
+// service translates between the wire and the agent, once.
+type service struct {
+	nodev1.UnimplementedNodeServer
+	agent *Agent
+}
+
+func (s *service) Facts(context.Context, *nodev1.FactsRequest) (*nodev1.FactsReply, error) {
+	f := s.agent.cfg.Facts
+	return &nodev1.FactsReply{
+		Version: s.agent.cfg.Version, Address: f.Address, CgroupV1: f.CgroupV1, OomScoreAdj: f.OOMScoreAdj, DefaultRoute: f.DefaultRoute,
+	}, nil
+}
+
+func (s *service) Apply(ctx context.Context, r *nodev1.ApplyRequest) (*nodev1.ApplyReply, error) {
+	p, err := plan.Decode(r.GetPlan())
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	changed, err := s.agent.Keep(ctx, p, r.GetControl())
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return &nodev1.ApplyReply{Changed: changed}, nil
+}
+
+func (s *service) Watch(_ *nodev1.WatchRequest, stream grpc.ServerStreamingServer[nodev1.Event]) error {
+	changes, end := s.agent.board.Subscribe()
+	defer end()
+	all, _ := s.agent.board.All()
+	for _, item := range all {
+		if err := stream.Send(s.event(item)); err != nil {
+			return err
+		}
+	}
+	for {
+		select {
+		case <-stream.Context().Done():
+			return nil
+		case item := <-changes:
+			if err := stream.Send(s.event(item)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (s *service) Status(context.Context, *nodev1.StatusRequest) (*nodev1.StatusReply, error) {
+	now := s.agent.current()
+	all, steps := s.agent.board.All()
+	reply := &nodev1.StatusReply{
+		Cluster: now.Want.Cluster, Node: now.Want.Node, Release: now.Want.Release, Steps: int32(steps), Converged: up(all),
+	}
+	for _, item := range all {
+		reply.Items = append(reply.Items, wireItem(item))
+	}
+	for _, u := range s.agent.cfg.Host.Units() {
+		reply.Units = append(reply.Units, &nodev1.Unit{
+			Name: u.Name, Pid: int64(u.PID), SinceUnixNano: u.Since.UnixNano(), Ready: u.Ready, Restarts: int32(u.Restarts),
+			LastExit: u.LastExit, WaitingFor: u.Waiting,
+		})
+	}
+	return reply, nil
+}
+
+func (s *service) Trace(context.Context, *nodev1.TraceRequest) (*nodev1.TraceReply, error) {
+	spans, err := json.Marshal(s.agent.board.Spans())
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	return &nodev1.TraceReply{Spans: spans}, nil
+}
+
+func (s *service) event(item reconcile.Status) *nodev1.Event {
+	all, steps := s.agent.board.All()
+	return &nodev1.Event{Item: wireItem(item), Converged: up(all), Steps: int32(steps)}
+}
+
+// up: everything announced is ready, the control role's items included.
+func up(all []reconcile.Status) bool {
+	for _, item := range all {
+		if item.Phase != reconcile.Ready {
+			return false
+		}
+	}
+	return len(all) > 0
+}
+
+func wireItem(i reconcile.Status) *nodev1.Item {
+	w := &nodev1.Item{
+		Ref: i.Ref, Phase: string(i.Phase), SinceUnixNano: i.Since.UnixNano(), WaitingFor: i.For, Provider: i.Provider, Error: i.Error,
+	}
+	if i.Step != nil {
+		w.Verb, w.Why = string(i.Step.Verb), i.Step.Why
+	}
+	return w
+}
