@@ -66,7 +66,6 @@ type builder struct {
 	recipes []recipe
 	begun   time.Time
 	bundle  Bundle // what is known to be in the store
-	keys    []key  // of every record the bundle rests on
 }
 
 func newBuilder(o Options) (*builder, error) {
@@ -88,7 +87,6 @@ func (b *builder) look(ctx context.Context) error {
 		Kubernetes: b.Release.Kubernetes, Arch: runtime.GOARCH,
 		Binaries: map[string]Blob{}, Images: map[string]Blob{},
 	}
-	b.keys = nil
 	for _, r := range b.recipes {
 		files := b.recall(ctx, r.title(), r.key)
 		for _, binary := range r.component.Binaries {
@@ -112,7 +110,6 @@ func (b *builder) look(ctx context.Context) error {
 // recall gives the files of one record that are in the store. A damaged record
 // is told and counts as not there.
 func (b *builder) recall(ctx context.Context, title string, k key) map[string]Blob {
-	b.keys = append(b.keys, k)
 	files, _, err := b.Store.recall(k)
 	if err != nil {
 		b.Progress(Event{Component: title, Phase: Wait, Line: err.Error() + ": making it again"})
@@ -124,6 +121,13 @@ func (b *builder) recall(ctx context.Context, title string, k key) map[string]Bl
 		}
 	}
 	return files
+}
+
+func (b *builder) binaries() (n int) {
+	for _, c := range b.Release.Components {
+		n += len(c.Binaries)
+	}
+	return n
 }
 
 func (b *builder) complete() bool {

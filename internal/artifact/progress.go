@@ -19,6 +19,7 @@ const (
 	Compile  Phase = "compile"  // Done counts packages, of Total at most: cached ones are not counted
 	Link     Phase = "link"
 	Pack     Phase = "image"
+	Copy     Phase = "copy"     // import: Done counts blobs
 	Finished Phase = "finished" // the component or image is in the store
 )
 

@@ -76,6 +76,9 @@ func Export(ctx context.Context, s *Store, r catalog.Release, w io.Writer) error
 	return nil
 }
 
+// finder is catalog.Find, but in tests.
+type finder func(version string) (catalog.Release, error)
+
 // blobs lists each blob once, with its size.
 func (b Bundle) blobs() map[Digest]int64 {
 	all := map[Digest]int64{}
@@ -109,18 +112,26 @@ func (b *builder) records() map[key]exported {
 // same sources and the same Go as this program has; then Build finds it and
 // needs no Go. Hashes say that the file is whole, not who made it: take it from
 // somebody you trust.
-func Import(ctx context.Context, s *Store, file io.Reader) (Bundle, error) {
-	unlock, err := s.lock(ctx, "importing a bundle", func(string) {})
+//
+// Progress counts blobs; it is optional.
+func Import(ctx context.Context, s *Store, file io.Reader, progress func(Event)) (Bundle, error) {
+	return importFor(ctx, s, file, inTurn(progress), catalog.Find)
+}
+
+func importFor(ctx context.Context, s *Store, file io.Reader, progress func(Event), find finder) (Bundle, error) {
+	unlock, err := s.lock(ctx, "importing a bundle", func(holder string) {
+		progress(Event{Phase: Wait, Line: "waiting for " + holder})
+	})
 	if err != nil {
 		return Bundle{}, err
 	}
 	defer unlock()
 	in := tar.NewReader(reader{ctx, file})
-	m, err := readManifest(in)
+	m, err := readManifest(in, find)
 	if err != nil {
 		return Bundle{}, fmt.Errorf("import bundle: %w", err)
 	}
-	if err := importBlobs(ctx, s, in, m.Bundle.blobs()); err != nil {
+	if err := importBlobs(ctx, s, in, m.Bundle.blobs(), progress); err != nil {
 		return Bundle{}, fmt.Errorf("import bundle: %w", err)
 	}
 	for _, k := range slices.Sorted(maps.Keys(m.Records)) {
@@ -133,7 +144,7 @@ func Import(ctx context.Context, s *Store, file io.Reader) (Bundle, error) {
 
 // readManifest takes the first entry and checks that this program would have
 // written it: the same keys, the same names.
-func readManifest(in *tar.Reader) (manifest, error) {
+func readManifest(in *tar.Reader, find finder) (manifest, error) {
 	head, err := in.Next()
 	if err != nil {
 		return manifest{}, fmt.Errorf("read %s: %w", manifestName, err)
@@ -154,16 +165,16 @@ func readManifest(in *tar.Reader) (manifest, error) {
 	if m.Version != manifestVersion {
 		return manifest{}, fmt.Errorf("read %s: version %d, want %d", manifestName, m.Version, manifestVersion)
 	}
-	return m, m.check()
+	return m, m.check(find)
 }
 
-func (m manifest) check() error {
+func (m manifest) check(find finder) error {
 	for d := range m.Bundle.blobs() {
 		if _, err := ParseDigest(d.String()); err != nil {
 			return fmt.Errorf("check %s: %w", manifestName, err)
 		}
 	}
-	release, err := catalog.Find(m.Bundle.Kubernetes)
+	release, err := find(m.Bundle.Kubernetes)
 	if err != nil {
 		return fmt.Errorf("check %s: %w", manifestName, err)
 	}
@@ -172,8 +183,8 @@ func (m manifest) check() error {
 		return err
 	}
 	b.bundle = m.Bundle
-	if !b.complete() {
-		return fmt.Errorf("check %s: not everything of Kubernetes %s is inside", manifestName, release.Kubernetes)
+	if !b.complete() || len(m.Bundle.Binaries) != b.binaries() {
+		return fmt.Errorf("check %s: not exactly the parts of Kubernetes %s are inside", manifestName, release.Kubernetes)
 	}
 	wanted := b.records()
 	for k, w := range wanted {
@@ -190,7 +201,8 @@ func (m manifest) check() error {
 
 // importBlobs wants every blob once and nothing else: no folders, links or
 // other paths.
-func importBlobs(ctx context.Context, s *Store, in *tar.Reader, wanted map[Digest]int64) error {
+func importBlobs(ctx context.Context, s *Store, in *tar.Reader, wanted map[Digest]int64, progress func(Event)) error {
+	total := len(wanted)
 	for {
 		head, err := in.Next()
 		if errors.Is(err, io.EOF) {
@@ -209,6 +221,7 @@ func importBlobs(ctx context.Context, s *Store, in *tar.Reader, wanted map[Diges
 			return fmt.Errorf("read entry %q: %w", head.Name, err)
 		}
 		delete(wanted, d)
+		progress(Event{Phase: Copy, Done: total - len(wanted), Total: total})
 	}
 	if len(wanted) > 0 {
 		return fmt.Errorf("read entries: %d blobs are missing: the file is cut short", len(wanted))
