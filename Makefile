@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every target is described by the comment behind it; `make help` prints them.
+
+GO      ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "$(LDFLAGS)"
+LINT    := bin/golangci-lint
+UPFLAGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help build up down test unit e2e check fmt lint race gen gen-check bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## bin/slipway, one static binary
+	@mkdir -p bin
+	$(BUILD) -o bin/slipway ./cmd/slipway
+
+up: build ## build everything, boot a cluster, say what to do next
+	bin/slipway up $(UPFLAGS)
+
+down: build ## remove the cluster that `make up` made
+	bin/slipway down
+
+test: unit e2e ## all tests: unit, golden, conformance, real cluster
+
+unit: ## unit, golden and conformance tests
+	$(GO) test ./api/... ./cmd/... ./internal/...
+
+e2e: build ## the real cluster, as a user would see it
+	bin/slipway preflight --install
+	bin/slipway bundle build
+	$(GO) test -count=1 -timeout 45m ./test/e2e/...
+
+check: fmt lint gen-check race ## exactly what CI runs before the tests
+
+fmt: $(LINT) ## fail if a file is not formatted
+	$(LINT) fmt --diff
+
+lint: $(LINT) ## the linters of .golangci.yml, import rules included
+	$(LINT) run ./...
+	$(GO) test ./internal/
+
+race: ## unit tests under the race detector
+	$(GO) test -race ./api/... ./cmd/... ./internal/...
+
+gen: bin/protoc-gen-go bin/protoc-gen-go-grpc ## write all generated code anew
+	PATH="$(CURDIR)/bin:$$PATH" protoc --go_out=. --go_opt=module=github.com/slipway-project/slipway \
+	  --go-grpc_out=. --go-grpc_opt=module=github.com/slipway-project/slipway api/node/v1/node.proto
+	$(GO) generate ./...
+
+gen-check: gen ## fail if generated code is not up to date
+	git diff --exit-code -- api internal
+	@test -z "$$(git ls-files --others --exclude-standard -- api internal)" || { git status --short -- api internal; exit 1; }
+
+bench: build ## boot and destroy a cluster ten times, print every figure that the README claims
+	bin/slipway preflight --install
+	bin/slipway bundle build
+	$(GO) run ./test/bench -slipway bin/slipway
+
+clean: ## remove what was built here (not the component store)
+	rm -rf bin
+
+bin/golangci-lint: tools/go.mod
+	cd tools && $(GO) build -o ../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+bin/protoc-gen-go bin/protoc-gen-go-grpc: tools/go.mod
+	cd tools && $(GO) build -o ../bin/ google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package internal_test holds the policies of the whole repository: who may import whom, and what every file carries.
+package internal_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/slipway-project/slipway/"
+
+// neverArrow forbids imports. Patterns end in "/..." for a tree, otherwise they name one package; paths inside the module
+// are written without the module's name.
+type neverArrow struct {
+	from   []string
+	except []string // packages of from that may
+	to     []string
+	why    string
+}
+
+var neverArrows = []neverArrow{
+	{from: []string{"internal/core/..."}, to: []string{"os/...", "net", "net/http", "os/exec", "log/...", "context", "math/rand/...", "syscall", "golang.org/x/sys/..."},
+		why: "core is pure: no I/O, no clock, no context, no logger"},
+	{from: []string{"internal/core/plan"}, to: []string{"internal/core/config", "internal/core/planner", "internal/core/spec", "internal/core/catalog"},
+		why: "the plan does not know why"},
+	{from: []string{"internal/node/...", "internal/backend/...", "internal/reconcile/..."},
+		to:  []string{"internal/core/spec", "internal/core/catalog", "internal/core/config", "internal/core/planner", "internal/control/..."},
+		why: "the agent never plans"},
+	{from: []string{"internal/backend/supervise"}, to: []string{"internal/backend/fake", "internal/backend/systemd"}, why: "siblings never import siblings"},
+	{from: []string{"internal/backend/files", "internal/backend/probe"}, to: []string{"internal/backend/supervise", "internal/backend/fake", "internal/backend/systemd"},
+		why: "what the backends share knows none of them"},
+	{from: []string{"..."}, except: []string{"internal/node/...", "internal/control/...", "internal/cli/...", "internal/launch/...", "api/..."},
+		to: []string{"api/node/..."}, why: "proto types are translated at the border, once"},
+	{from: []string{"..."}, except: []string{"internal/core/spec/...", "internal/core/config", "api/..."}, to: []string{"api/cluster/..."},
+		why: "YAML types stay inside spec; config prints them back"},
+	{from: []string{"..."}, to: []string{"k8s.io/kubernetes/..."}, why: "the monorepo is not for import"},
+	{from: []string{"..."}, except: []string{"internal/kube/..."}, to: []string{"k8s.io/client-go/..."}, why: "client-go only in kube"},
+	{from: []string{"internal/..."}, except: []string{"internal/cli/..."}, to: []string{"internal/cli/...", "cmd/..."}, why: "nothing imports cli or cmd; only cmd builds concrete things"},
+	{from: []string{"..."}, except: []string{"internal/backend/hosttest/..."}, to: []string{"internal/backend/fake/...", "internal/backend/hosttest/..."},
+		why: "code that ships never imports a fake or a test kit"},
+}
+
+type listed struct {
+	ImportPath string
+	Imports    []string
+}
+
+func TestNeverArrows(t *testing.T) {
+	t.Parallel()
+	packages := list(t)
+	for _, rule := range neverArrows {
+		matched := false
+		for _, p := range packages {
+			from := strings.TrimPrefix(p.ImportPath, module)
+			if !matches(rule.from, from) {
+				continue
+			}
+			matched = true
+			if matches(rule.except, from) {
+				continue
+			}
+			for _, imported := range p.Imports {
+				if to := strings.TrimPrefix(imported, module); matches(rule.to, to) {
+					t.Errorf("%s imports %s: %s", from, to, rule.why)
+				}
+			}
+		}
+		if !matched {
+			t.Errorf("stale rule: no package matches %v (%s)", rule.from, rule.why)
+		}
+	}
+}
+
+func list(t *testing.T) []listed {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports", "./...")
+	cmd.Dir = ".."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var all []listed
+	for dec := json.NewDecoder(bytes.NewReader(out)); dec.More(); {
+		var p listed
+		if err := dec.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	if len(all) < 5 {
+		t.Fatalf("go list found %d packages: the test looks at the wrong folder", len(all))
+	}
+	return all
+}
+
+func matches(patterns []string, path string) bool {
+	for _, p := range patterns {
+		tree, isTree := strings.CutSuffix(p, "...")
+		switch {
+		case !isTree && p == path,
+			isTree && (tree == "" || path+"/" == tree || strings.HasPrefix(path, tree)):
+			return true
+		}
+	}
+	return false
+}
