@@ -43,6 +43,7 @@ type Cluster struct {
 	Form          string
 	ExtraSANs     []string
 	Pools         []Pool
+	Gates         map[string]bool // feature gates of every Kubernetes component
 
 	Etcd              Component
 	APIServer         Component
@@ -77,7 +78,7 @@ type NodeName struct {
 	Index   int // position in the whole cluster; chooses the node's share of the pod range
 }
 
-// Flag is one command-line flag: one value, or several for flags that may be repeated.
+// Flag is one command-line flag: one value, or several for flags that may be repeated, or none: the user took it away.
 type Flag struct {
 	Values []string
 	Origin Origin
@@ -87,9 +88,11 @@ type Flag struct {
 type Component struct {
 	Flags map[string]Flag // names without dashes
 	// Config is the component's configuration file; nil for components that have none.
-	Config  map[string]any
-	Env     map[string]string
-	Origins map[string]Origin // of Config leaves ("authentication.anonymous.enabled") and Env ("env.GOGC")
+	Config map[string]any
+	Env    map[string]string
+	// Origins of Config leaves ("authentication.anonymous.enabled") and Env ("env.GOGC"). A leaf that has an origin and no
+	// value was taken away by the user.
+	Origins map[string]Origin
 }
 
 // CoreDNS is the cluster DNS, complete.

@@ -24,7 +24,26 @@ const (
 	ContainerdFile     = "/etc/containerd/config.toml"
 
 	EtcdDir          = "/var/lib/etcd"
+	KubeletDir       = "/var/lib/kubelet"
 	ContainerdSocket = "/run/containerd/containerd.sock"
+)
+
+// Key material under PKIDir: add ".crt" for the certificate, ".key" for the private key, ".pub" for a public key.
+// Package pki has the table of what is in them.
+const (
+	ClusterCA          = PKIDir + "/ca"
+	FrontProxyCA       = PKIDir + "/front-proxy-ca"
+	EtcdCA             = PKIDir + "/etcd/ca"
+	ServiceAccount     = PKIDir + "/sa"
+	APIServerServing   = PKIDir + "/apiserver"
+	APIServerToKubelet = PKIDir + "/apiserver-kubelet-client"
+	APIServerToEtcd    = PKIDir + "/apiserver-etcd-client"
+	FrontProxyClient   = PKIDir + "/front-proxy-client"
+	EtcdServing        = PKIDir + "/etcd/server"
+	EtcdPeer           = PKIDir + "/etcd/peer"
+	EtcdHealthcheck    = PKIDir + "/etcd/healthcheck-client"
+	ControllerServing  = PKIDir + "/controller-manager"
+	SchedulerServing   = PKIDir + "/scheduler"
 )
 
 // Roles of a pool.
