@@ -18,7 +18,7 @@
 // On disk:
 //
 //	blobs/sha256/<hex>   the files, 0755
-//	records/<key>.json   build key → blobs; checksummed, each written once
+//	records/<key>        build key → blobs; checksummed
 //	lock                 held while something is built or imported
 //	tmp/                 unfinished writes; anything found here is rubbish
 //

@@ -12,6 +12,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/slipway-project/slipway/internal/durable"
 )
 
 // Store keeps files by their hash. Its methods may be called from several
@@ -78,7 +80,7 @@ func (s *Store) add(ctx context.Context, r io.Reader, want *Blob) (Blob, error) 
 	if err := os.Rename(f.Name(), s.Path(b.Digest)); err != nil {
 		return Blob{}, fmt.Errorf("add blob: %w", err)
 	}
-	if err := syncDir(s.blobs()); err != nil {
+	if err := durable.SyncDir(s.blobs()); err != nil {
 		return Blob{}, fmt.Errorf("add blob: %w", err)
 	}
 	return b, nil
@@ -106,11 +108,33 @@ func (s *Store) Verify(ctx context.Context, d Digest) error {
 // and right, or stays as it was; a process that runs the old file goes on with
 // it.
 func (s *Store) Take(ctx context.Context, d Digest, dst string, mode fs.FileMode) error {
-	err := writeDurably(filepath.Dir(dst), dst, mode, func(w io.Writer) error { return s.copyTo(ctx, d, w) })
-	if err != nil {
+	if err := s.take(ctx, d, dst, mode); err != nil {
 		return fmt.Errorf("take %s: %w", filepath.Base(dst), err)
 	}
 	return nil
+}
+
+func (s *Store) take(ctx context.Context, d Digest, dst string, mode fs.FileMode) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(dst), ".slipway-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	err = s.copyTo(ctx, d, f)
+	if err == nil {
+		err = errors.Join(f.Chmod(mode), f.Sync())
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), dst); err != nil {
+		return err
+	}
+	return durable.SyncDir(filepath.Dir(dst))
 }
 
 func (s *Store) copyTo(ctx context.Context, d Digest, w io.Writer) error {
@@ -132,4 +156,18 @@ func (s *Store) copyTo(ctx context.Context, d Digest, w io.Writer) error {
 		return fmt.Errorf("read blob %s: content has sha256:%s: %w", d, got, ErrDamaged)
 	}
 	return nil
+}
+
+// reader stops with the context's error once ctx is done, so that a copy of a
+// large file can be cancelled.
+type reader struct {
+	ctx context.Context //nolint:containedctx // io.Reader has no room for it
+	r   io.Reader
+}
+
+func (r reader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.r.Read(p)
 }

@@ -13,6 +13,8 @@ import (
 	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-project/slipway/internal/durable"
 )
 
 func newStore(t *testing.T) *Store {
@@ -131,17 +133,17 @@ func TestRecordIsNeverTrustedBlindly(t *testing.T) {
 		t.Fatal(err)
 	}
 	damaged := map[string][]byte{
-		"empty": {}, "cut short": whole[:len(whole)/2], "size changed": []byte(strings.Replace(string(whole), `"size": 1`, `"size": 2`, 1)),
+		"empty": {}, "cut short": whole[:len(whole)/2], "size changed": []byte(strings.Replace(string(whole), `"size":1`, `"size":2`, 1)),
 	}
 	for name, text := range damaged {
-		if err := os.WriteFile(s.recordPath(k), text, 0o644); err != nil {
+		if err := os.WriteFile(s.recordPath(k), text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, ok, err := s.recall(k); ok || !errors.Is(err, ErrDamaged) {
+		if _, ok, err := s.recall(k); ok || !errors.Is(err, durable.ErrDamaged) {
 			t.Errorf("%s: got %v, %v; want ErrDamaged", name, ok, err)
 		}
 	}
-	if err := os.WriteFile(s.recordPath(other), whole, 0o644); err != nil {
+	if err := os.WriteFile(s.recordPath(other), whole, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := s.recall(other); !errors.Is(err, ErrDamaged) {
