@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// cgroupParent is /slipway for the usual root. Any other root has its own, so that two roots with a cluster of the same
+// name never take each other's processes for their own.
+func cgroupParent(root string) string {
+	if root == "/var/lib/slipway" {
+		return "/slipway"
+	}
+	sum := sha256.Sum256([]byte(root))
+	return fmt.Sprintf("/slipway-%x", sum[:4])
+}
+
+// hierarchies lists the mount points of all cgroup hierarchies: one on a cgroup v2 host, one per controller on v1.
+func hierarchies() ([]string, error) {
+	mounts, err := readMounts("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	var points []string
+	for _, m := range mounts {
+		if (m.fstype == "cgroup" || m.fstype == "cgroup2") && m.root == "/" && !slices.Contains(points, m.point) {
+			points = append(points, m.point)
+		}
+	}
+	return points, nil
+}
+
+// cgroupsBelow lists the cgroups at and below path in all hierarchies, children first.
+func cgroupsBelow(path string) ([]string, error) {
+	points, err := hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	var dirs []string
+	for _, point := range points {
+		err := filepath.WalkDir(filepath.Join(point, path), func(p string, d fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // it went away meanwhile
+			}
+			if err == nil && d.IsDir() {
+				dirs = append(dirs, p)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("walk cgroups: %w", err)
+		}
+	}
+	slices.Reverse(dirs) // WalkDir visits parents first
+	return dirs, nil
+}
+
+// killCgroup kills every process in the cgroups at and below path and returns those that it killed.
+func killCgroup(path string) ([]process, error) {
+	dirs, err := cgroupsBelow(path)
+	if err != nil {
+		return nil, err
+	}
+	var killed []process
+	for _, dir := range dirs {
+		data, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if err != nil {
+			continue // gone, or a threaded cgroup whose processes its parent lists
+		}
+		for _, field := range strings.Fields(string(data)) {
+			pid, err := strconv.Atoi(field)
+			if err != nil || pid == os.Getpid() {
+				continue
+			}
+			p, err := identify(pid)
+			if err != nil {
+				continue // it has ended
+			}
+			if err := p.signal(unix.SIGKILL); err != nil {
+				return killed, err
+			}
+			killed = append(killed, p)
+		}
+	}
+	return killed, nil
+}
+
+// removeCgroup removes the cgroups at and below path, deepest first, and then the parents of path that have become empty.
+func removeCgroup(path string) error {
+	dirs, err := cgroupsBelow(path)
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("remove cgroup %s: %w", dir, err)
+		}
+	}
+	points, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	for parent := filepath.Dir(path); parent != "/"; parent = filepath.Dir(parent) {
+		for _, point := range points {
+			_ = unix.Rmdir(filepath.Join(point, parent)) // refused while another cluster uses it
+		}
+	}
+	return nil
+}

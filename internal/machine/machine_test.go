@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// The test binary plays slipway inside the machines: PID 1, the agent, and a component that the agent starts.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "machine-init":
+			log := slog.New(slog.NewTextHandler(os.Stdout, nil))
+			if err := Init(context.Background(), InitConfig{Agent: append([]string{"/proc/self/exe"}, os.Args[3:]...), Log: log}); err != nil {
+				fmt.Println(err)
+				os.Exit(1)
+			}
+			return
+		case "agent":
+			stubAgent()
+			return
+		case "component":
+			select {}
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// stubAgent starts one component unless an agent before it has, and ends on SIGTERM.
+func stubAgent() {
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, unix.SIGTERM)
+	fmt.Println("agent says hello")
+	if _, err := os.Stat("/run/slipway/component.pid"); err != nil {
+		cmd := exec.Command("/proc/self/exe", "component")
+		cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
+		if err := cmd.Start(); err != nil {
+			panic(err)
+		}
+		put("/run/slipway/component.pid", cmd.Process.Pid)
+	}
+	put("/run/slipway/agent.pid", os.Getpid())
+	<-term
+	put("/var/lib/slipway/stopped-in-order", 1)
+}
+
+func put(path string, n int) {
+	if err := errors.Join(os.WriteFile(path+".new", []byte(strconv.Itoa(n)), 0o600), os.Rename(path+".new", path)); err != nil {
+		panic(err)
+	}
+}
+
+func TestMachineLife(t *testing.T) {
+	l := newLocal(t)
+	s := Spec{Cluster: "life", Name: "life-1"}
+	before := hostState(t)
+
+	change := ensure(t, l, s)
+	if diff := cmp.Diff(Change{Created: true, Started: true}, change); diff != "" {
+		t.Errorf("first Ensure: %s", diff)
+	}
+	agent := await(t, l, s, "agent.pid", "")
+	if got := ensure(t, l, s); !got.None() {
+		t.Errorf("second Ensure changed something: %+v", got)
+	}
+	if got := await(t, l, s, "agent.pid", ""); got != agent {
+		t.Errorf("second Ensure started the agent again: %s, was %s", got, agent)
+	}
+
+	t.Run("inside", func(t *testing.T) { checkInside(t, l, s) })
+	t.Run("agent dies", func(t *testing.T) {
+		component := await(t, l, s, "component.pid", "")
+		run(t, l, s, "kill", "-9", agent)
+		agent = await(t, l, s, "agent.pid", agent)
+		if parent := strings.Fields(run(t, l, s, "cat", "/proc/"+component+"/stat"))[3]; parent != "1" {
+			t.Errorf("component's parent is %s, want 1", parent)
+		}
+	})
+	t.Run("agent is restarted on demand", func(t *testing.T) {
+		if err := l.RestartAgent(t.Context(), s.Cluster, s.Name); err != nil {
+			t.Fatal(err)
+		}
+		agent = await(t, l, s, "agent.pid", agent)
+	})
+	t.Run("power cut", func(t *testing.T) {
+		run(t, l, s, "sh", "-c", "echo kept > /var/lib/kubelet/data; echo kept > /etc/own; ip netns add left; mount -t tmpfs x /var/lib/kubelet/pods 2>/dev/null || mkdir -p /var/lib/kubelet/pods && mount -t tmpfs x /var/lib/kubelet/pods")
+		must(t, l.PowerCut(t.Context(), s.Cluster, s.Name))
+		if st := status(t, l, s); st.Running {
+			t.Errorf("still running: %+v", st)
+		}
+		if got := ensure(t, l, s); got != (Change{Started: true}) {
+			t.Errorf("Ensure after power cut: %+v", got)
+		}
+		await(t, l, s, "agent.pid", "")
+		if got := run(t, l, s, "cat", "/var/lib/kubelet/data", "/etc/own"); got != "kept\nkept\n" {
+			t.Errorf("data after power cut: %q", got)
+		}
+	})
+	t.Run("stop in order", func(t *testing.T) {
+		must(t, l.Stop(t.Context(), s.Cluster, s.Name), l.Stop(t.Context(), s.Cluster, s.Name))
+		if _, err := os.Stat(filepath.Join(l.DataDir(s.Cluster, s.Name, "slipway"), "stopped-in-order")); err != nil {
+			t.Errorf("the agent was not asked to stop: %v", err)
+		}
+		if _, err := l.Exec(t.Context(), s.Cluster, s.Name, Command{Args: []string{"true"}}); !errors.Is(err, ErrNotRunning) {
+			t.Errorf("exec in a stopped machine: %v", err)
+		}
+		if _, err := l.Start(t.Context(), s.Cluster, s.Name); err != nil {
+			t.Error(err)
+		}
+	})
+
+	must(t, l.Destroy(t.Context(), s.Cluster), l.Destroy(t.Context(), s.Cluster))
+	if diff := cmp.Diff(before, hostState(t)); diff != "" {
+		t.Errorf("the host has changed: %s", diff)
+	}
+}
+
+// checkInside asks the machine what it sees.
+func checkInside(t *testing.T, l *Local, s Spec) {
+	for name, tt := range map[string]struct{ script, want string }{
+		"host name":           {"uname -n; cat /etc/hostname", s.Name + "\n" + s.Name + "\n"},
+		"path and kubeconfig": {"echo $PATH $KUBECONFIG", pathInside + " /etc/kubernetes/admin.conf\n"},
+		"sysctl reads":        {"cat /proc/sys/vm/overcommit_memory /proc/sys/kernel/panic", "1\n10\n"},
+		"host data is hidden": {"ls /etc/kubernetes /var/lib/kubelet /var/lib/etcd /etc/cni /root", "/etc/cni:\n\n/etc/kubernetes:\n\n/root:\n\n/var/lib/etcd:\n\n/var/lib/kubelet:\n"},
+		"store is read-only":  {"touch /var/lib/slipway/store/x 2>/dev/null || echo refused", "refused\n"},
+		"no overlay below":    {"stat -f -c %T /var/lib/kubelet /var/lib/containerd | grep overlay; true", ""},
+		"forwarding":          {"cat /proc/sys/net/ipv4/ip_forward", "1\n"},
+		"agent log":           {"cat /var/log/slipway/agent.log", "agent says hello\n"},
+		"cgroup root":         {"grep -v '/$' /proc/self/cgroup | grep -v '::/init$'; true", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, run(t, l, s, "sh", "-c", tt.script)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	t.Run("sysctl writes stay inside", func(t *testing.T) {
+		const path = "/proc/sys/kernel/panic"
+		host, _ := os.ReadFile(path)
+		run(t, l, s, "sh", "-c", "echo 77 > "+path+"; grep -qx 77 "+path+"; echo 10 > "+path)
+		if now, _ := os.ReadFile(path); !bytes.Equal(host, now) {
+			t.Errorf("host's %s is %q, was %q", path, now, host)
+		}
+	})
+	t.Run("cgroups are writable", func(t *testing.T) {
+		run(t, l, s, "sh", "-c", "for d in /sys/fs/cgroup/cgroup.procs /sys/fs/cgroup/*/cgroup.procs; do [ -e $d ] && mkdir -p ${d%/*}/kubepods/pod1; done; true")
+	})
+	t.Run("exit code", func(t *testing.T) {
+		code, err := l.Exec(t.Context(), s.Cluster, s.Name, Command{Args: []string{"sh", "-c", "exit 7"}})
+		if code != 7 || err != nil {
+			t.Errorf("%d, %v; want 7", code, err)
+		}
+	})
+}
+
+func newLocal(t *testing.T) *Local {
+	t.Helper()
+	runc := os.Getenv("SLIPWAY_TEST_RUNC")
+	if runc == "" {
+		runc, _ = exec.LookPath("runc")
+	}
+	if os.Getuid() != 0 || runc == "" {
+		if os.Getenv("CI") != "" {
+			t.Fatal("needs root and runc (SLIPWAY_TEST_RUNC)")
+		}
+		t.Skip("needs root and runc (SLIPWAY_TEST_RUNC)")
+	}
+	l, err := New(Config{Root: filepath.Join(t.TempDir(), "root"), Runc: runc, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		names, _ := l.Clusters()
+		for _, n := range names {
+			if err := l.Destroy(context.Background(), n); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return l
+}
+
+func ensure(t *testing.T, l *Local, s Spec) Change {
+	t.Helper()
+	change, err := l.Ensure(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return change
+}
+
+// await waits until a file of the run folder exists and differs from not.
+func await(t *testing.T, l *Local, s Spec, file, not string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		data, err := os.ReadFile(filepath.Join(l.RunDir(s.Cluster, s.Name), file))
+		if err == nil && string(data) != not {
+			return string(data)
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s does not come: %q, %v%s", file, data, err, tail(l.folders(s.Cluster, s.Name).console()))
+		case <-tick.C:
+		}
+	}
+}
+
+func run(t *testing.T, l *Local, s Spec, args ...string) string {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code, err := l.Exec(t.Context(), s.Cluster, s.Name, Command{Args: args, Stdout: &out, Stderr: &errs})
+	if err != nil || code != 0 {
+		t.Fatalf("%v: exit %d, %v: %s", args, code, err, errs.String())
+	}
+	return out.String()
+}
+
+func status(t *testing.T, l *Local, s Spec) Status {
+	t.Helper()
+	list, err := l.List(t.Context(), s.Cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(list, func(st Status) bool { return st.Name == s.Name })
+	if i < 0 {
+		t.Fatalf("%s is not in %+v", s.Name, list)
+	}
+	return list[i]
+}
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}

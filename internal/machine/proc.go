@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// process identifies a process for ever: a pid alone is given to others later.
+type process struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // clock ticks since boot, /proc/PID/stat field 22
+	Boot  string `json:"boot"`  // /proc/sys/kernel/random/boot_id
+}
+
+func identify(pid int) (process, error) {
+	start, state, err := statOf(pid)
+	if err != nil {
+		return process{}, err
+	}
+	if state == 'Z' || state == 'X' {
+		return process{}, fmt.Errorf("process %d has ended", pid)
+	}
+	boot, err := bootID()
+	return process{PID: pid, Start: start, Boot: boot}, err
+}
+
+// alive reports whether this very process runs. A zombie does not.
+func (p process) alive() bool {
+	if p.PID <= 1 {
+		return false
+	}
+	now, err := identify(p.PID)
+	return err == nil && now == p
+}
+
+// signal sends sig to this very process, or nothing when it is gone.
+func (p process) signal(sig unix.Signal) error {
+	fd, err := p.open()
+	if err != nil || fd < 0 {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("signal process %d: %w", p.PID, err)
+	}
+	return nil
+}
+
+// open returns a pidfd, or -1 when the process is gone.
+func (p process) open() (int, error) {
+	if !p.alive() {
+		return -1, nil
+	}
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return -1, nil
+	}
+	if err != nil {
+		return -1, fmt.Errorf("open process %d: %w", p.PID, err)
+	}
+	if !p.alive() { // the pid may have been given away between the two calls
+		unix.Close(fd)
+		return -1, nil
+	}
+	return fd, nil
+}
+
+// wait blocks until the process has ended, ctx is done, or limit has passed; ended tells which. The end of a PID 1 is the
+// end of all processes of its namespace.
+func (p process) wait(ctx context.Context, limit time.Duration) (ended bool, err error) {
+	fd, err := p.open()
+	if err != nil || fd < 0 {
+		return err == nil, err
+	}
+	defer unix.Close(fd)
+	deadline := time.Now().Add(limit)
+	for ctx.Err() == nil && time.Now().Before(deadline) {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 50) // 50 ms: how late a cancelled ctx is seen
+		if n > 0 {
+			return true, nil
+		}
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return false, fmt.Errorf("wait for process %d: %w", p.PID, err)
+		}
+	}
+	return false, ctx.Err()
+}
+
+func statOf(pid int) (start uint64, state byte, err error) {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, 0, fmt.Errorf("read process %d: %w", pid, err)
+	}
+	// The name, in parentheses, may hold anything; the rest is counted from behind it, beginning with field 3.
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+	if len(fields) < 20 {
+		return 0, 0, fmt.Errorf("read process %d: short stat", pid)
+	}
+	start, err = strconv.ParseUint(fields[19], 10, 64)
+	return start, fields[0][0], err
+}
+
+func bootID() (string, error) {
+	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(data)), err
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/durable"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	stopLimit = agentStopLimit + 10*time.Second // PID 1 gives the agent its limit and then needs a moment itself
+	killLimit = 20 * time.Second                // only a process inside a hanging system call needs more than a moment
+)
+
+// ErrNotRunning says that a machine exists and does not run.
+var ErrNotRunning = errors.New("machine does not run")
+
+// Start boots a machine that Ensure made before, with the same spec. A running one is left alone.
+func (l *Local) Start(ctx context.Context, cluster, name string) (Change, error) {
+	r, err := l.find(cluster, name)
+	if err != nil {
+		return Change{}, err
+	}
+	return l.Ensure(ctx, r.Spec)
+}
+
+// Stop shuts the machine down: the agent stops its units in order, then everything else ends. What hangs is killed in the
+// end. Stopping a stopped machine is no error.
+func (l *Local) Stop(ctx context.Context, cluster, name string) error {
+	return l.halt(ctx, cluster, name, unix.SIGTERM)
+}
+
+// PowerCut ends every process of the machine at once, as when its plug is pulled.
+func (l *Local) PowerCut(ctx context.Context, cluster, name string) error {
+	return l.halt(ctx, cluster, name, unix.SIGKILL)
+}
+
+// RestartAgent makes PID 1 kill and start the agent. What the agent supervises keeps running.
+func (l *Local) RestartAgent(ctx context.Context, cluster, name string) error {
+	p, err := l.pid1(ctx, cluster, name)
+	if err != nil {
+		return err
+	}
+	return p.signal(unix.SIGUSR1)
+}
+
+func (l *Local) halt(ctx context.Context, cluster, name string, sig unix.Signal) error {
+	p, err := l.pid1(ctx, cluster, name)
+	if err != nil && !errors.Is(err, ErrNotRunning) {
+		return err
+	}
+	if err == nil {
+		if err := p.signal(sig); err != nil {
+			return err
+		}
+		ended, err := p.wait(ctx, stopLimit)
+		if err != nil {
+			return fmt.Errorf("stop machine %s: %w", name, err)
+		}
+		if !ended {
+			l.log.Warn("machine did not stop in time, killing it", "machine", name, "limit", stopLimit)
+		}
+	}
+	return l.clear(ctx, cluster, name)
+}
+
+// pid1 is the machine's first process.
+func (l *Local) pid1(ctx context.Context, cluster, name string) (process, error) {
+	r, err := l.find(cluster, name)
+	if err != nil {
+		return process{}, err
+	}
+	if r.Process.alive() {
+		return r.Process, nil
+	}
+	if p, ok := l.runcRunning(ctx, cluster, name); ok {
+		return p, nil
+	}
+	return process{}, fmt.Errorf("%s: %w", name, ErrNotRunning)
+}
+
+func (l *Local) find(cluster, name string) (record, error) {
+	if err := checkNames(cluster, name); err != nil {
+		return record{}, err
+	}
+	r, err := l.readRecord(cluster, name)
+	if err == nil && r.Spec.Name == "" {
+		err = fmt.Errorf("machine %s of cluster %s: %w", name, cluster, fs.ErrNotExist)
+	}
+	return r, err
+}
+
+// Destroy removes everything that was made for the cluster: processes, runc's records, cgroups, namespaces, mounts, files.
+// It keeps the component store, never follows a symlink, and touches nothing outside this root's folders and cgroups. When
+// it fails, call it again. The caller holds [Local.Lock].
+func (l *Local) Destroy(ctx context.Context, cluster string) error {
+	if err := checkNames(cluster); err != nil {
+		return err
+	}
+	dir := l.clusterDir(cluster)
+	info, err := os.Lstat(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("look at cluster folder: %w", err)
+	}
+	if err == nil && !info.IsDir() {
+		return fmt.Errorf("destroy %s: %s is no folder, so slipway did not make it; remove it yourself", cluster, dir)
+	}
+	names, err := l.machineNames(cluster)
+	if err != nil {
+		return err
+	}
+	for _, name := range names { // all at once, so that none waits for another one's end
+		if p, err := l.pid1(ctx, cluster, name); err == nil {
+			if err := p.signal(unix.SIGKILL); err != nil {
+				return err
+			}
+		}
+	}
+	for _, name := range names {
+		if err := l.clear(ctx, cluster, name); err != nil {
+			return err
+		}
+	}
+	if err := l.clear(ctx, cluster, ""); err != nil { // also machines whose folder is gone
+		return err
+	}
+	if err := unmountBelow(dir); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove cluster folder: %w", err)
+	}
+	_ = os.Remove(filepath.Dir(dir)) // refused while other clusters are there
+	if err := durable.SyncDir(l.root); err != nil {
+		return err
+	}
+	l.log.Info("cluster destroyed", "cluster", cluster, "machines", len(names))
+	return nil
+}
