@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package objects
+
+import "strconv"
+
+type m = map[string]any
+type list = []any
+
+const (
+	system  = "kube-system"
+	rbac    = "rbac.authorization.k8s.io"
+	dnsName = "coredns"
+)
+
+// dns is the cluster DNS. Names and the label k8s-app=kube-dns are those that every tool looks for.
+func dns(p Params) []Object {
+	return []Object{
+		{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": m{"name": dnsName, "namespace": system}},
+		dnsRole(),
+		{
+			"apiVersion": rbac + "/v1", "kind": "ClusterRoleBinding", "metadata": m{"name": "system:coredns"},
+			"roleRef":  m{"apiGroup": rbac, "kind": "ClusterRole", "name": "system:coredns"},
+			"subjects": list{m{"kind": "ServiceAccount", "name": dnsName, "namespace": system}},
+		},
+		{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": m{"name": dnsName, "namespace": system},
+			"data": m{"Corefile": p.Corefile},
+		},
+		dnsService(p),
+		dnsDeployment(p),
+	}
+}
+
+func dnsRole() Object {
+	read := list{"list", "watch"}
+	return Object{
+		"apiVersion": rbac + "/v1", "kind": "ClusterRole", "metadata": m{"name": "system:coredns"},
+		"rules": list{
+			m{"apiGroups": list{""}, "resources": list{"services", "pods", "namespaces"}, "verbs": read},
+			m{"apiGroups": list{"discovery.k8s.io"}, "resources": list{"endpointslices"}, "verbs": read},
+		},
+	}
+}
+
+func dnsService(p Params) Object {
+	return Object{
+		"apiVersion": "v1", "kind": "Service",
+		"metadata": m{
+			"name": "kube-dns", "namespace": system,
+			"labels":      m{"k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS"},
+			"annotations": m{"prometheus.io/port": "9153", "prometheus.io/scrape": "true"},
+		},
+		"spec": m{
+			"selector":  m{"k8s-app": "kube-dns"},
+			"clusterIP": p.DNSAddress.String(),
+			"ports": list{
+				m{"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53},
+				m{"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": 53},
+				m{"name": "metrics", "port": 9153, "protocol": "TCP", "targetPort": 9153},
+			},
+		},
+	}
+}
+
+func dnsDeployment(p Params) Object {
+	labels := m{"k8s-app": "kube-dns"}
+	return Object{
+		"apiVersion": "apps/v1", "kind": "Deployment",
+		"metadata": m{"name": dnsName, "namespace": system, "labels": m{"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS"}},
+		"spec": m{
+			"replicas":             p.Replicas,
+			"revisionHistoryLimit": 3,
+			"selector":             m{"matchLabels": labels},
+			// A new one is up before an old one goes: with one replica there would be no DNS in between.
+			"strategy": m{"type": "RollingUpdate", "rollingUpdate": m{"maxUnavailable": 0, "maxSurge": 1}},
+			"template": m{"metadata": m{"labels": labels}, "spec": dnsPod(p)},
+		},
+	}
+}
+
+func dnsPod(p Params) m {
+	pod := m{
+		"serviceAccountName": dnsName,
+		"priorityClassName":  "system-cluster-critical",
+		"dnsPolicy":          "Default", // its upstream is the node's
+		"nodeSelector":       m{"kubernetes.io/os": "linux"},
+		"tolerations": list{
+			m{"key": "CriticalAddonsOnly", "operator": "Exists"},
+			m{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"},
+		},
+		"containers": list{dnsContainer(p)},
+		"volumes": list{
+			m{"name": "config", "configMap": m{"name": dnsName, "items": list{m{"key": "Corefile", "path": "Corefile"}}}},
+		},
+	}
+	if p.Replicas > 1 {
+		pod["topologySpreadConstraints"] = list{m{
+			"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+			"labelSelector": m{"matchLabels": m{"k8s-app": "kube-dns"}}, "matchLabelKeys": list{"pod-template-hash"},
+		}}
+	}
+	return pod
+}
+
+func dnsContainer(p Params) m {
+	c := m{
+		"name": dnsName, "image": p.CoreDNSImage, "imagePullPolicy": "IfNotPresent",
+		"args": list{"-conf", "/etc/coredns/Corefile"},
+		"resources": m{
+			"requests": m{"cpu": "100m", "memory": "70Mi"}, // kubeadm's figures
+			"limits":   m{"memory": "170Mi"},
+		},
+		"securityContext": m{
+			"allowPrivilegeEscalation": false,
+			"capabilities":             m{"add": list{"NET_BIND_SERVICE"}, "drop": list{"ALL"}},
+			"readOnlyRootFilesystem":   true,
+		},
+		"volumeMounts": list{m{"name": "config", "mountPath": "/etc/coredns", "readOnly": true}},
+		"ports": list{
+			m{"name": "dns", "containerPort": 53, "protocol": "UDP"},
+			m{"name": "dns-tcp", "containerPort": 53, "protocol": "TCP"},
+			m{"name": "metrics", "containerPort": 9153, "protocol": "TCP"},
+		},
+		// The kubelet asks for readiness at once when a container starts, then once a period: one second is its finest grid.
+		"readinessProbe": m{"httpGet": m{"path": "/ready", "port": 8181}, "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 5},
+		"livenessProbe": m{
+			"httpGet":             m{"path": "/health", "port": 8080},
+			"initialDelaySeconds": 30, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 5,
+		},
+	}
+	if p.APIEndpoint.IsValid() {
+		c["env"] = list{
+			m{"name": "KUBERNETES_SERVICE_HOST", "value": p.APIEndpoint.Addr().String()},
+			m{"name": "KUBERNETES_SERVICE_PORT", "value": strconv.Itoa(int(p.APIEndpoint.Port()))},
+		}
+	}
+	return c
+}
