@@ -129,9 +129,7 @@ func (a *Agent) loop(ctx context.Context) error {
 // announce puts every item on the board before any is worked on, so that nobody takes a half-filled board for a finished one.
 func (a *Agent) announce(now kept) {
 	a.board.Reset()
-	for _, e := range now.Want.Entries {
-		a.board.Set(reconcile.Status{Ref: e.Ref.String(), Phase: reconcile.Waiting})
-	}
+	a.board.Announce(now.Want.Plan)
 	if a.cfg.Control != nil && len(now.Control) > 0 {
 		a.board.Set(reconcile.Status{Ref: ControlRole, Phase: reconcile.Waiting})
 	}

@@ -37,16 +37,9 @@ func (l *Loop) Converge(ctx context.Context, want, before plan.Plan) error {
 		return err
 	}
 	run := &run{Loop: l, ready: map[plan.Ref]chan struct{}{}}
-	now := time.Now()
+	l.Board.Announce(want)
 	for _, e := range want.Entries {
 		run.ready[e.Ref] = make(chan struct{})
-		l.Board.span(e.Ref.String(), func(s *trace.Span) {
-			s.Begun = now
-			for _, n := range e.Needs {
-				s.Needs = append(s.Needs, n.String())
-			}
-		})
-		l.Board.Set(Status{Ref: e.Ref.String(), Phase: Waiting})
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, e := range want.Entries {
@@ -78,7 +71,6 @@ func (r *run) entry(ctx context.Context, e plan.Entry) error {
 	if err != nil {
 		return err
 	}
-	r.Board.span(ref, func(s *trace.Span) { s.Ready = time.Now() })
 	r.Board.Set(Status{Ref: ref, Phase: Ready})
 	close(r.ready[e.Ref])
 	return nil

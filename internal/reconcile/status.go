@@ -35,6 +35,7 @@ type Status struct {
 	Provider string     `json:"provider,omitempty"` // who should provide it
 	Error    string     `json:"error,omitempty"`    // last error
 	Step     *plan.Step `json:"step,omitempty"`     // the step under way or done last
+	Needs    []string   `json:"-"`                  // first report only: what it comes after, for the trace
 }
 
 // Board holds the status of all items and tells subscribers of each change. Safe for concurrent use.
@@ -57,8 +58,10 @@ func (b *Board) Set(s Status) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	old, known := b.items[s.Ref]
+	now := time.Now()
 	if !known {
 		b.order = append(b.order, s.Ref)
+		b.spans[s.Ref] = trace.Span{Ref: s.Ref, Needs: s.Needs, Begun: now, Released: now, Done: now}
 	}
 	if s.Step == nil {
 		s.Step = old.Step
@@ -67,7 +70,11 @@ func (b *Board) Set(s Status) {
 		return
 	}
 	if s.Since.IsZero() {
-		s.Since = time.Now()
+		s.Since = now
+	}
+	if span := b.spans[s.Ref]; s.Phase == Ready && span.Ready.IsZero() {
+		span.Ready = now
+		b.spans[s.Ref] = span
 	}
 	b.items[s.Ref] = s
 	for sub := range b.subs {
@@ -75,6 +82,17 @@ func (b *Board) Set(s Status) {
 		case sub <- s:
 		default: // a subscriber that does not read loses lines, never holds up the work; it can ask for All
 		}
+	}
+}
+
+// Announce puts every entry of a plan on the board as waiting; entries that are there already stay as they are.
+func (b *Board) Announce(p plan.Plan) {
+	for _, e := range p.Entries {
+		var needs []string
+		for _, n := range e.Needs {
+			needs = append(needs, n.String())
+		}
+		b.Set(Status{Ref: e.Ref.String(), Phase: Waiting, Needs: needs})
 	}
 }
 

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package control is the control-plane role: it keeps what concerns the cluster and no single node, applies the cluster's
+// own objects, approves the kubelets' serving certificates, and sets on each Node what a kubelet must not say of itself.
+// It runs inside the agent of a control plane and meets the rest of the agent only in main.
+//
+// Read [Document] (what it keeps) and [Role.Run] (what it does).
+package control
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+)
+
+// Version is the wire version of Document.
+const Version = 1
+
+// Document is what the control role keeps: plain data, made by the operator from the spec, free of secrets.
+type Document struct {
+	Version     int        `json:"version"`
+	Cluster     string     `json:"cluster"`
+	Kubeconfig  string     `json:"kubeconfig"` // path on the node
+	DNS         DNS        `json:"dns"`
+	AddOns      []AddOn    `json:"addOns"` // in order; the cluster's own objects are the first
+	Nodes       []Node     `json:"nodes"`
+	Deployments []Workload `json:"deployments"` // the cluster is up only when these are available
+}
+
+// DNS is the cluster DNS as a client sees it.
+type DNS struct {
+	Address netip.Addr `json:"address"`
+	Domain  string     `json:"domain"`
+}
+
+// AddOn is a named set of objects, each as JSON.
+type AddOn struct {
+	Name    string           `json:"name"`
+	Objects []map[string]any `json:"objects"`
+}
+
+// Node is the machine's record: what the cluster says of a node, whatever its kubelet says.
+type Node struct {
+	Name      string            `json:"name"`
+	Addresses []netip.Addr      `json:"addresses"`
+	PodCIDR   netip.Prefix      `json:"podCIDR"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	Taints    []Taint           `json:"taints,omitempty"`
+}
+
+// Taint as Kubernetes knows it.
+type Taint struct {
+	Key    string `json:"key"`
+	Value  string `json:"value,omitempty"`
+	Effect string `json:"effect"`
+}
+
+// Workload names a Deployment.
+type Workload struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+// Decode reads a document and refuses versions it does not know.
+func Decode(data []byte) (Document, error) {
+	var d Document
+	if err := json.Unmarshal(data, &d); err != nil {
+		return Document{}, fmt.Errorf("decode control document: %w", err)
+	}
+	if d.Version != Version {
+		return Document{}, fmt.Errorf("decode control document: version %d, want %d", d.Version, Version)
+	}
+	return d, nil
+}

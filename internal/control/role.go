@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+// Cluster is the Kubernetes API as the role needs it. Every method blocks until it has succeeded or ctx ends; the API being
+// away is waited out, with the reason told to waiting.
+type Cluster interface {
+	Apply(ctx context.Context, a AddOn, waiting func(reason string)) (changed bool, err error)
+	ApproveServing(ctx context.Context, addresses func(node string) ([]netip.Addr, bool)) error
+	SetNode(ctx context.Context, n Node) error
+	AwaitNode(ctx context.Context, name string, waiting func(reason string)) error
+	AwaitDeployment(ctx context.Context, w Workload, waiting func(reason string)) error
+}
+
+// Role runs the control plane's work for one document.
+type Role struct {
+	Connect func(kubeconfig string) (Cluster, error) // fails until the kubeconfig is there; tried again
+	Resolve func(ctx context.Context, server netip.Addr, name string) error
+	Board   *reconcile.Board
+	Log     *slog.Logger
+}
+
+// Items on the board.
+const (
+	itemRole = "control/role"
+	itemDNS  = "control/dns"
+)
+
+func itemAddOn(name string) string { return "control/addon/" + name }
+func itemNode(name string) string  { return "control/node/" + name }
+
+// Run applies, approves and watches until ctx ends. Everything runs side by side; what depends on the API waits for it.
+func (r Role) Run(ctx context.Context, data []byte) error {
+	doc, err := Decode(data)
+	if err != nil {
+		return err
+	}
+	r.announce(doc)
+	cluster, err := r.connect(ctx, doc.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return cluster.ApproveServing(ctx, doc.addresses) })
+	for _, a := range doc.AddOns {
+		group.Go(func() error { return r.addOn(ctx, cluster, a) })
+	}
+	for _, n := range doc.Nodes {
+		group.Go(func() error { return cluster.SetNode(ctx, n) })
+		group.Go(func() error {
+			return r.item(itemNode(n.Name), "kubelet of "+n.Name, func(waiting func(string)) error { return cluster.AwaitNode(ctx, n.Name, waiting) })
+		})
+	}
+	group.Go(func() error { return r.dns(ctx, cluster, doc) })
+	return group.Wait()
+}
+
+// announce puts all items on the board before the role itself is ready, so that "all ready" is never said too early.
+func (r Role) announce(doc Document) {
+	for _, a := range doc.AddOns {
+		r.Board.Set(reconcile.Status{Ref: itemAddOn(a.Name), Phase: reconcile.Waiting, For: "unit/kube-apiserver", Needs: []string{"unit/kube-apiserver"}})
+	}
+	dnsNeeds := []string{"unit/kube-controller-manager", "unit/kube-scheduler", "unit/kube-proxy"}
+	for _, a := range doc.AddOns {
+		dnsNeeds = append(dnsNeeds, itemAddOn(a.Name))
+	}
+	for _, n := range doc.Nodes {
+		dnsNeeds = append(dnsNeeds, itemNode(n.Name))
+		r.Board.Set(reconcile.Status{Ref: itemNode(n.Name), Phase: reconcile.Waiting, For: "unit/kubelet", Needs: []string{"unit/kubelet", "unit/kube-apiserver"}})
+	}
+	r.Board.Set(reconcile.Status{Ref: itemDNS, Phase: reconcile.Waiting, For: "the DNS deployment", Needs: dnsNeeds})
+	r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Ready})
+}
+
+func (r Role) addOn(ctx context.Context, cluster Cluster, a AddOn) error {
+	return r.item(itemAddOn(a.Name), "kube-apiserver", func(waiting func(string)) error {
+		changed, err := cluster.Apply(ctx, a, waiting)
+		if err == nil {
+			r.Log.Info("add-on applied", "addon", a.Name, "changed", changed)
+		}
+		return err
+	})
+}
+
+// dns is ready when the cluster DNS has answered a question, through its Service address.
+func (r Role) dns(ctx context.Context, cluster Cluster, doc Document) error {
+	return r.item(itemDNS, "CoreDNS and kube-proxy", func(waiting func(string)) error {
+		for _, w := range doc.Deployments {
+			if err := cluster.AwaitDeployment(ctx, w, waiting); err != nil {
+				return err
+			}
+		}
+		name := "kubernetes.default.svc." + doc.DNS.Domain + "."
+		return until(ctx, 20*time.Millisecond, func() error { return r.Resolve(ctx, doc.DNS.Address, name) }, waiting)
+	})
+}
+
+// item reports one wait on the board from its beginning to ready.
+func (r Role) item(ref, provider string, work func(waiting func(string)) error) error {
+	r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Starting, Provider: provider})
+	err := work(func(reason string) {
+		r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Starting, For: reason, Provider: provider})
+	})
+	if err != nil {
+		return err
+	}
+	r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Ready})
+	return nil
+}
+
+func (r Role) connect(ctx context.Context, kubeconfig string) (cluster Cluster, err error) {
+	err = until(ctx, 10*time.Millisecond, func() error {
+		cluster, err = r.Connect(kubeconfig)
+		return err
+	}, func(string) {})
+	return cluster, err
+}
+
+// until asks again and again, and tells the reason each time it changes.
+func until(ctx context.Context, every time.Duration, ask func() error, waiting func(reason string)) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for last := ""; ; {
+		err := ask()
+		if err == nil {
+			return nil
+		}
+		if reason := err.Error(); reason != last {
+			waiting(reason)
+			last = reason
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+func (d Document) addresses(node string) ([]netip.Addr, bool) {
+	for _, n := range d.Nodes {
+		if n.Name == node {
+			return n.Addresses, true
+		}
+	}
+	return nil, false
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	nodev1 "github.com/slipway-project/slipway/api/node/v1"
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/proxy"
+	"github.com/slipway-project/slipway/internal/reconcile"
+	"github.com/slipway-project/slipway/internal/trace"
+)
+
+// Agent is a connection to the agent of one machine.
+type Agent struct {
+	conn   *grpc.ClientConn
+	client nodev1.NodeClient
+}
+
+// DialAgent connects to an agent's socket and waits until it answers or ctx ends.
+func DialAgent(ctx context.Context, socket string) (*Agent, error) {
+	conn, err := grpc.NewClient("passthrough:///agent",
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // a 0600 unix socket
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dialSoon(ctx, socket) }),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("reach the agent: %w", err)
+	}
+	return &Agent{conn, nodev1.NewNodeClient(conn)}, nil
+}
+
+// dialSoon tries every few milliseconds: gRPC's own back-off starts at a second, which an agent that is just starting
+// does not deserve.
+func dialSoon(ctx context.Context, socket string) (net.Conn, error) {
+	tick := time.NewTicker(3 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		conn, err := proxy.DialUnix(ctx, socket)
+		if err == nil {
+			return conn, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(ctx.Err(), err)
+		case <-tick.C:
+		}
+	}
+}
+
+// Close ends the connection.
+func (a *Agent) Close() error { return a.conn.Close() }
+
+// Facts asks what the machine is.
+func (a *Agent) Facts(ctx context.Context) (config.Facts, string, error) {
+	r, err := a.client.Facts(ctx, &nodev1.FactsRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		return config.Facts{}, "", fmt.Errorf("ask the agent for facts: %w", err)
+	}
+	addr, err := netip.ParseAddr(r.GetAddress())
+	if err != nil {
+		return config.Facts{}, "", fmt.Errorf("the machine has no address of its own (fact \"address\"): give it one, or name it in the spec: %w", err)
+	}
+	return config.Facts{
+		Address: addr, CgroupV1: r.GetCgroupV1(), OOMScoreAdj: r.GetOomScoreAdj(), HasDefaultGW: r.GetDefaultRoute(),
+	}, r.GetVersion(), nil
+}
+
+// Apply hands over a plan and the control document.
+func (a *Agent) Apply(ctx context.Context, p plan.Plan, control []byte) (changed bool, err error) {
+	wire, err := plan.Encode(p)
+	if err != nil {
+		return false, err
+	}
+	r, err := a.client.Apply(ctx, &nodev1.ApplyRequest{Plan: wire, Control: control}, grpc.WaitForReady(true))
+	if err != nil {
+		return false, fmt.Errorf("hand over the plan: %w", err)
+	}
+	return r.GetChanged(), nil
+}
+
+// Watch calls each for every status, first all as they are, until done returns true or ctx ends. A lost connection (the
+// agent was restarted) is taken up again.
+func (a *Agent) Watch(ctx context.Context, each func(s reconcile.Status, converged bool, steps int) (done bool)) error {
+	for {
+		stream, err := a.client.Watch(ctx, &nodev1.WatchRequest{}, grpc.WaitForReady(true))
+		for err == nil {
+			var e *nodev1.Event
+			if e, err = stream.Recv(); err == nil && each(fromWire(e.GetItem()), e.GetConverged(), int(e.GetSteps())) {
+				return nil
+			}
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// NodeStatus is one machine's state.
+type NodeStatus struct {
+	Cluster   string             `json:"cluster"`
+	Node      string             `json:"node"`
+	Release   string             `json:"release"`
+	Converged bool               `json:"converged"`
+	Steps     int                `json:"steps"`
+	Items     []reconcile.Status `json:"items"`
+	Units     []UnitStatus       `json:"units"`
+}
+
+// UnitStatus is one supervised process.
+type UnitStatus struct {
+	Name     string    `json:"name"`
+	PID      int64     `json:"pid"`
+	Since    time.Time `json:"since"`
+	Ready    bool      `json:"ready"`
+	Restarts int       `json:"restarts"`
+	LastExit string    `json:"lastExit,omitempty"`
+	Waiting  string    `json:"waiting,omitempty"`
+}
+
+// Status asks for everything at once.
+func (a *Agent) Status(ctx context.Context) (NodeStatus, error) {
+	r, err := a.client.Status(ctx, &nodev1.StatusRequest{})
+	if err != nil {
+		return NodeStatus{}, fmt.Errorf("ask the agent for status: %w", err)
+	}
+	s := NodeStatus{Cluster: r.GetCluster(), Node: r.GetNode(), Release: r.GetRelease(), Converged: r.GetConverged(), Steps: int(r.GetSteps())}
+	for _, i := range r.GetItems() {
+		s.Items = append(s.Items, fromWire(i))
+	}
+	for _, u := range r.GetUnits() {
+		s.Units = append(s.Units, UnitStatus{
+			u.GetName(), u.GetPid(), time.Unix(0, u.GetSinceUnixNano()), u.GetReady(), int(u.GetRestarts()), u.GetLastExit(), u.GetWaitingFor(),
+		})
+	}
+	return s, nil
+}
+
+// Trace asks for the spans of the last run.
+func (a *Agent) Trace(ctx context.Context) ([]trace.Span, error) {
+	r, err := a.client.Trace(ctx, &nodev1.TraceRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("ask the agent for its trace: %w", err)
+	}
+	var spans []trace.Span
+	return spans, json.Unmarshal(r.GetSpans(), &spans)
+}
+
+func fromWire(i *nodev1.Item) reconcile.Status {
+	s := reconcile.Status{
+		Ref: i.GetRef(), Phase: reconcile.Phase(i.GetPhase()), Since: time.Unix(0, i.GetSinceUnixNano()),
+		For: i.GetWaitingFor(), Provider: i.GetProvider(), Error: i.GetError(),
+	}
+	if i.GetVerb() != "" {
+		s.Step = &plan.Step{Verb: plan.Verb(i.GetVerb()), Why: i.GetWhy()}
+	}
+	return s
+}

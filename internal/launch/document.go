@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/slipway-project/slipway/internal/artifact"
+	"github.com/slipway-project/slipway/internal/control"
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/objects"
+	"github.com/slipway-project/slipway/internal/core/planner"
+)
+
+// controlDocument is what the control role keeps: the cluster's objects and the machines' records.
+func controlDocument(c config.Cluster, nodes []config.Node) ([]byte, error) {
+	addOns, err := objects.Cluster(objects.Params{
+		DNSAddress: c.DNSAddress, Replicas: c.CoreDNS.Replicas, Corefile: c.CoreDNS.Corefile, CoreDNSImage: c.CoreDNSImage,
+		APIEndpoint: apiEndpoint(nodes),
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range c.AddOns {
+		parsed, err := objects.Parse(a.Name, a.Manifest)
+		if err != nil {
+			return nil, &Error{InvalidSpec, fmt.Errorf("spec.addOns: %s: %w", a.Name, err)}
+		}
+		addOns = append(addOns, parsed)
+	}
+	doc := control.Document{
+		Version: control.Version, Cluster: c.Name, Kubeconfig: config.SuperAdminConf,
+		DNS:         control.DNS{Address: c.DNSAddress, Domain: c.ClusterDomain},
+		Deployments: []control.Workload{{Namespace: "kube-system", Name: "coredns"}},
+	}
+	for _, a := range addOns {
+		wire := control.AddOn{Name: a.Name}
+		for _, o := range a.Objects {
+			wire.Objects = append(wire.Objects, o)
+		}
+		doc.AddOns = append(doc.AddOns, wire)
+	}
+	for _, n := range nodes {
+		doc.Nodes = append(doc.Nodes, nodeRecord(n))
+	}
+	return json.Marshal(doc)
+}
+
+func nodeRecord(n config.Node) control.Node {
+	r := control.Node{Name: n.Name, Addresses: []netip.Addr{n.Facts.Address}, PodCIDR: n.PodCIDR, Labels: map[string]string{}}
+	for k, v := range n.Pool.Labels {
+		r.Labels[k] = v
+	}
+	for _, role := range n.Pool.Roles {
+		r.Labels["node-role.kubernetes.io/"+role] = ""
+	}
+	for _, t := range n.Pool.Taints {
+		r.Taints = append(r.Taints, control.Taint(t))
+	}
+	return r
+}
+
+func apiEndpoint(nodes []config.Node) netip.AddrPort {
+	for _, n := range nodes {
+		if slices.Contains(n.Pool.Roles, config.RoleControlPlane) {
+			return netip.AddrPortFrom(n.Facts.Address, apiPort(n.Cluster))
+		}
+	}
+	return netip.AddrPort{}
+}
+
+func apiPort(c config.Cluster) uint16 {
+	if f, ok := c.APIServer.Flags["secure-port"]; ok && len(f.Values) == 1 {
+		if n, err := strconv.ParseUint(f.Values[0], 10, 16); err == nil {
+			return uint16(n)
+		}
+	}
+	return 6443
+}
+
+// digests is the bundle as the planner sees it: name of binary or image → digest.
+func digests(b artifact.Bundle) planner.Components {
+	out := planner.Components{}
+	for name, blob := range b.Binaries {
+		out[name] = blob.Digest.String()
+	}
+	for name, blob := range b.Images {
+		out[name] = blob.Digest.String()
+	}
+	return out
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/slipway-project/slipway/internal/core/config"
+)
+
+// immutable refuses a spec that changes what a cluster cannot change once it exists.
+func (u *up) immutable() error {
+	text, err := os.ReadFile(u.specFile(u.cluster.Name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // a new cluster
+	}
+	if err != nil {
+		return fmt.Errorf("read the kept spec: %w", err)
+	}
+	old, err := Complete(u.specFile(u.cluster.Name), text, "")
+	if err != nil {
+		return fmt.Errorf("read the kept spec: %w", err)
+	}
+	if changes := frozen(old.Config, u.cluster.Config); len(changes) > 0 {
+		return &Error{InvalidSpec, fmt.Errorf("cluster %s exists, and this cannot be changed in it:\n%s\nundo the change, or make a new cluster: slipway down --name %s",
+			u.cluster.Name, strings.Join(changes, "\n"), u.cluster.Name)}
+	}
+	return nil
+}
+
+func frozen(old, now config.Cluster) []string {
+	var out []string
+	for _, f := range []struct{ path, old, now string }{
+		{"spec.networking.podCIDR", old.PodCIDR.String(), now.PodCIDR.String()},
+		{"spec.networking.nodePodPrefix", fmt.Sprint(old.NodePodPrefix), fmt.Sprint(now.NodePodPrefix)},
+		{"spec.networking.serviceCIDR", old.ServiceCIDR.String(), now.ServiceCIDR.String()},
+		{"spec.networking.clusterDomain", old.ClusterDomain, now.ClusterDomain},
+		{"spec.networking.dnsAddress", old.DNSAddress.String(), now.DNSAddress.String()},
+		{"spec.controlPlane.form", old.Form, now.Form},
+		{"spec.kubernetesVersion", old.Minor, now.Minor},
+	} {
+		if f.old != f.now {
+			out = append(out, fmt.Sprintf("  %s: %s, was %s", f.path, f.now, f.old))
+		}
+	}
+	return out
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/slipway-project/slipway/internal/core/catalog"
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/spec"
+	"github.com/slipway-project/slipway/internal/durable"
+)
+
+// Source says where a spec comes from.
+type Source struct {
+	Name    string // cluster name; also the name in the default spec
+	File    string // "" means: the one kept from the last up, or else the default spec; "-" is standard input
+	Version string // overrides spec.kubernetesVersion; "" leaves it
+}
+
+// Load reads, checks and completes a spec. All problems come at once, as an Error of kind InvalidSpec.
+func (l *Launcher) Load(s Source) (Cluster, error) {
+	file, text, err := l.read(s)
+	if err != nil {
+		return Cluster{}, err
+	}
+	return Complete(file, text, s.Version)
+}
+
+// Complete checks and completes a spec's text.
+func Complete(file string, text []byte, version string) (Cluster, error) {
+	parsed, problems := spec.Parse(file, text, spec.Options{Minors: minors()})
+	if len(problems) > 0 {
+		return Cluster{}, invalid(problems)
+	}
+	if version != "" {
+		parsed.Minor = version
+	}
+	release := catalog.Default()
+	if v := parsed.Minor; v != "" {
+		var err error
+		if release, err = catalog.Find(v); err != nil {
+			return Cluster{}, &Error{InvalidSpec, err}
+		}
+	}
+	known, err := releaseFor(release)
+	if err != nil {
+		return Cluster{}, err
+	}
+	complete, problems := config.Complete(parsed, known)
+	if len(problems) > 0 {
+		return Cluster{}, invalid(problems)
+	}
+	return Cluster{Name: complete.Name, Config: complete, Release: release, Spec: text}, nil
+}
+
+func (l *Launcher) read(s Source) (file string, text []byte, err error) {
+	switch s.File {
+	case "-":
+		text, err = readBounded(os.Stdin)
+		return "stdin", text, err
+	case "":
+		text, err = os.ReadFile(l.specFile(s.Name))
+		if errors.Is(err, fs.ErrNotExist) {
+			return "default", []byte("apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata:\n  name: " + s.Name + "\n"), nil
+		}
+		return l.specFile(s.Name), text, err
+	}
+	f, err := os.Open(s.File)
+	if err != nil {
+		return "", nil, fmt.Errorf("read spec: %w", err)
+	}
+	defer f.Close()
+	text, err = readBounded(f)
+	return s.File, text, err
+}
+
+func (l *Launcher) specFile(name string) string { return filepath.Join(l.clusterDir(name), "cluster.yaml") }
+
+// keepSpec remembers what the user wrote, for the next up, plan and why.
+func (l *Launcher) keepSpec(c Cluster) error {
+	if err := os.MkdirAll(l.clusterDir(c.Name), 0o700); err != nil {
+		return fmt.Errorf("keep spec: %w", err)
+	}
+	return durable.WriteFile(l.specFile(c.Name), 0o600, c.Spec)
+}
+
+func minors() []string {
+	var out []string
+	for _, r := range catalog.Releases() {
+		out = append(out, r.Minor())
+	}
+	return out
+}
+
+func releaseFor(r catalog.Release) (config.Release, error) {
+	pause, err := r.Image("pause")
+	if err != nil {
+		return config.Release{}, err
+	}
+	dns, err := r.Image("coredns")
+	if err != nil {
+		return config.Release{}, err
+	}
+	return config.Release{Kubernetes: r.Kubernetes, Minor: r.Minor(), PauseImage: pause.Name, CoreDNSImage: dns.Name}, nil
+}
+
+func invalid(problems []spec.Problem) error {
+	lines := make([]string, 0, len(problems))
+	for _, p := range problems {
+		lines = append(lines, p.String())
+	}
+	return &Error{InvalidSpec, errors.New(strings.Join(lines, "\n"))}
+}

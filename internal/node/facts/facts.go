@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package facts finds out what a machine is. What cannot be found out is left out, and whoever needs it says so: a missing
+// address is never replaced by a guess.
+//
+// Read [Find].
+package facts
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/slipway-project/slipway/internal/node"
+)
+
+// Find reports the facts of the machine that this process runs on.
+func Find() (node.Facts, error) {
+	addr, hasRoute, err := address()
+	if err != nil {
+		return node.Facts{}, err
+	}
+	f := node.Facts{CgroupV1: cgroupV1(), OOMScoreAdj: mayLowerOOMScore(), DefaultRoute: hasRoute}
+	if addr.IsValid() {
+		f.Address = addr.String()
+	}
+	return f, nil
+}
+
+// address is the first global address of the interface that the default route with the lowest metric leaves by; without a
+// default route, the only global address if there is exactly one.
+func address() (addr netip.Addr, hasRoute bool, err error) {
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return netip.Addr{}, false, err
+	}
+	best := -1
+	for i, r := range routes {
+		if isDefault(r) && (best < 0 || r.Priority < routes[best].Priority) {
+			best = i
+		}
+	}
+	if best >= 0 {
+		link, err := netlink.LinkByIndex(routes[best].LinkIndex)
+		if err != nil {
+			return netip.Addr{}, true, err
+		}
+		all, err := global(link)
+		if err != nil || len(all) == 0 {
+			return netip.Addr{}, true, err
+		}
+		return all[0], true, nil
+	}
+	all, err := global(nil)
+	if err != nil || len(all) != 1 {
+		return netip.Addr{}, false, err
+	}
+	return all[0], false, nil
+}
+
+func isDefault(r netlink.Route) bool {
+	if r.Dst == nil {
+		return true
+	}
+	ones, _ := r.Dst.Mask.Size()
+	return ones == 0 && r.Dst.IP.IsUnspecified()
+}
+
+func global(link netlink.Link) ([]netip.Addr, error) {
+	list, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, err
+	}
+	var out []netip.Addr
+	for _, a := range list {
+		if addr, ok := netip.AddrFromSlice(a.IP.To4()); ok && a.Scope == unix.RT_SCOPE_UNIVERSE && !addr.IsLoopback() {
+			out = append(out, addr)
+		}
+	}
+	return out, nil
+}
+
+// cgroupV1 tells whether the memory controller is on a v1 hierarchy, which is what the kubelet asks.
+func cgroupV1() bool {
+	var fs unix.Statfs_t
+	if err := unix.Statfs("/sys/fs/cgroup", &fs); err != nil {
+		return false
+	}
+	return fs.Type != unix.CGROUP2_SUPER_MAGIC
+}
+
+// mayLowerOOMScore asks the kernel by the capability that it asks itself: CAP_SYS_RESOURCE.
+func mayLowerOOMScore() bool {
+	status, err := os.ReadFile("/proc/self/status")
+	if errors.Is(err, os.ErrNotExist) {
+		return false
+	}
+	for line := range strings.Lines(string(status)) {
+		if hex, ok := strings.CutPrefix(line, "CapEff:"); ok {
+			return hasBit(strings.TrimSpace(hex), unix.CAP_SYS_RESOURCE)
+		}
+	}
+	return false
+}
+
+// hasBit looks into a mask of hex digits, the lowest last.
+func hasBit(hex string, bit int) bool {
+	i := len(hex) - 1 - bit/4
+	if i < 0 {
+		return false
+	}
+	digit := strings.IndexByte("0123456789abcdef", hex[i])
+	return digit >= 0 && digit>>(bit%4)&1 == 1
+}
