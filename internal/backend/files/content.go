@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package files
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/durable"
+)
+
+// content is a regular file as it should be, whichever kind of item wants it.
+type content struct {
+	path    string
+	mode    fs.FileMode
+	render  func() ([]byte, error)
+	secret  bool   // nothing of it may be shown
+	scratch string // folder to write it in before it is renamed into place; empty means beside path
+}
+
+func file(f plan.File) content {
+	return content{path: f.Path, mode: fs.FileMode(f.Mode).Perm(), secret: len(f.Fill) > 0, render: func() ([]byte, error) {
+		text := f.Content
+		for placeholder, source := range f.Fill {
+			secret, err := os.ReadFile(source)
+			if err != nil {
+				return nil, fmt.Errorf("fill %s: %w", placeholder, err)
+			}
+			text = strings.ReplaceAll(text, placeholder, base64.StdEncoding.EncodeToString(secret))
+		}
+		return []byte(text), nil
+	}}
+}
+
+// staticPod is written from outside the manifests folder: the kubelet must never see half of it, under any name.
+func staticPod(p plan.StaticPod) content {
+	return content{path: p.Path, mode: 0o600, scratch: filepath.Dir(filepath.Dir(p.Path)), render: func() ([]byte, error) {
+		return []byte(p.Manifest), nil
+	}}
+}
+
+func observeContent(c content) (plan.State, error) {
+	info, err := os.Lstat(c.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return absent(), nil
+	}
+	if err != nil {
+		return plan.State{}, err
+	}
+	if !info.Mode().IsRegular() {
+		return wrong("it is " + typeName(info.Mode()) + ", want a file"), nil
+	}
+	want, err := c.render()
+	if err != nil {
+		return plan.State{}, fmt.Errorf("observe %s: %w", c.path, err)
+	}
+	have, err := os.ReadFile(c.path)
+	if err != nil {
+		return plan.State{}, err
+	}
+	details := drift(info, c.mode)
+	if !bytes.Equal(have, want) {
+		details = append(details, c.difference(have, want))
+	}
+	if len(details) > 0 {
+		return wrong(strings.Join(details, "; ")), nil
+	}
+	return right(), nil
+}
+
+func (c content) difference(have, want []byte) string {
+	if c.secret {
+		return "its content differs"
+	}
+	a, b := bytes.Split(have, []byte("\n")), bytes.Split(want, []byte("\n"))
+	line := 0
+	for line < len(a) && line < len(b) && bytes.Equal(a[line], b[line]) {
+		line++
+	}
+	return fmt.Sprintf("its content differs from line %d on", line+1)
+}
+
+func makeContent(c content) error {
+	if info, err := os.Lstat(c.path); err == nil && info.IsDir() {
+		return fmt.Errorf("write %s: it is a folder; remove it by hand if nothing in it is needed", c.path)
+	}
+	data, err := c.render()
+	if err != nil {
+		return fmt.Errorf("write %s: %w", c.path, err)
+	}
+	if err := makeParent(c.path); err != nil {
+		return err
+	}
+	if c.scratch == "" {
+		return durable.WriteFile(c.path, c.mode, data)
+	}
+	scratch := filepath.Join(c.scratch, "."+filepath.Base(c.path)+".slipway")
+	if err := durable.WriteFile(scratch, c.mode, data); err != nil {
+		return err
+	}
+	err = os.Rename(scratch, c.path)
+	if errors.Is(err, syscall.EXDEV) { // the folder is a mount: a name with a dot is skipped by the kubelet
+		return errors.Join(os.Remove(scratch), durable.WriteFile(c.path, c.mode, data))
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(scratch))
+	}
+	return durable.SyncDir(filepath.Dir(c.path))
+}
+
+func makeParent(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("make folder of %s: %w", path, err)
+	}
+	return nil
+}
+
+// drift tells how mode and owner differ from what is wanted. Files belong to the user the agent runs as, which is root.
+func drift(info fs.FileInfo, mode fs.FileMode) []string {
+	var details []string
+	if have := info.Mode().Perm(); have != mode {
+		details = append(details, fmt.Sprintf("mode %04o, want %04o", have, mode))
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
+		details = append(details, fmt.Sprintf("owner %d, want %d", st.Uid, os.Geteuid()))
+	}
+	return slices.Clip(details)
+}
+
+func typeName(m fs.FileMode) string {
+	switch {
+	case m.IsDir():
+		return "a folder"
+	case m&fs.ModeSymlink != 0:
+		return "a symlink"
+	case m.IsRegular():
+		return "a file"
+	}
+	return "a special file"
+}

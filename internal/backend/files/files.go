@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package files makes and observes everything of a plan that is not a process: folders, files, artifacts, mounts, keys,
+// kubeconfigs and static pods; and it asks gates. It never starts anything, never follows a symlink that stands where a file
+// belongs, never removes a folder that holds something, and never prints what a secret file holds.
+//
+// Read [Host] and [Config] first. A supervisor hands it what is not a unit:
+//
+//	h, err := files.New(files.Config{Store: "/var/lib/slipway/store", Verified: "/run/slipway/verified", Keys: ca, Probe: p})
+//	state, err := h.Observe(ctx, entry) // {Present, Matches: false, Detail: "mode 0644, want 0600"}
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/slipway-project/slipway/internal/core/pki"
+	"github.com/slipway-project/slipway/internal/core/plan"
+)
+
+// Keys has custody of key material. Methods are called from many goroutines, for one Want never two at a time.
+type Keys interface {
+	// Check tells whether what the Want describes exists and fits. An error means that nobody knows.
+	Check(ctx context.Context, w pki.Want) (ok, exists bool, detail string, err error)
+	// Ensure makes it so. It is idempotent.
+	Ensure(ctx context.Context, w pki.Want) error
+}
+
+// Asker asks probes; *probe.Prober is one.
+type Asker interface {
+	Ask(ctx context.Context, pr plan.Probe) error
+	Await(ctx context.Context, pr plan.Probe, waiting func(reason string)) error
+}
+
+// Config is what a Host works with.
+type Config struct {
+	Store    string // folder of the component store; blobs are <Store>/blobs/sha256/<hex>
+	Verified string // record of blobs verified since boot, on a file system that a boot empties, such as /run
+	Keys     Keys   // may be nil when no plan has certificates
+	Probe    Asker
+}
+
+// Host is the machine's files. It has the methods of a reconcile.Host for every kind but units.
+type Host struct {
+	conf  Config
+	blobs *blobs
+}
+
+// New reads which blobs have been verified since boot. A damaged record only means that they are verified again.
+func New(c Config) (*Host, error) {
+	if c.Store == "" || c.Verified == "" || c.Probe == nil {
+		return nil, errors.New("files: Store, Verified and Probe are required")
+	}
+	b, err := openBlobs(c.Store, c.Verified)
+	if err != nil {
+		return nil, err
+	}
+	return &Host{conf: c, blobs: b}, nil
+}
+
+// Observe tells the entry's state, see reconcile.Host.
+func (h *Host) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
+	switch it := e.Item.(type) {
+	case plan.Dir:
+		return observeDir(it)
+	case plan.File:
+		return observeContent(file(it))
+	case plan.Kubeconfig:
+		return observeContent(kubeconfig(it))
+	case plan.StaticPod:
+		return observeContent(staticPod(it))
+	case plan.Artifact:
+		return h.observeArtifact(it)
+	case plan.Mount:
+		return observeMount(it)
+	case plan.Cert:
+		return h.observeCert(ctx, it)
+	case plan.Gate:
+		return h.observeGate(ctx, it)
+	}
+	return plan.State{}, fmt.Errorf("observe %s: not a kind of file", e.Ref)
+}
+
+// Do carries out one step, see reconcile.Host.
+func (h *Host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if s.Verb == plan.Remove {
+		return remove(e.Item)
+	}
+	switch it := e.Item.(type) {
+	case plan.Dir:
+		return makeDir(it)
+	case plan.File:
+		return makeContent(file(it))
+	case plan.Kubeconfig:
+		return makeContent(kubeconfig(it))
+	case plan.StaticPod:
+		return makeContent(staticPod(it))
+	case plan.Artifact:
+		return h.makeArtifact(ctx, it)
+	case plan.Mount:
+		return makeMount(it)
+	case plan.Cert:
+		return h.makeCert(ctx, it)
+	case plan.Gate:
+		return fmt.Errorf("%s: a gate is opened by %s, not by this host", e.Ref, it.Provider)
+	}
+	return fmt.Errorf("%s %s: not a kind of file", s.Verb, e.Ref)
+}
+
+// Await waits for a gate without limit. Anything else is ready as soon as it is right, or waiting for it is pointless.
+func (h *Host) Await(ctx context.Context, e plan.Entry, waiting func(reason string)) error {
+	if gate, ok := e.Item.(plan.Gate); ok {
+		return h.conf.Probe.Await(ctx, gate.Ready, waiting)
+	}
+	s, err := h.Observe(ctx, e)
+	if err != nil {
+		return err
+	}
+	if !s.Ready {
+		return fmt.Errorf("%s is not ready: %s", e.Ref, s.Detail)
+	}
+	return nil
+}
+
+// observeGate: a gate always exists, for it is only a question.
+func (h *Host) observeGate(ctx context.Context, g plan.Gate) (plan.State, error) {
+	s := plan.State{Existence: plan.Present, Matches: true}
+	if err := h.conf.Probe.Ask(ctx, g.Ready); err != nil {
+		if ctx.Err() != nil {
+			return plan.State{}, ctx.Err()
+		}
+		s.Detail = err.Error()
+		return s, nil
+	}
+	s.Ready = true
+	return s, nil
+}
+
+func absent() plan.State { return plan.State{Existence: plan.Absent, Detail: "it does not exist"} }
+func right() plan.State {
+	return plan.State{Existence: plan.Present, Matches: true, Ready: true}
+}
+func wrong(detail string) plan.State { return plan.State{Existence: plan.Present, Detail: detail} }
