@@ -3,8 +3,7 @@
 package machine
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,9 +15,8 @@ import (
 )
 
 // binaryNote remembers which file was copied, so that an unchanged one is not read again. It may be lost at any time: then
-// both files are hashed. It is worth nothing after a reboot, for the copy is not synced to the disk.
+// both files are compared. It is worth nothing after a reboot, for the copy is not synced to the disk.
 type binaryNote struct {
-	Digest       string // of both
 	Source, Copy fileKey
 	Boot         string
 }
@@ -51,67 +49,80 @@ func (l *Local) ensureBinary(s Spec) (replaced bool, err error) {
 	if existed && note.Boot == boot && note.Source == src && note.Copy == cur {
 		return false, nil
 	}
-	note = binaryNote{Source: src, Boot: boot}
+	note = binaryNote{Source: src, Copy: cur, Boot: boot}
 	if existed {
-		if same, digest, err := sameContent(s.Binary, own); err != nil {
-			return false, err
+		if same, err := sameContent(s.Binary, own); err != nil {
+			return false, fmt.Errorf("compare machine's slipway: %w", err)
 		} else if same {
-			note.Digest, note.Copy = digest, cur
 			return false, writeNote(notePath, note)
 		}
 	}
-	if note.Digest, err = copyExecutable(s.Binary, own); err != nil {
+	if err := copyExecutable(s.Binary, own); err != nil {
 		return false, fmt.Errorf("copy slipway into machine: %w", err)
 	}
 	if note.Copy, err = keyOf(own); err != nil {
 		return false, err
 	}
+	if note.Copy.Size != src.Size {
+		return false, fmt.Errorf("copy slipway into machine: %s changed meanwhile; try again", s.Binary)
+	}
 	return existed, writeNote(notePath, note)
 }
 
 // copyExecutable replaces dst at once. A machine that runs the old one keeps it until its process ends.
-func copyExecutable(src, dst string) (digest string, err error) {
+func copyExecutable(src, dst string) error {
 	in, err := os.Open(src)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer in.Close()
 	tmp := dst + ".new"
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
+		return err
 	}
 	out, err := os.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
 	if err != nil {
-		return "", err
+		return err
 	}
-	sum := sha256.New()
-	_, err = io.CopyBuffer(io.MultiWriter(out, sum), struct{ io.Reader }{in}, make([]byte, 1<<20))
+	// By hand: copy_file_range is slower on filesystems that do not share blocks.
+	_, err = io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{in}, make([]byte, 1<<20))
 	if err := errors.Join(err, out.Chmod(0o755), out.Close()); err != nil {
-		return "", errors.Join(err, os.Remove(tmp))
+		return errors.Join(err, os.Remove(tmp))
 	}
-	return hex.EncodeToString(sum.Sum(nil)), os.Rename(tmp, dst)
+	return os.Rename(tmp, dst)
 }
 
-func sameContent(a, b string) (same bool, digest string, err error) {
-	da, err := digestOf(a)
+func sameContent(a, b string) (bool, error) {
+	fa, err := os.Open(a)
 	if err != nil {
-		return false, "", err
+		return false, err
 	}
-	db, err := digestOf(b)
-	return err == nil && da == db, da, err
+	defer fa.Close()
+	fb, err := os.Open(b)
+	if err != nil {
+		return false, err
+	}
+	defer fb.Close()
+	pa, pb := make([]byte, 1<<20), make([]byte, 1<<20)
+	for {
+		na, ea := io.ReadFull(fa, pa)
+		nb, eb := io.ReadFull(fb, pb)
+		if !bytes.Equal(pa[:na], pb[:nb]) {
+			return false, nil
+		}
+		if ea != nil || eb != nil {
+			return ended(ea) && ended(eb), errors.Join(unlessEnded(ea), unlessEnded(eb))
+		}
+	}
 }
 
-func digestOf(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", fmt.Errorf("hash executable: %w", err)
+func ended(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
+
+func unlessEnded(err error) error {
+	if ended(err) {
+		return nil
 	}
-	defer f.Close()
-	sum := sha256.New()
-	if _, err := io.Copy(sum, f); err != nil {
-		return "", fmt.Errorf("hash executable: %w", err)
-	}
-	return hex.EncodeToString(sum.Sum(nil)), nil
+	return err
 }
 
 func keyOf(path string) (fileKey, error) {

@@ -4,6 +4,7 @@ package machine
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -30,7 +31,10 @@ func (l *Local) writeBundle(s Spec) error {
 		return err
 	}
 	f := l.folders(s.Cluster, s.Name)
-	yes := true
+	// Away with all of it: runc does not write its pid file when a killed one left a part of it.
+	if err := errors.Join(os.RemoveAll(f.bundle()), os.Mkdir(f.bundle(), 0o700)); err != nil {
+		return fmt.Errorf("make machine bundle: %w", err)
+	}
 	spec := specs.Spec{
 		Version:  specs.Version,
 		Hostname: s.Name,
@@ -50,7 +54,7 @@ func (l *Local) writeBundle(s Spec) error {
 			},
 			CgroupsPath:       l.cgroupOf(s.Cluster, s.Name),
 			RootfsPropagation: "shared",
-			Resources:         &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: yes, Access: "rwm"}}},
+			Resources:         &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}},
 		},
 	}
 	data, err := json.MarshalIndent(spec, "", " ")

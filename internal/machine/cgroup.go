@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -103,7 +104,7 @@ func removeCgroup(path string) error {
 		return err
 	}
 	for _, dir := range dirs {
-		if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := rmdirCgroup(dir); err != nil {
 			return fmt.Errorf("remove cgroup %s: %w", dir, err)
 		}
 	}
@@ -117,4 +118,17 @@ func removeCgroup(path string) error {
 		}
 	}
 	return nil
+}
+
+// rmdirCgroup tries for two seconds: a process leaves its cgroup a moment after its end has been told.
+func rmdirCgroup(dir string) error {
+	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+		err := unix.Rmdir(dir)
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if !errors.Is(err, unix.EBUSY) || time.Since(begin) > 2*time.Second {
+			return err
+		}
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/durable"
+	"golang.org/x/sync/errgroup"
 )
 
 // record is what Ensure remembers of a machine. It only saves questions: without it, runc is asked and the rest is looked up.
@@ -43,24 +44,28 @@ func (l *Local) Ensure(ctx context.Context, s Spec) (Change, error) {
 	if change.Created, err = l.makeFolders(s); err != nil {
 		return change, err
 	}
-	if change.BinaryReplaced, err = l.ensureBinary(s); err != nil {
+	var work errgroup.Group
+	work.Go(func() (err error) {
+		change.BinaryReplaced, err = l.ensureBinary(s)
+		return err
+	})
+	if change.Started = !l.running(ctx, s.Cluster, s.Name, old); change.Started {
+		err = l.prepare(ctx, s, old)
+	}
+	if err := errors.Join(err, work.Wait()); err != nil || !change.Started {
 		return change, err
-	}
-	if l.running(ctx, s.Cluster, s.Name, old) {
-		return change, nil
-	}
-	change.Started = true
-	if !reflect.DeepEqual(old.Spec, s) {
-		// Before the boot, so that a machine whose maker was killed in between is known afterwards.
-		if err := l.saveRecord(record{Spec: s}); err != nil {
-			return change, err
-		}
 	}
 	return change, l.start(ctx, s)
 }
 
-func (l *Local) start(ctx context.Context, s Spec) error {
-	begin := time.Now()
+// prepare makes everything ready for a boot.
+func (l *Local) prepare(ctx context.Context, s Spec, old record) error {
+	if !reflect.DeepEqual(old.Spec, s) {
+		// Before the boot, so that a machine whose maker was killed in between is known afterwards.
+		if err := l.saveRecord(record{Spec: s}); err != nil {
+			return err
+		}
+	}
 	if err := l.clear(ctx, s.Cluster, s.Name); err != nil {
 		return err
 	}
@@ -70,9 +75,11 @@ func (l *Local) start(ctx context.Context, s Spec) error {
 	if err := l.ensureNetwork(s); err != nil {
 		return err
 	}
-	if err := l.writeBundle(s); err != nil {
-		return err
-	}
+	return l.writeBundle(s)
+}
+
+func (l *Local) start(ctx context.Context, s Spec) error {
+	begin := time.Now()
 	p, err := l.boot(ctx, s)
 	if err != nil {
 		return errors.Join(err, l.clear(context.WithoutCancel(ctx), s.Cluster, s.Name))
@@ -106,7 +113,7 @@ func (l *Local) clear(ctx context.Context, cluster, name string) error {
 
 // running reports whether the machine's PID 1 runs and has told once that it stands.
 func (l *Local) running(ctx context.Context, cluster, name string, r record) bool {
-	if r.Process.alive() {
+	if r.Process.alive() && l.runcKnows(cluster, name) { // without runc's record nothing can be executed inside
 		return true
 	}
 	p, ok := l.runcRunning(ctx, cluster, name)

@@ -38,6 +38,16 @@ func TestMain(m *testing.M) {
 			return
 		case "component":
 			select {}
+		case "ensure":
+			l, err := New(Config{Root: os.Args[2], Runc: os.Args[3], Log: slog.New(slog.DiscardHandler)})
+			if err == nil {
+				_, err = l.Ensure(context.Background(), Spec{Cluster: os.Args[4], Name: os.Args[5]})
+			}
+			if err != nil {
+				fmt.Println(err)
+				os.Exit(1)
+			}
+			return
 		}
 	}
 	os.Exit(m.Run())

@@ -24,8 +24,10 @@ import (
 //	                                    ├ br0 10.89.0.1/24 ─ no way out
 //	 eth0 10.89.0.11/24 ───── v5e6f7a8b ┘
 //
-// The switch forwards and has no default route: what cannot be delivered is answered at once with ICMP unreachable instead
-// of being swallowed. Namespaces are kept by nsfs bind mounts below the cluster's folder, not by processes.
+// There is no way out, and what has no receiver is not swallowed: the switch takes every other address for its own, so that
+// TCP is refused and UDP is told "port unreachable" at once. (ICMP unreachable, which a switch without routes would send,
+// comes so early on one host that the connecting socket is still locked; the kernel then retries for seconds.) Namespaces are kept
+// by nsfs bind mounts below the cluster's folder, not by processes.
 const (
 	bridgeName = "br0"
 	linkMTU    = 1500
@@ -36,8 +38,10 @@ func (l *Local) ensureNetwork(s Spec) error {
 	sw, err := ensureNetns(l.switchPin(s.Cluster), map[string]string{
 		"ipv4/ip_forward":            "1",
 		"ipv4/conf/all/rp_filter":    "0",
+		"ipv4/conf/all/accept_local": "1",
+		"ipv4/conf/all/arp_ignore":   "1", // own addresses are a matter of routing only
+		"ipv4/icmp_echo_ignore_all":  "1", // nobody is there: ping must not say otherwise
 		"ipv4/icmp_ratelimit":        "0", // unreachable is an answer that somebody waits for
-		"ipv4/conf/all/log_martians": "0",
 	})
 	if err != nil {
 		return err
@@ -79,7 +83,19 @@ func ensureBridge(sw netns.NsHandle, subnet netip.Prefix) error {
 	if err != nil {
 		return fmt.Errorf("find bridge: %w", err)
 	}
-	return configure(h, br, netip.PrefixFrom(gateway(subnet), subnet.Bits()))
+	if err := configure(h, br, netip.PrefixFrom(gateway(subnet), subnet.Bits())); err != nil {
+		return err
+	}
+	lo, err := h.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find loopback: %w", err)
+	}
+	everywhere := &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
+	route := &netlink.Route{LinkIndex: lo.Attrs().Index, Dst: everywhere, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST}
+	if err := h.RouteReplace(route); err != nil {
+		return fmt.Errorf("refuse what has no receiver: %w", err)
+	}
+	return nil
 }
 
 // ensureLink connects the machine to the bridge. A pair of which one end is missing is made anew.

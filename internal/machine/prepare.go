@@ -30,6 +30,10 @@ func prepareMachine() error {
 	if os.Getpid() != 1 {
 		return errors.New("machine-init is the first process of a machine and nothing else")
 	}
+	// As systemd does: mounts are shared unless somebody asks otherwise. Pods with Bidirectional mounts rely on it.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
+		return fmt.Errorf("share machine's mounts: %w", err)
+	}
 	for name, value := range kubeletSysctls() {
 		own := filepath.Join("/run/sysctl", strings.ReplaceAll(name, "/", "."))
 		target := filepath.Join("/proc/sys", name)

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -85,6 +86,8 @@ func (l *Local) boot(ctx context.Context, s Spec) (process, error) {
 		}
 		cmd := l.runcCommand(ctx, s.Cluster, "run", "--detach", "--preserve-fds", "1", "--pid-file", f.pidFile(), "--bundle", f.bundle(), s.Name)
 		cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = console, console, []*os.File{tell}
+		// When this process is killed, an orphan must not go on while the next Ensure begins.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		return cmd.Run()
 	})
 	tell.Close()
