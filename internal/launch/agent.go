@@ -17,7 +17,6 @@ import (
 	nodev1 "github.com/slipway-project/slipway/api/node/v1"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/proxy"
 	"github.com/slipway-project/slipway/internal/reconcile"
 	"github.com/slipway-project/slipway/internal/trace"
 )
@@ -46,7 +45,7 @@ func dialSoon(ctx context.Context, socket string) (net.Conn, error) {
 	tick := time.NewTicker(3 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		conn, err := proxy.DialUnix(ctx, socket)
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		if err == nil {
 			return conn, nil
 		}

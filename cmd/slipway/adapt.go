@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"github.com/slipway-project/slipway/internal/backend/supervise"
+	"github.com/slipway-project/slipway/internal/node"
+)
+
+// unitHost is the supervisor as the agent wants to see it.
+type unitHost struct{ *supervise.Host }
+
+// Units translates the supervisor's status.
+func (h unitHost) Units() []node.UnitStatus {
+	var out []node.UnitStatus
+	for _, u := range h.Status() {
+		s := node.UnitStatus{Name: u.Name, PID: u.PID, Since: u.Since, Ready: u.Ready, Restarts: u.Restarts, Waiting: u.Waiting}
+		if u.LastExit != nil {
+			s.LastExit = u.LastExit.String()
+		}
+		out = append(out, s)
+	}
+	return out
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slipway-project/slipway/internal/backend/files"
+	"github.com/slipway-project/slipway/internal/backend/probe"
+	"github.com/slipway-project/slipway/internal/backend/supervise"
+	"github.com/slipway-project/slipway/internal/ca"
+
+	"github.com/slipway-project/slipway/internal/machine"
+	"github.com/slipway-project/slipway/internal/node"
+	"github.com/slipway-project/slipway/internal/node/facts"
+
+)
+
+// Where an agent keeps its things.
+const (
+	stateDir = "/var/lib/slipway"
+	runDir   = machine.RunDir
+)
+
+// agent runs a node's agent until ctx ends; then it takes the node's units down, for only the machine's own end sends it
+// SIGTERM. A killed agent leaves them running.
+func agent(ctx context.Context, log *slog.Logger) error {
+	a, host, err := buildAgent(log)
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return a.Run(ctx) })
+
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	stopping, cancel := context.WithTimeout(context.Background(), 25*time.Second)
+	defer cancel()
+	return a.Stop(stopping)
+}
+
+func buildAgent(log *slog.Logger) (*node.Agent, *supervise.Host, error) {
+	found, err := facts.Find()
+	if err != nil {
+		return nil, nil, fmt.Errorf("find facts: %w", err)
+	}
+	for _, dir := range []string{filepath.Join(stateDir, "plan"), filepath.Join(runDir, "units")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, nil, err
+		}
+	}
+	prober := probe.New()
+	onDisk, err := files.New(files.Config{
+		Store: filepath.Join(stateDir, "store"), Verified: filepath.Join(runDir, "verified"), Keys: &ca.Local{}, Probe: prober,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	host, err := supervise.New(supervise.Config{
+		StateDir: filepath.Join(runDir, "units"), LogDir: "/var/log/slipway", Files: onDisk, Probe: prober, Log: log,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err := node.New(node.Config{
+		Host: unitHost{host}, Facts: found, PlanFile: filepath.Join(stateDir, "plan", "plan.json"),
+		Socket: filepath.Join(runDir, "agent.sock"), Version: version, Log: log,
+		AfterStep: failpoint(),
+	})
+	return a, host, err
+}
+
+
+func machineInit(ctx context.Context, log *slog.Logger, exe string) error {
+	return machine.Init(ctx, machine.InitConfig{Agent: []string{exe, "agent"}, Log: log})
+}

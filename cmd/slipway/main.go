@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Slipway takes a short cluster spec to a running Kubernetes cluster. One program for operator and node: the commands that
+// run on nodes are hidden (agent.go). Only this package builds concrete things.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slipway-project/slipway/internal/backend/supervise"
+	"github.com/slipway-project/slipway/internal/cli"
+	"github.com/slipway-project/slipway/internal/launch"
+)
+
+// version is stamped by the Makefile.
+var version = "dev"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx))
+}
+
+func run(ctx context.Context) int {
+	exe, err := os.Executable()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "slipway: find this program:", err)
+		return 1
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	quiet := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	return cli.Run(ctx, cli.Env{
+		Launcher: &launch.Launcher{Root: "/var/lib/slipway", Exe: exe, Version: version, Log: quiet},
+		Out:      os.Stdout, Err: os.Stderr, In: os.Stdin,
+		Version: version,
+		Hidden:  hidden(log, exe),
+	}, os.Args[1:])
+}
+
+// hidden are the commands that Slipway runs itself.
+func hidden(log *slog.Logger, exe string) []*cobra.Command {
+	command := func(use string, run func(ctx context.Context, args []string) error) *cobra.Command {
+		return &cobra.Command{Use: use, Hidden: true, DisableFlagParsing: true, RunE: func(cmd *cobra.Command, args []string) error {
+			return run(cmd.Context(), args)
+		}}
+	}
+	return []*cobra.Command{
+		command("agent", func(ctx context.Context, _ []string) error { return agent(ctx, log) }),
+		command("machine-init", func(ctx context.Context, _ []string) error { return machineInit(ctx, log, exe) }),
+		command("unit-exec", func(_ context.Context, args []string) error { return supervise.Exec(args) }),
+	}
+}

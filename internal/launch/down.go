@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Down removes a cluster and everything that was made for it: processes, mounts, namespaces, cgroups, files. The component
+// store stays unless purge is set and no other cluster uses it.
+func (l *Launcher) Down(ctx context.Context, name string, purge bool, report func(Event)) error {
+	machines, err := l.Machines(l.runcPath(ctx))
+	if err != nil {
+		return err
+	}
+	unlock, err := machines.Lock(ctx, name, func(holder string) {
+		report(Event{Stage: StageMachine, Phase: "wait", Text: "another slipway works on this cluster: " + holder})
+	})
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := l.stopProxy(name); err != nil {
+		return err
+	}
+	if err := machines.Destroy(ctx, name); err != nil {
+		return fmt.Errorf("destroy machines of %s: %w", name, err)
+	}
+	if err := os.RemoveAll(l.clusterDir(name)); err != nil {
+		return fmt.Errorf("remove the cluster's files: %w", err)
+	}
+	if !purge {
+		return nil
+	}
+	if rest, err := machines.Clusters(); err != nil || len(rest) > 0 {
+		return fmt.Errorf("keep the component store: clusters %v use it (%w)", rest, err)
+	}
+	return os.RemoveAll(filepath.Join(l.Root, "store"))
+}
