@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hosttest
+
+import (
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/core/plan"
+)
+
+var (
+	missing = plan.State{Existence: plan.Absent}                              //nolint:gochecknoglobals // never changed
+	drifted = plan.State{Existence: plan.Present}                             //nolint:gochecknoglobals // never changed
+	fine    = plan.State{Existence: plan.Present, Matches: true, Ready: true} //nolint:gochecknoglobals // never changed
+	waiting = plan.State{Existence: plan.Present, Matches: true}              //nolint:gochecknoglobals // never changed
+)
+
+func fileIsMadeAndMended(t *testing.T, k kit) {
+	f := plan.File{Path: filepath.Join(k.Dir, "deep", "er", "f.conf"), Mode: 0o600, Content: "one\ntwo\n"}
+	k.want(f, missing)
+	if verb := k.converge(f); verb != plan.Create {
+		t.Errorf("an absent file was brought by %q", verb)
+	}
+	k.Spoil(f.Path, 0o644, f.Content)
+	k.want(f, drifted)
+	k.wantDetail(f, "mode 0644, want 0600")
+	k.converge(f)
+	k.Spoil(f.Path, 0o600, "one\nthree\n")
+	k.want(f, drifted)
+	k.wantDetail(f, "content")
+	if s := k.observe(f); strings.Contains(s.Detail, "three") {
+		t.Errorf("detail %q prints content", s.Detail)
+	}
+	if verb := k.converge(f); verb != plan.Replace {
+		t.Errorf("a changed file was mended by %q", verb)
+	}
+	if mode, content, ok := k.Read(f.Path); !ok || mode != fs.FileMode(f.Mode) || content != f.Content {
+		t.Errorf("the file is %04o %q", mode, content)
+	}
+	if verb := k.converge(f); verb != "" {
+		t.Errorf("a right file was changed by %q", verb)
+	}
+}
+
+func dirIsMadeAndMended(t *testing.T, k kit) {
+	d := plan.Dir{Path: filepath.Join(k.Dir, "a", "b"), Mode: 0o700}
+	k.want(d, missing)
+	k.converge(d)
+	wider := d
+	wider.Mode = 0o755
+	k.want(wider, drifted)
+	k.wantDetail(wider, "mode 0700, want 0755")
+	k.converge(wider)
+	k.do(plan.Create, wider)
+	k.want(wider, fine)
+	k.do(plan.Remove, wider)
+	k.want(wider, missing)
+	k.do(plan.Remove, wider)
+}
+
+func removeTakesOnlyWhatItMade(t *testing.T, k kit) {
+	d := plan.Dir{Path: filepath.Join(k.Dir, "d"), Mode: 0o755}
+	k.converge(d)
+	theirs := filepath.Join(d.Path, "theirs")
+	k.Spoil(theirs, 0o644, "data")
+	k.do(plan.Remove, d)
+	if _, content, ok := k.Read(theirs); !ok || content != "data" {
+		t.Error("a folder was removed with what somebody else had put there")
+	}
+	f := plan.File{Path: filepath.Join(k.Dir, "f"), Mode: 0o644, Content: "x"}
+	k.converge(f)
+	k.do(plan.Remove, f)
+	k.want(f, missing)
+	k.do(plan.Remove, f)
+}
+
+func gateIsNeverMade(t *testing.T, k kit) {
+	g := k.Gate("peer")
+	if s := k.observe(g); s.Ready {
+		t.Errorf("a closed gate is ready")
+	}
+	if step, ok := plan.Next(entry(g), k.observe(g)); ok {
+		t.Errorf("a gate leads to the step %q", step.Verb)
+	}
+	for _, v := range []plan.Verb{plan.Create, plan.Replace} {
+		if err := k.tryDo(t.Context(), v, g); err == nil {
+			t.Errorf("%s of a gate succeeds", v)
+		}
+	}
+	k.do(plan.Remove, g)
+}
+
+func gateIsAwaited(t *testing.T, k kit) {
+	g := k.Gate("peer")
+	k.readyOnOpen(g, "peer")
+	k.want(g, fine)
+}
+
+// readyOnOpen checks that Await gives a reason before and returns soon after the item is opened.
+func (k kit) readyOnOpen(it plan.Item, name string) {
+	k.t.Helper()
+	reasons, done := make(chan string, 100), make(chan error, 1)
+	go func() { done <- k.Host.Await(k.t.Context(), entry(it), func(reason string) { reasons <- reason }) }()
+	select {
+	case reason := <-reasons:
+		if reason == "" {
+			k.t.Error("the reason for waiting is empty")
+		}
+	case err := <-done:
+		k.t.Fatalf("await ended before it was opened: %v", err)
+	case <-time.After(20 * time.Second):
+		k.t.Fatal("no reason was given")
+	}
+	k.Open(name)
+	opened := time.Now()
+	if err := <-done; err != nil {
+		k.t.Fatalf("await: %v", err)
+	}
+	if took := time.Since(opened); took > 150*time.Millisecond*slack {
+		k.t.Errorf("await returned %s after it was ready", took)
+	}
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/core/plan"
+)
+
+const errorLines = 5
+
+// observeOneshot asks first whether the work is done: who did it, and in which boot, does not matter.
+func (h *Host) observeOneshot(ctx context.Context, spec plan.Unit, u *unit) (plan.State, error) {
+	var r record
+	alive := false
+	if u != nil {
+		u.mu.Lock()
+		r, alive = u.rec, u.proc != nil && !u.proc.isDone()
+		u.mu.Unlock()
+	}
+	if alive {
+		return plan.State{Existence: plan.Present, Matches: true, Detail: "it is running"}, nil
+	}
+	ran := r.Phase == exited && r.LastExit != nil && r.LastExit.Code == 0
+	if spec.Ready.Kind == plan.ProbeNone && !ran {
+		return plan.State{Existence: plan.Absent, Detail: "it has not run"}, nil
+	}
+	if err := h.conf.Probe.Ask(ctx, spec.Ready); err != nil {
+		if ctx.Err() != nil {
+			return plan.State{}, ctx.Err()
+		}
+		return plan.State{Existence: plan.Absent, Detail: "its work is not done: " + err.Error()}, nil
+	}
+	if ran {
+		inputs, err := h.fingerprints(spec)
+		if err != nil {
+			return plan.State{}, fmt.Errorf("observe %s: %w", spec.Name, err)
+		}
+		if why := r.differs(spec, inputs); why != "" {
+			return plan.State{Existence: plan.Present, Detail: why}, nil
+		}
+	}
+	return plan.State{Existence: plan.Present, Matches: true, Ready: true}, nil
+}
+
+// runOnce runs a oneshot to its end. One that an earlier agent started is waited for first.
+func (u *unit) runOnce(ctx context.Context, spec plan.Unit) error {
+	u.ops.Lock()
+	defer u.ops.Unlock()
+	if p := u.current(); p != nil && !p.isDone() {
+		if err := u.waitFor(ctx, p); err != nil {
+			return err
+		}
+	}
+	u.mu.Lock()
+	u.rec = record{Unit: spec, Phase: stopped}
+	u.mu.Unlock()
+	if err := u.start(); err != nil {
+		return err
+	}
+	return u.waitFor(ctx, u.current())
+}
+
+// waitFor returns an error unless the process exits with 0. When ctx ends, the process is ended with it.
+func (u *unit) waitFor(ctx context.Context, p *process) error {
+	select {
+	case <-p.done:
+	case <-u.host.ctx.Done():
+		return errGone
+	case <-ctx.Done():
+		return errors.Join(ctx.Err(), u.breakOff(p))
+	}
+	return u.ended(p)
+}
+
+func (u *unit) ended(p *process) error {
+	p.forget()
+	u.event(Exited, p.pid, p.exit.String())
+	if err := u.update(func() {
+		u.rec.Phase, u.rec.PID, u.rec.Start, u.rec.LastExit, u.proc = exited, 0, 0, &p.exit, nil
+	}); err != nil {
+		return err
+	}
+	if p.exit.Code == 0 {
+		return nil
+	}
+	lines, err := u.host.Tail(u.name, errorLines)
+	return errors.Join(fmt.Errorf("%s %s: %s", u.name, p.exit, strings.Join(lines, " | ")), err)
+}
+
+// breakOff ends a oneshot within a second.
+func (u *unit) breakOff(p *process) error {
+	if err := p.signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	timer := time.NewTimer(500 * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+	case <-timer.C:
+		if err := p.signal(syscall.SIGKILL); err != nil {
+			return err
+		}
+		<-p.done
+	}
+	return u.ended(p)
+}
+
+// awaitEnd waits for a oneshot that an earlier agent started.
+func (u *unit) awaitEnd(ctx context.Context, e plan.Entry, waiting func(reason string)) error {
+	if p := u.current(); p != nil {
+		waiting("it is running")
+		select {
+		case <-p.done:
+		case <-u.host.ctx.Done():
+			return errGone
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := u.ended(p); err != nil && !p.exit.Lost {
+			return err
+		}
+	}
+	s, err := u.host.Observe(ctx, e)
+	if err != nil {
+		return err
+	}
+	if !s.Ready {
+		return fmt.Errorf("%s: %s", e.Ref, s.Detail)
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervise
+
+import (
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/slipway-project/slipway/internal/backend/files"
+	"github.com/slipway-project/slipway/internal/backend/hosttest"
+	"github.com/slipway-project/slipway/internal/backend/probe"
+	"github.com/slipway-project/slipway/internal/core/plan"
+)
+
+func TestMain(m *testing.M) {
+	hosttest.BehaveIfAsked()
+	if len(os.Args) > 1 && os.Args[1] == "unit-exec" {
+		fmt.Fprintln(os.Stderr, "slipway:", Exec(os.Args[2:]))
+		os.Exit(127)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	hosttest.Run(t, func(t *testing.T) hosttest.Rig { return newBed(t).rig(t) })
+}
+
+// bed is what a Host lies in; it outlives Hosts.
+type bed struct {
+	dir  string
+	conf Config
+}
+
+var beds atomic.Int32 //nolint:gochecknoglobals // numbers the cgroups of this test binary
+
+func newBed(t *testing.T) *bed {
+	dir, err := os.MkdirTemp("", "sw") // short: socket paths have a limit
+	if err != nil {
+		t.Fatal(err)
+	}
+	prober := probe.New()
+	store, err := files.New(files.Config{Store: filepath.Join(dir, "store"), Verified: filepath.Join(dir, "run", "verified"), Probe: prober})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bed{dir: dir, conf: Config{
+		StateDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"), Files: store, Probe: prober,
+		Log:          slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+		CgroupParent: fmt.Sprintf("slipway-test-%d-%d", os.Getpid(), beds.Add(1)),
+	}}
+	t.Cleanup(func() {
+		prober.Close()
+		b.clean(t)
+	})
+	return b
+}
+
+// clean ends every process of the bed's cgroups and takes the cgroups away.
+func (b *bed) clean(t *testing.T) {
+	groups, err := findCgroups("/sys/fs/cgroup", b.conf.CgroupParent)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	units, _ := os.ReadDir(groups.parents[0])
+	for _, u := range units {
+		if !u.IsDir() {
+			continue
+		}
+		if err := groups.kill(t.Context(), u.Name()); err != nil && t.Context().Err() == nil {
+			t.Error(err)
+		}
+		for _, pid := range groups.processes(u.Name()) {
+			_, _ = syscall.Wait4(pid, nil, 0, nil)
+		}
+		groups.remove(u.Name())
+	}
+	groups.remove("")
+	_ = os.RemoveAll(b.dir)
+}
+
+func (b *bed) host(t *testing.T) *Host {
+	t.Helper()
+	h, err := New(b.conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = h.Close() }) // a test may have closed it
+	return h
+}
+
+func (b *bed) rig(t *testing.T) hosttest.Rig {
+	h := b.host(t)
+	return hosttest.Rig{
+		Host: h,
+		Dir:  b.dir,
+		Unit: func(name string, do hosttest.Behaviour) plan.Unit { return hosttest.RealUnit(b.dir, name, do) },
+		Gate: func(name string) plan.Gate {
+			return plan.Gate{Name: name, Provider: "the test", Ready: plan.Probe{Kind: plan.ProbeFile, Path: filepath.Join(b.dir, name+".open")}}
+		},
+		Open: func(name string) {
+			if err := hosttest.OpenReal(b.dir, name); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Crash: func(unit string) {
+			if err := h.unit(unit).current().signal(syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Starts:  func(unit string) int { return hosttest.RealStarts(b.dir, unit) },
+		Signals: func(unit string) []string { return hosttest.RealSignals(b.dir, unit) },
+		Running: func(unit string) int { return len(live(h, unit)) },
+		Spoil: func(path string, mode fs.FileMode, content string) {
+			_ = os.Remove(path)
+			if err := os.WriteFile(path, []byte(content), mode); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Read: func(path string) (fs.FileMode, string, bool) {
+			data, err := os.ReadFile(path)
+			info, statErr := os.Stat(path)
+			if err != nil || statErr != nil {
+				return 0, "", false
+			}
+			return info.Mode(), string(data), true
+		},
+	}
+}
+
+// live lists the processes of a unit that have become its program.
+func live(h *Host, unit string) (pids []int) {
+	for _, pid := range h.cgroups.processes(unit) {
+		if args := strings.Join(nulSeparated(fmt.Sprintf("/proc/%d/cmdline", pid)), " "); !isZombie(pid) && !strings.Contains(args, "unit-exec") {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/durable"
+)
+
+// unit is one supervised process and what is known of it.
+//
+//	          run                       READY / probe
+//	(none) ─────────► starting ─► started ─────────► started, ready
+//	  ▲                  ▲           │ dies               │ dies
+//	  │                  │           ▼                    │
+//	  │                  └─ delay ─ exited ◄──────────────┘
+//	  └── stopped ◄─ stopping ◄─ stop, from anywhere
+type unit struct {
+	host *Host
+	name string
+	ops  sync.Mutex // held while a step changes the unit; never taken by the keeper
+
+	mu        sync.Mutex // guards the fields below
+	rec       record
+	proc      *process // nil when there is none
+	readyAt   time.Time
+	reason    string // why it is not ready
+	crashes   int    // deaths in a row, for the delay
+	restartAt time.Time
+	adopted   bool
+	adoptedAt time.Time
+	ear       *net.UnixConn // notify socket of the current process, opened before it is started
+	changed   chan struct{} // closed at each change, then replaced
+	halt      context.CancelFunc
+	halted    chan struct{} // closed when the keeper has ended
+}
+
+func newUnit(h *Host, name string) *unit {
+	return &unit{host: h, name: name, changed: make(chan struct{})}
+}
+
+func (u *unit) observe(spec plan.Unit, inputs []input) plan.State {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch u.rec.Phase {
+	case "":
+		return plan.State{Existence: plan.Absent, Detail: "it has never been started"}
+	case stopped:
+		return plan.State{Existence: plan.Absent, Detail: "it was stopped"}
+	case stopping:
+		if u.proc == nil || u.proc.isDone() {
+			return plan.State{Existence: plan.Absent, Detail: "it was stopped"}
+		}
+		return plan.State{Existence: plan.Present, Detail: "it is being stopped"}
+	case starting, started, exited:
+	}
+	if u.halt == nil { // nobody keeps it: a start was broken off
+		return plan.State{Existence: plan.Absent, Detail: "its start was broken off"}
+	}
+	if why := u.rec.differs(spec, inputs); why != "" {
+		return plan.State{Existence: plan.Present, Ready: u.rec.Ready, Detail: why}
+	}
+	if u.deafLocked() {
+		return plan.State{Existence: plan.Present, Detail: "it may have said READY=1 while no agent listened"}
+	}
+	u.rec.Unit = spec // how it is asked and stopped takes effect without a restart
+	s := plan.State{Existence: plan.Present, Matches: true, Ready: u.rec.Ready}
+	if !s.Ready {
+		s.Detail = u.reason
+	}
+	return s
+}
+
+// await waits for readiness, through deaths and restarts.
+func (u *unit) await(ctx context.Context, waiting func(reason string)) error {
+	last := ""
+	for {
+		u.mu.Lock()
+		ready, kept, deaf, reason, changed := u.rec.Ready, u.halt != nil, u.deafLocked(), u.reason, u.changed
+		u.mu.Unlock()
+		switch {
+		case ready:
+			return nil
+		case !kept:
+			return fmt.Errorf("unit %s is not running", u.name)
+		case deaf:
+			return fmt.Errorf("unit %s: it may have said READY=1 while no agent listened", u.name)
+		}
+		if reason != "" && reason != last {
+			waiting(reason)
+			last = reason
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// update changes the unit's state, wakes who waits for it, and writes the record.
+func (u *unit) update(f func()) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	f()
+	close(u.changed)
+	u.changed = make(chan struct{})
+	if err := durable.Save(u.host.recordPath(u.name), recordSchema, u.rec); err != nil {
+		return fmt.Errorf("unit %s: %w", u.name, err)
+	}
+	return nil
+}
+
+// updateOrLog is update for what must go on although it cannot be written.
+func (u *unit) updateOrLog(f func()) {
+	if err := u.update(f); err != nil {
+		u.host.conf.Log.Error("unit record not written", "unit", u.name, "error", err)
+	}
+}
+
+func (u *unit) setReason(reason string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.reason == reason {
+		return
+	}
+	u.reason = reason
+	close(u.changed)
+	u.changed = make(chan struct{})
+}
+
+func (u *unit) current() *process {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.proc
+}
+
+// run makes a unit run as it should: started if it does not, exchanged if it runs otherwise or if that is asked for.
+func (u *unit) run(ctx context.Context, spec plan.Unit, replace bool) error {
+	u.ops.Lock()
+	defer u.ops.Unlock()
+	inputs, err := u.host.fingerprints(spec)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", u.name, err)
+	}
+	if s := u.observe(spec, inputs); !replace && s.Existence == plan.Present && s.Matches {
+		return nil
+	}
+	if err := u.stopLocked(ctx); err != nil {
+		return err
+	}
+	u.mu.Lock()
+	u.rec = record{Unit: spec, Phase: stopped, Restarts: u.rec.Restarts, LastExit: u.rec.LastExit}
+	u.crashes, u.adopted = 0, false
+	u.mu.Unlock()
+	if err := u.start(); err != nil {
+		return err
+	}
+	u.keep()
+	return nil
+}
+
+// detach stops watching and leaves the process alone.
+func (u *unit) detach() {
+	u.haltKeeper()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.closeEarLocked()
+	if u.proc != nil {
+		u.proc.forget()
+	}
+}
+
+var errGone = errors.New("the host was closed")
