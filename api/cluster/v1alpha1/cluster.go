@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package v1alpha1 is the cluster spec as users write it: YAML tags and the text of `slipway spec explain`, no logic.
-// Read [Cluster] first. The shortest spec is
+// The tag scalar:"literal" keeps numbers as they are written: 1.40 is not 1.4. Read [Cluster] first. The shortest spec is
 //
 //	apiVersion: slipway.dev/v1alpha1
 //	kind: Cluster
@@ -33,7 +33,8 @@ type Metadata struct {
 // Spec is what the user wants.
 type Spec struct {
 	// KubernetesVersion is a minor such as "1.36"; the patch comes from the release catalogue.
-	KubernetesVersion string     `json:"kubernetesVersion,omitempty"`
+	// Default: the newest release that is tested.
+	KubernetesVersion string     `json:"kubernetesVersion,omitempty" scalar:"literal"`
 	Networking        Networking `json:"networking,omitempty"`
 	// Pools of like machines. Default: one pool "main" of one machine that is control plane and worker.
 	Pools        []Pool       `json:"pools,omitempty"`
@@ -111,12 +112,12 @@ type Components struct {
 // Component is the override of one component.
 type Component struct {
 	// Flags without leading dashes. Values may be text, numbers, booleans or lists; null takes a default flag away.
-	// ${node.name} and ${node.address} stand for the node's own name and address.
-	Flags map[string]any `json:"flags,omitempty"`
+	// ${node.name}, ${node.address} and ${node.podCIDR} stand for the node's own name, address and share of the pod range.
+	Flags map[string]any `json:"flags,omitempty" scalar:"literal"`
 	// Config is merged into the component's configuration file (kubelet, kubeProxy, scheduler only); null takes a field away.
 	Config map[string]any `json:"config,omitempty"`
 	// Env is the process environment beyond the defaults.
-	Env map[string]string `json:"env,omitempty"`
+	Env map[string]string `json:"env,omitempty" scalar:"literal"`
 }
 
 // CoreDNS is the cluster DNS.

@@ -50,17 +50,11 @@ func Split(path string) []string {
 
 // parent is the path without its last key or index.
 func parent(path string) string {
+	if !strings.HasSuffix(path, `"]`) { // neither a plain key nor an index holds a dot or a bracket
+		return path[:max(strings.LastIndexAny(path, ".["), 0)]
+	}
 	keys := Split(path)
-	if len(keys) < 2 {
-		return ""
-	}
-	last := keys[len(keys)-1]
-	for _, tail := range []string{"." + last, "[" + strconv.Quote(last) + "]", "[" + last + "]"} {
-		if cut, ok := strings.CutSuffix(path, tail); ok {
-			return cut
-		}
-	}
-	return ""
+	return strings.TrimSuffix(path, "["+strconv.Quote(keys[len(keys)-1])+"]")
 }
 
 func plain(key string) bool {

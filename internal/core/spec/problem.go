@@ -40,13 +40,15 @@ func (p Problem) String() string {
 // Report builds a problem at the place of a field, or of the nearest field around it that the document holds.
 func (c Cluster) Report(path, hint, format string, args ...any) Problem {
 	p := Problem{File: c.File, Path: path, Msg: fmt.Sprintf(format, args...), Hint: hint}
-	for at := path; at != ""; at = parent(at) {
+	for at := path; ; at = parent(at) {
 		if place, ok := c.Places[at]; ok {
 			p.Line, p.Column = place.Line, place.Column
-			break
+			return p
+		}
+		if at == "" {
+			return p
 		}
 	}
-	return p
 }
 
 // Sort orders problems by place, then by text.
