@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/slipway-project/slipway/internal/machine/process"
 )
 
 // binaryNote remembers which file was copied, so that an unchanged one is not read again. It may be lost at any time: then
@@ -32,7 +34,7 @@ type fileKey struct {
 func (l *Local) ensureBinary(s Spec) (replaced bool, err error) {
 	f := l.folders(s.Cluster, s.Name)
 	own, notePath := filepath.Join(f.bin(), "slipway"), filepath.Join(f.dir, "binary.json")
-	boot, err := bootID()
+	boot, err := process.BootID()
 	if err != nil {
 		return false, err
 	}

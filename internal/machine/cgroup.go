@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/machine/process"
 	"golang.org/x/sys/unix"
 )
 
@@ -68,12 +69,12 @@ func cgroupsBelow(path string) ([]string, error) {
 }
 
 // killCgroup kills every process in the cgroups at and below path and returns those that it killed.
-func killCgroup(path string) ([]process, error) {
+func killCgroup(path string) ([]process.ID, error) {
 	dirs, err := cgroupsBelow(path)
 	if err != nil {
 		return nil, err
 	}
-	var killed []process
+	var killed []process.ID
 	for _, dir := range dirs {
 		data, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 		if err != nil {
@@ -84,11 +85,11 @@ func killCgroup(path string) ([]process, error) {
 			if err != nil || pid == os.Getpid() {
 				continue
 			}
-			p, err := identify(pid)
+			p, err := process.Identify(pid)
 			if err != nil {
 				continue // it has ended
 			}
-			if err := p.signal(unix.SIGKILL); err != nil {
+			if err := p.Signal(unix.SIGKILL); err != nil {
 				return killed, err
 			}
 			killed = append(killed, p)

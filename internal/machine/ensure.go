@@ -12,14 +12,15 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/durable"
+	"github.com/slipway-project/slipway/internal/machine/process"
 	"golang.org/x/sync/errgroup"
 )
 
 // record is what Ensure remembers of a machine. It only saves questions: without it, runc is asked and the rest is looked up.
 type record struct {
-	Spec    Spec      `json:"spec"`
-	Process process   `json:"process"`
-	Since   time.Time `json:"since"`
+	Spec    Spec       `json:"spec"`
+	Process process.ID `json:"process"`
+	Since   time.Time  `json:"since"`
 }
 
 const recordSchema = 1
@@ -100,7 +101,7 @@ func (l *Local) clear(ctx context.Context, cluster, name string) error {
 			break
 		}
 		for _, p := range killed {
-			if ended, err := p.wait(ctx, killLimit); err != nil || !ended {
+			if ended, err := p.Wait(ctx, killLimit); err != nil || !ended {
 				return errors.Join(fmt.Errorf("clear machine %s: process %d does not end", name, p.PID), err)
 			}
 		}
@@ -113,7 +114,7 @@ func (l *Local) clear(ctx context.Context, cluster, name string) error {
 
 // running reports whether the machine's PID 1 runs and has told once that it stands.
 func (l *Local) running(ctx context.Context, cluster, name string, r record) bool {
-	if r.Process.alive() && l.runcKnows(cluster, name) { // without runc's record nothing can be executed inside
+	if r.Process.Alive() && l.runcKnows(cluster, name) { // without runc's record nothing can be executed inside
 		return true
 	}
 	p, ok := l.runcRunning(ctx, cluster, name)

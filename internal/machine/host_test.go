@@ -16,15 +16,22 @@ import (
 )
 
 // hostState is everything of the host that a machine could have changed.
-func hostState(t *testing.T) map[string]string {
+func hostState(t *testing.T, l *Local) map[string]string {
 	t.Helper()
 	state := map[string]string{}
-	for _, path := range []string{"/proc/self/mountinfo", "/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/panic", "/proc/sys/net/ipv4/ip_forward", "/etc/hosts", "/etc/hostname"} {
+	for _, path := range []string{"/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/panic", "/proc/sys/net/ipv4/ip_forward", "/etc/hosts", "/etc/hostname"} {
 		data, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		state[path] = string(data)
+	}
+	mounts, err := readMounts("/proc/self/mountinfo")
+	must(t, err)
+	for _, m := range mounts { // others may test at the same time, in their own temporary folders
+		if !strings.HasPrefix(m.point, "/tmp/") || strings.HasPrefix(m.point, l.root) {
+			state["mounts"] += fmt.Sprintln(m.point, m.fstype, m.root)
+		}
 	}
 	links, err := netlink.LinkList()
 	must(t, err)
@@ -46,13 +53,12 @@ func hostState(t *testing.T) map[string]string {
 	points, err := hierarchies()
 	must(t, err)
 	for _, p := range points {
-		found, err := filepath.Glob(filepath.Join(p, "slipway-*"))
+		found, err := filepath.Glob(filepath.Join(p, l.cgroup))
 		must(t, err)
 		state["cgroups"] += strings.Join(found, "\n")
 	}
 	state["/etc"], state["/dev"] = treeHash(t, "/etc"), listing(t, "/dev")
-	state["/var/lib"], state["/run"] = listing(t, "/var/lib"), listing(t, "/run")
-	state["/var/log"], state["/opt"] = listing(t, "/var/log"), listing(t, "/opt")
+	state["/var/lib"], state["/opt"] = listing(t, "/var/lib"), listing(t, "/opt")
 	return state
 }
 

@@ -45,6 +45,9 @@ func (l *Local) StoreDir() string { return filepath.Join(l.root, "store") }
 // RunDir is the host's path of the machine's /run/slipway: the agent's sockets are there.
 func (l *Local) RunDir(cluster, name string) string { return l.folders(cluster, name).run() }
 
+// Console is the host's path of what the machine's first process said since its last boot.
+func (l *Local) Console(cluster, name string) string { return l.folders(cluster, name).console() }
+
 // DataDir is the host's path of a folder that the machine keeps: "slipway" for /var/lib/slipway, "log" for /var/log, …
 func (l *Local) DataDir(cluster, name, folder string) string {
 	return l.folders(cluster, name).data(folder)

@@ -80,7 +80,7 @@ func put(path string, n int) {
 func TestMachineLife(t *testing.T) {
 	l := newLocal(t)
 	s := Spec{Cluster: "life", Name: "life-1"}
-	before := hostState(t)
+	before := hostState(t, l)
 
 	change := ensure(t, l, s)
 	if diff := cmp.Diff(Change{Created: true, Started: true}, change); diff != "" {
@@ -137,7 +137,7 @@ func TestMachineLife(t *testing.T) {
 	})
 
 	must(t, l.Destroy(t.Context(), s.Cluster), l.Destroy(t.Context(), s.Cluster))
-	if diff := cmp.Diff(before, hostState(t)); diff != "" {
+	if diff := cmp.Diff(before, hostState(t, l)); diff != "" {
 		t.Errorf("the host has changed: %s", diff)
 	}
 }

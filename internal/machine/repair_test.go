@@ -20,7 +20,7 @@ import (
 // Whatever is left of an interrupted life, Ensure makes the machine run and Destroy leaves nothing.
 func TestEnsureRepairs(t *testing.T) {
 	l := newLocal(t)
-	before := hostState(t)
+	before := hostState(t, l)
 	s := Spec{Cluster: "repair", Name: "repair-1"}
 	ensure(t, l, s)
 	f := l.folders(s.Cluster, s.Name)
@@ -59,7 +59,7 @@ func TestEnsureRepairs(t *testing.T) {
 		})
 	}
 	must(t, l.Destroy(t.Context(), s.Cluster))
-	if diff := cmp.Diff(before, hostState(t)); diff != "" {
+	if diff := cmp.Diff(before, hostState(t, l)); diff != "" {
 		t.Errorf("the host has changed: %s", diff)
 	}
 }
@@ -73,17 +73,17 @@ func killPID1(t *testing.T, l *Local, s Spec) error {
 	if err != nil {
 		return err
 	}
-	if err := p.signal(unix.SIGKILL); err != nil {
+	if err := p.Signal(unix.SIGKILL); err != nil {
 		return err
 	}
-	_, err = p.wait(t.Context(), 10*time.Second)
+	_, err = p.Wait(t.Context(), 10*time.Second)
 	return err
 }
 
 // The maker is killed at every few milliseconds of its work.
 func TestEnsureKilledAtAnyMoment(t *testing.T) {
 	l := newLocal(t)
-	before := hostState(t)
+	before := hostState(t, l)
 	s := Spec{Cluster: "sweep", Name: "sweep-1"}
 	for after := time.Duration(0); after < 120*time.Millisecond; after += 6 * time.Millisecond {
 		ctx, cancel := context.WithTimeout(t.Context(), after)
@@ -103,14 +103,14 @@ func TestEnsureKilledAtAnyMoment(t *testing.T) {
 		}
 	}
 	must(t, l.Destroy(t.Context(), s.Cluster))
-	if diff := cmp.Diff(before, hostState(t)); diff != "" {
+	if diff := cmp.Diff(before, hostState(t, l)); diff != "" {
 		t.Errorf("the host has changed: %s", diff)
 	}
 }
 
 func TestTwoMachines(t *testing.T) {
 	l := newLocal(t)
-	before := hostState(t)
+	before := hostState(t, l)
 	a, b := Spec{Cluster: "two", Name: "two-a"}, Spec{Cluster: "two", Name: "two-b", Index: 1}
 	ensure(t, l, a)
 	ensure(t, l, b)
@@ -131,7 +131,7 @@ func TestTwoMachines(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 	must(t, l.Destroy(t.Context(), "two"))
-	if diff := cmp.Diff(before, hostState(t)); diff != "" {
+	if diff := cmp.Diff(before, hostState(t, l)); diff != "" {
 		t.Errorf("the host has changed: %s", diff)
 	}
 	if list, err := l.List(t.Context(), "two"); err != nil || len(list) != 0 {

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/machine/process"
 )
 
 func (l *Local) runcCommand(ctx context.Context, cluster string, args ...string) *exec.Cmd {
@@ -31,9 +33,9 @@ func (l *Local) runcKnows(cluster, name string) bool {
 }
 
 // runcRunning asks runc for the machine's PID 1; ok is false when it does not run.
-func (l *Local) runcRunning(ctx context.Context, cluster, name string) (p process, ok bool) {
+func (l *Local) runcRunning(ctx context.Context, cluster, name string) (p process.ID, ok bool) {
 	if !l.runcKnows(cluster, name) {
-		return process{}, false
+		return process.ID{}, false
 	}
 	out, err := l.runcCommand(ctx, cluster, "state", name).Output()
 	var st struct {
@@ -41,9 +43,9 @@ func (l *Local) runcRunning(ctx context.Context, cluster, name string) (p proces
 		PID    int    `json:"pid"`
 	}
 	if err != nil || json.Unmarshal(out, &st) != nil || st.Status != "running" {
-		return process{}, false
+		return process.ID{}, false
 	}
-	p, err = identify(st.PID)
+	p, err = process.Identify(st.PID)
 	return p, err == nil
 }
 
@@ -66,18 +68,18 @@ func (l *Local) runcForget(ctx context.Context, cluster, name string) error {
 const bootLimit = 30 * time.Second
 
 // boot starts the machine's PID 1 and returns when it says that it stands.
-func (l *Local) boot(ctx context.Context, s Spec) (process, error) {
+func (l *Local) boot(ctx context.Context, s Spec) (process.ID, error) {
 	ctx, cancel := context.WithTimeout(ctx, bootLimit)
 	defer cancel()
 	f := l.folders(s.Cluster, s.Name)
 	console, err := os.OpenFile(f.console(), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
-		return process{}, fmt.Errorf("open machine console: %w", err)
+		return process.ID{}, fmt.Errorf("open machine console: %w", err)
 	}
 	defer console.Close()
 	ready, tell, err := os.Pipe()
 	if err != nil {
-		return process{}, err
+		return process.ID{}, err
 	}
 	defer ready.Close()
 	err = inOwnMounts(func() error {
@@ -92,32 +94,32 @@ func (l *Local) boot(ctx context.Context, s Spec) (process, error) {
 	})
 	tell.Close()
 	if err != nil {
-		return process{}, fmt.Errorf("start machine %s: %w%s", s.Name, err, tail(f.console()))
+		return process.ID{}, fmt.Errorf("start machine %s: %w%s", s.Name, err, tail(f.console()))
 	}
 	stop := context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(time.Now()) })
 	defer stop()
 	word := make([]byte, len(readyWord))
 	n, _ := ready.Read(word)
 	if !bytes.Equal(word[:n], []byte(readyWord)) {
-		return process{}, fmt.Errorf("start machine %s: its PID 1 ended or hung before it was ready%s", s.Name, tail(f.console()))
+		return process.ID{}, fmt.Errorf("start machine %s: its PID 1 ended or hung before it was ready%s", s.Name, tail(f.console()))
 	}
 	p, err := readPID(f.pidFile())
 	if err != nil {
-		return process{}, fmt.Errorf("start machine %s: it ended at once: %w%s", s.Name, err, tail(f.console()))
+		return process.ID{}, fmt.Errorf("start machine %s: it ended at once: %w%s", s.Name, err, tail(f.console()))
 	}
 	return p, nil
 }
 
-func readPID(path string) (process, error) {
+func readPID(path string) (process.ID, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return process{}, err
+		return process.ID{}, err
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
 	if err != nil {
-		return process{}, err
+		return process.ID{}, err
 	}
-	return identify(pid)
+	return process.Identify(pid)
 }
 
 // tail is the end of a log for an error message.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/durable"
+	"github.com/slipway-project/slipway/internal/machine/process"
 	"golang.org/x/sys/unix"
 )
 
@@ -49,7 +50,7 @@ func (l *Local) RestartAgent(ctx context.Context, cluster, name string) error {
 	if err != nil {
 		return err
 	}
-	return p.signal(unix.SIGUSR1)
+	return p.Signal(unix.SIGUSR1)
 }
 
 func (l *Local) halt(ctx context.Context, cluster, name string, sig unix.Signal) error {
@@ -58,10 +59,10 @@ func (l *Local) halt(ctx context.Context, cluster, name string, sig unix.Signal)
 		return err
 	}
 	if err == nil {
-		if err := p.signal(sig); err != nil {
+		if err := p.Signal(sig); err != nil {
 			return err
 		}
-		ended, err := p.wait(ctx, stopLimit)
+		ended, err := p.Wait(ctx, stopLimit)
 		if err != nil {
 			return fmt.Errorf("stop machine %s: %w", name, err)
 		}
@@ -73,18 +74,18 @@ func (l *Local) halt(ctx context.Context, cluster, name string, sig unix.Signal)
 }
 
 // pid1 is the machine's first process.
-func (l *Local) pid1(ctx context.Context, cluster, name string) (process, error) {
+func (l *Local) pid1(ctx context.Context, cluster, name string) (process.ID, error) {
 	r, err := l.find(cluster, name)
 	if err != nil {
-		return process{}, err
+		return process.ID{}, err
 	}
-	if r.Process.alive() {
+	if r.Process.Alive() {
 		return r.Process, nil
 	}
 	if p, ok := l.runcRunning(ctx, cluster, name); ok {
 		return p, nil
 	}
-	return process{}, fmt.Errorf("%s: %w", name, ErrNotRunning)
+	return process.ID{}, fmt.Errorf("%s: %w", name, ErrNotRunning)
 }
 
 func (l *Local) find(cluster, name string) (record, error) {
@@ -119,7 +120,7 @@ func (l *Local) Destroy(ctx context.Context, cluster string) error {
 	}
 	for _, name := range names { // all at once, so that none waits for another one's end
 		if p, err := l.pid1(ctx, cluster, name); err == nil {
-			if err := p.signal(unix.SIGKILL); err != nil {
+			if err := p.Signal(unix.SIGKILL); err != nil {
 				return err
 			}
 		}

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package machine
+// Package process identifies processes of this host for longer than their pids do. It never acts on a pid alone.
+//
+// Read [ID].
+//
+//	id, err := process.Identify(cmd.Process.Pid) // remember it
+//	err = id.Signal(unix.SIGTERM)                // later: this very process, or nothing
+package process
 
 import (
 	"bytes"
@@ -15,36 +21,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process identifies a process for ever: a pid alone is given to others later.
-type process struct {
+// ID is one process: a pid is given to others later, an ID is not. The zero ID is no process.
+type ID struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // clock ticks since boot, /proc/PID/stat field 22
 	Boot  string `json:"boot"`  // /proc/sys/kernel/random/boot_id
 }
 
-func identify(pid int) (process, error) {
+// Identify tells which process has this pid now. A zombie is none.
+func Identify(pid int) (ID, error) {
 	start, state, err := statOf(pid)
 	if err != nil {
-		return process{}, err
+		return ID{}, err
 	}
 	if state == 'Z' || state == 'X' {
-		return process{}, fmt.Errorf("process %d has ended", pid)
+		return ID{}, fmt.Errorf("process %d has ended", pid)
 	}
-	boot, err := bootID()
-	return process{PID: pid, Start: start, Boot: boot}, err
+	boot, err := BootID()
+	return ID{PID: pid, Start: start, Boot: boot}, err
 }
 
-// alive reports whether this very process runs. A zombie does not.
-func (p process) alive() bool {
+// Alive reports whether this very process runs. A zombie does not.
+func (p ID) Alive() bool {
 	if p.PID <= 1 {
 		return false
 	}
-	now, err := identify(p.PID)
+	now, err := Identify(p.PID)
 	return err == nil && now == p
 }
 
-// signal sends sig to this very process, or nothing when it is gone.
-func (p process) signal(sig unix.Signal) error {
+// Signal sends sig to this very process, or nothing when it is gone.
+func (p ID) Signal(sig unix.Signal) error {
 	fd, err := p.open()
 	if err != nil || fd < 0 {
 		return err
@@ -57,8 +64,8 @@ func (p process) signal(sig unix.Signal) error {
 }
 
 // open returns a pidfd, or -1 when the process is gone.
-func (p process) open() (int, error) {
-	if !p.alive() {
+func (p ID) open() (int, error) {
+	if !p.Alive() {
 		return -1, nil
 	}
 	fd, err := unix.PidfdOpen(p.PID, 0)
@@ -68,16 +75,16 @@ func (p process) open() (int, error) {
 	if err != nil {
 		return -1, fmt.Errorf("open process %d: %w", p.PID, err)
 	}
-	if !p.alive() { // the pid may have been given away between the two calls
+	if !p.Alive() { // the pid may have been given away between the two calls
 		unix.Close(fd)
 		return -1, nil
 	}
 	return fd, nil
 }
 
-// wait blocks until the process has ended, ctx is done, or limit has passed; ended tells which. The end of a PID 1 is the
+// Wait blocks until the process has ended, ctx is done, or limit has passed; ended tells which. The end of a PID 1 is the
 // end of all processes of its namespace.
-func (p process) wait(ctx context.Context, limit time.Duration) (ended bool, err error) {
+func (p ID) Wait(ctx context.Context, limit time.Duration) (ended bool, err error) {
 	fd, err := p.open()
 	if err != nil || fd < 0 {
 		return err == nil, err
@@ -110,7 +117,8 @@ func statOf(pid int) (start uint64, state byte, err error) {
 	return start, fields[0][0], err
 }
 
-func bootID() (string, error) {
+// BootID names this boot of the host.
+func BootID() (string, error) {
 	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(data)), err
 }

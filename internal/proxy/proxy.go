@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package proxy makes a cluster's API reachable from its host without a change to the host's network: in the machine
+// [ServeUnix] passes a unix socket on to the API's port, on the host [ServeTCP] passes a port of 127.0.0.1 on to that socket.
+// It copies bytes and never looks at them; TLS goes through from end to end.
+//
+//	kubectl ─TCP─► 127.0.0.1:6443 (host) ─► …/run/api.sock ─► 127.0.0.1:6443 (machine)
+//
+// Read [ServeTCP] and [Spawn] first.
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+// ServeUnix listens on socketPath and passes connections on to a TCP address, until ctx ends. It returns nil then, after the
+// last connection is closed.
+func ServeUnix(ctx context.Context, socketPath, targetTCP string) error {
+	ln, err := ListenUnix(ctx, socketPath)
+	if err != nil {
+		return err
+	}
+	defer removeSocket(socketPath, ln)
+	return serve(ctx, ln, func(ctx context.Context) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "tcp", targetTCP)
+	})
+}
+
+// ServeTCP passes ln's connections on to a unix socket, until ctx ends. It returns nil then, after the last connection is
+// closed. It closes ln. The socket need not exist: a connection that cannot be passed on is closed.
+func ServeTCP(ctx context.Context, ln net.Listener, unixSocketPath string) error {
+	return serve(ctx, ln, func(ctx context.Context) (net.Conn, error) { return DialUnix(ctx, unixSocketPath) })
+}
+
+// dialLimit bounds a connection to the next hop, which is on this host.
+const dialLimit = 10 * time.Second
+
+func serve(ctx context.Context, ln net.Listener, dial func(context.Context) (net.Conn, error)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var conns sync.WaitGroup
+	defer conns.Wait()
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = ln.Close() })()
+	defer ln.Close()
+	for {
+		conn, err := ln.Accept()
+		switch {
+		case err == nil:
+			conns.Go(func() { pass(ctx, conn, dial) })
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("accept on %s: %w", ln.Addr(), err)
+		default: // out of files, or a client that went away: others must not suffer
+			select {
+			case <-ctx.Done():
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}
+}
+
+// pass joins a client to a new connection until both directions have ended, one has failed, or ctx is done.
+func pass(ctx context.Context, client net.Conn, dial func(context.Context) (net.Conn, error)) {
+	defer client.Close()
+	dialing, cancel := context.WithTimeout(ctx, dialLimit)
+	server, err := dial(dialing)
+	cancel()
+	if err != nil {
+		return // the client sees its connection end; there is nobody else to tell
+	}
+	defer server.Close()
+	defer context.AfterFunc(ctx, func() { client.Close(); server.Close() })()
+	var back sync.WaitGroup
+	back.Go(func() { copyHalf(client, server) })
+	copyHalf(server, client)
+	back.Wait()
+}

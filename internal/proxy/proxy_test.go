@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/slipway-project/slipway/internal/machine/process"
+)
+
+// The test binary plays "slipway proxy-serve".
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "proxy-serve" {
+		ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
+		defer stop()
+		if err := Child(ctx, os.Args[2:]); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// chain is client → TCP → unix socket → TCP → server, as in use. The socket's path is longer than the kernel allows.
+func chain(t *testing.T, server func(net.Conn)) (address string) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 30))
+	must(t, os.Mkdir(dir, 0o700))
+	socket := filepath.Join(dir, "api.sock")
+	api := listen(t)
+	front := listen(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	all.Go(func() {
+		var conns sync.WaitGroup
+		defer conns.Wait()
+		for {
+			conn, err := api.Accept()
+			if err != nil {
+				return
+			}
+			conns.Go(func() { defer conn.Close(); server(conn) })
+		}
+	})
+	all.Go(func() { check(t, ServeUnix(ctx, socket, api.Addr().String())) })
+	all.Go(func() { check(t, ServeTCP(ctx, front, socket)) })
+	t.Cleanup(func() {
+		cancel()
+		api.Close()
+		all.Wait() // hangs when a goroutine leaks
+		if _, err := os.Lstat(socket); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("socket is left behind: %v", err)
+		}
+	})
+	await(t, "the socket answers", func() bool {
+		conn, err := DialUnix(t.Context(), socket)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+	return front.Addr().String()
+}
+
+func TestHalfClose(t *testing.T) {
+	t.Parallel()
+	addr := chain(t, func(c net.Conn) { // answers only after the request's end
+		sum := sha256.New()
+		n, err := io.Copy(sum, c)
+		fmt.Fprintf(c, "%d %v %x", n, err, sum.Sum(nil))
+	})
+	var clients sync.WaitGroup
+	for i := range 20 {
+		clients.Go(func() {
+			body := make([]byte, 100_000*i)
+			_, _ = rand.NewChaCha8([32]byte{byte(i)}).Read(body)
+			conn, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			_, err = conn.Write(body)
+			check(t, err)
+			check(t, conn.(*net.TCPConn).CloseWrite())
+			got, err := io.ReadAll(conn)
+			if want := fmt.Sprintf("%d <nil> %x", len(body), sha256.Sum256(body)); string(got) != want || err != nil {
+				t.Errorf("%d bytes: got %q, %v; want %q", len(body), got, err, want)
+			}
+		})
+	}
+	clients.Wait()
+}
+
+func TestServerTalksFirstAndCloses(t *testing.T) {
+	t.Parallel()
+	conn, err := net.Dial("tcp", chain(t, func(c net.Conn) { fmt.Fprint(c, "hello") }))
+	must(t, err)
+	defer conn.Close()
+	if got, err := io.ReadAll(conn); string(got) != "hello" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// An idle connection must not keep a proxy from ending: chain's cleanup waits for all goroutines.
+func TestEndsWithIdleConnections(t *testing.T) {
+	t.Parallel()
+	addr := chain(t, func(c net.Conn) { fmt.Fprint(c, "x"); _, _ = io.Copy(io.Discard, c) })
+	for range 5 {
+		conn, err := net.Dial("tcp", addr)
+		must(t, err)
+		t.Cleanup(func() { conn.Close() })
+		_, err = io.ReadFull(conn, make([]byte, 1))
+		must(t, err)
+	}
+}
+
+func TestMachineIsAway(t *testing.T) {
+	t.Parallel()
+	ln := listen(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- ServeTCP(ctx, ln, filepath.Join(t.TempDir(), "none.sock")) }()
+	conn, err := net.Dial("tcp", ln.Addr().String())
+	must(t, err)
+	defer conn.Close()
+	if got, err := io.ReadAll(conn); len(got) != 0 {
+		t.Errorf("%q, %v", got, err)
+	}
+	cancel()
+	check(t, <-done)
+}
+
+func TestListenUnix(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "s.sock")
+	first, err := ListenUnix(t.Context(), path)
+	must(t, err)
+	if _, err := ListenUnix(t.Context(), path); err == nil || !strings.Contains(err.Error(), "another process listens") {
+		t.Errorf("a live socket was taken: %v", err)
+	}
+	must(t, first.Close()) // the file stays, as after kill -9
+	second, err := ListenUnix(t.Context(), path)
+	must(t, err)
+	info, err := os.Stat(path)
+	must(t, err, second.Close(), os.Remove(path), os.WriteFile(path, []byte("precious"), 0o600))
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v", info.Mode())
+	}
+	if _, err := ListenUnix(t.Context(), path); err == nil {
+		t.Error("a regular file was replaced")
+	}
+	if got, _ := os.ReadFile(path); string(got) != "precious" {
+		t.Errorf("the file is now %q", got)
+	}
+}
+
+func TestSpawn(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "api.sock")
+	ln, err := ListenUnix(t.Context(), socket)
+	must(t, err)
+	defer ln.Close()
+	go func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprint(conn, "through")
+			conn.Close()
+		}
+	}()
+	c := Config{Dir: filepath.Join(t.TempDir(), "proxy"), Exe: "/proc/self/exe", Socket: socket, FirstPort: 26443}
+	t.Cleanup(func() { check(t, Stop(context.Background(), c)) })
+	if _, err := Find(c); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("found what was never there: %v", err)
+	}
+	first := spawn(t, c)
+	if !first.Started || first.Addr.Port() < 26443 {
+		t.Errorf("first: %+v", first)
+	}
+	answers(t, first)
+	if again := spawn(t, c); again.Started || again.PID != first.PID || again.Addr != first.Addr {
+		t.Errorf("second: %+v, first: %+v", again, first)
+	}
+	killed, err := process.Identify(first.PID)
+	must(t, err, killed.Signal(unix.SIGKILL))
+	await(t, "the killed proxy is gone", func() bool { return !killed.Alive() })
+	third := spawn(t, c)
+	if !third.Started || third.Addr != first.Addr {
+		t.Errorf("after kill -9: %+v, first: %+v", third, first)
+	}
+	answers(t, third)
+	id, err := process.Identify(third.PID)
+	must(t, err, Stop(t.Context(), c), Stop(t.Context(), c))
+	if id.Alive() {
+		t.Error("the proxy lives after Stop")
+	}
+	if _, err := os.Stat(c.Dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Stop left its folder: %v", err)
+	}
+}
+
+// Another cluster gets another port; a recorded port that somebody else took is an error that says so.
+func TestSpawnPorts(t *testing.T) {
+	t.Parallel()
+	a := Config{Dir: filepath.Join(t.TempDir(), "a"), Exe: "/proc/self/exe", Socket: "/nonexistent", FirstPort: 27443}
+	b := a
+	b.Dir += "b"
+	t.Cleanup(func() { check(t, errors.Join(Stop(context.Background(), a), Stop(context.Background(), b))) })
+	first, second := spawn(t, a), spawn(t, b)
+	if first.Addr == second.Addr {
+		t.Errorf("both listen on %v", first.Addr)
+	}
+	must(t, unix.Kill(first.PID, unix.SIGKILL))
+	await(t, "another process takes the port", func() bool {
+		thief, err := net.Listen("tcp", first.Addr.String())
+		if err == nil {
+			t.Cleanup(func() { thief.Close() })
+		}
+		return err == nil
+	})
+	if _, err := Spawn(t.Context(), a); err == nil || !strings.Contains(err.Error(), "kubeconfig") {
+		t.Errorf("port taken by another: %v", err)
+	}
+}
+
+// A process that happens to have the recorded pid is not ours.
+func TestStopSparesStrangers(t *testing.T) {
+	t.Parallel()
+	c := Config{Dir: filepath.Join(t.TempDir(), "p"), Exe: "/proc/self/exe", Socket: "/nonexistent", FirstPort: 28443}
+	e := spawn(t, c)
+	ours, err := process.Identify(e.PID)
+	must(t, err)
+	stranger := exec.Command("/bin/sleep", "60")
+	must(t, stranger.Start())
+	defer func() { _ = stranger.Process.Kill(); _ = stranger.Wait() }()
+	id, err := process.Identify(stranger.Process.Pid)
+	must(t, err, saveChild(c, childRecord{id, exeOf(os.Getpid()), c.Socket}), Stop(t.Context(), c))
+	if !id.Alive() {
+		t.Error("Stop killed a stranger")
+	}
+	must(t, ours.Signal(unix.SIGKILL))
+}
+
+func spawn(t *testing.T, c Config) Endpoint {
+	t.Helper()
+	e, err := Spawn(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func answers(t *testing.T, e Endpoint) {
+	t.Helper()
+	conn, err := net.Dial("tcp", e.Addr.String())
+	must(t, err)
+	defer conn.Close()
+	if got, _ := io.ReadAll(conn); !bytes.Equal(got, []byte("through")) {
+		t.Errorf("answer %q", got)
+	}
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	return ln
+}
+
+func await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("waited in vain: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
