@@ -104,11 +104,11 @@ func kubeletTimes() []field {
 const (
 	oomScore = -999
 	podsMax  = 110 // Kubernetes' own limit
-	reserved = 3   // of a node's share: network, gateway and broadcast addresses
+	unusable = 3   // of a node's share: network, gateway and broadcast addresses
 )
 
 func maxPods(c Cluster) field {
-	if room := 1<<(32-c.NodePodPrefix) - reserved; room < podsMax {
+	if room := 1<<(32-c.NodePodPrefix) - unusable; room < podsMax {
 		return field{"maxPods", room, from("networking.nodePodPrefix /" + strconv.Itoa(c.NodePodPrefix))}
 	}
 	return field{"maxPods", podsMax, std("")}

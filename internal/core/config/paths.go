@@ -22,6 +22,7 @@ const (
 	AuthenticationFile = "/etc/kubernetes/authentication.yaml"
 	AuditLog           = "/var/log/kubernetes/audit.log"
 	ContainerdFile     = "/etc/containerd/config.toml"
+	ResolvConfFile     = "/etc/kubernetes/resolv.conf" // for pods, where the machine has no upstream DNS
 
 	EtcdDir          = "/var/lib/etcd"
 	KubeletDir       = "/var/lib/kubelet"

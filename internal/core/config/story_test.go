@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/spec"
+)
+
+var update = flag.Bool("update", false, "rewrite the expected sections in testdata")
+
+var release = config.Release{
+	Kubernetes: "1.36.4", Minor: "1.36", PauseImage: "example.org/pause:1", CoreDNSImage: "example.org/coredns:1",
+}
+
+// TestStories: testdata/NAME.txtar holds spec.yaml and either completed.yaml or problems.
+func TestStories(t *testing.T) {
+	t.Parallel()
+	for name, story := range stories(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, problems := complete(t, section(story, "spec.yaml"))
+			kind, got := "completed.yaml", string(config.Print(c))
+			if len(problems) > 0 {
+				kind, got = "problems", lines(problems)
+			}
+			if *update {
+				write(t, name, story, kind, got)
+				return
+			}
+			if diff := cmp.Diff(section(story, kind), got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", kind, diff)
+			}
+		})
+	}
+}
+
+// TestFixedPoint: a completed spec completes to itself, byte by byte.
+func TestFixedPoint(t *testing.T) {
+	t.Parallel()
+	for name, story := range stories(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, problems := complete(t, section(story, "spec.yaml"))
+			if len(problems) > 0 {
+				return
+			}
+			first := string(config.Print(c))
+			again, problems := complete(t, first)
+			if len(problems) > 0 {
+				t.Fatalf("the completed spec has problems:\n%s", lines(problems))
+			}
+			if diff := cmp.Diff(first, string(config.Print(again))); diff != "" {
+				t.Errorf("completed twice (-first +second):\n%s", diff)
+			}
+		})
+	}
+}
+
+func complete(t *testing.T, doc string) (config.Cluster, []spec.Problem) {
+	t.Helper()
+	s, problems := spec.Parse("spec.yaml", []byte(doc), spec.Options{Minors: []string{"1.36"}})
+	if len(problems) > 0 {
+		t.Fatalf("the spec has problems:\n%s", lines(problems))
+	}
+	return config.Complete(s, release)
+}
+
+func stories(t testing.TB) map[string]*txtar.Archive {
+	t.Helper()
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("found no stories: %v", err)
+	}
+	out := map[string]*txtar.Archive{}
+	for _, file := range files {
+		story, err := txtar.ParseFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[strings.TrimSuffix(filepath.Base(file), ".txtar")] = story
+	}
+	return out
+}
+
+func section(a *txtar.Archive, name string) string {
+	for _, f := range a.Files {
+		if f.Name == name {
+			return string(f.Data)
+		}
+	}
+	return ""
+}
+
+func write(t *testing.T, name string, story *txtar.Archive, kind, text string) {
+	t.Helper()
+	story.Files = append(story.Files[:1], txtar.File{Name: kind, Data: []byte(text)})
+	if err := os.WriteFile("testdata/"+name+".txtar", txtar.Format(story), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func lines(problems []spec.Problem) string {
+	var b strings.Builder
+	for _, p := range problems {
+		b.WriteString(p.String() + "\n")
+	}
+	return b.String()
+}
