@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+const (
+	firstPause = 50 * time.Millisecond
+	lastPause  = 2 * time.Second
+
+	// settle is how long a server may refuse what it would accept in a moment: RBAC's first roles, a namespace, a kind whose
+	// definition comes from another add-on.
+	settle = time.Minute
+)
+
+// backoff paces tries of one thing. The zero value is ready.
+type backoff struct{ next time.Duration }
+
+// pause waits a little longer each time, and returns the context's error when that ends first.
+func (b *backoff) pause(ctx context.Context) error {
+	if b.next == 0 {
+		b.next = firstPause
+	}
+	d := b.next/2 + rand.N(b.next) // jitter: agents of many machines must not knock together
+	b.next = min(b.next*8/5, lastPause)
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+func (b *backoff) reset() { b.next = 0 }
+
+// patience sorts the errors of tries of one thing.
+type patience struct{ refusedSince time.Time }
+
+// final tells that trying again is pointless: the request itself is wrong, or it has been refused for longer than settle. A
+// server that is away or overloaded is waited for without limit.
+func (p *patience) final(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false // the server did not answer
+	}
+	switch code := status.Status().Code; {
+	case code == 400 || code == 405 || code == 406 || code == 413 || code == 415 || code == 422:
+		return true
+	case code == 429 || code >= 500 || code == 0:
+		p.refusedSince = time.Time{}
+		return false
+	}
+	if p.refusedSince.IsZero() {
+		p.refusedSince = time.Now()
+	}
+	return time.Since(p.refusedSince) > settle
+}
+
+// try calls do until it succeeds, its error is final, or ctx ends; waiting is told each error in between.
+func try(ctx context.Context, waiting func(reason string), do func() error) error {
+	var pace backoff
+	var patient patience
+	for {
+		err := do()
+		if err == nil || patient.final(err) {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ended(ctx, reason(err))
+		}
+		waiting(reason(err))
+		if pace.pause(ctx) != nil {
+			return ended(ctx, reason(err))
+		}
+	}
+}
+
+// ended is the context's error with what was waited for last.
+func ended(ctx context.Context, last string) error {
+	if last == "" {
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("%w, last: %s", context.Cause(ctx), last)
+}
+
+// reason is an error for people: the URL and the client's wrappings are left out.
+func reason(err error) string {
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Addr != nil {
+		return fmt.Sprintf("the API server at %s: %s", op.Addr, op.Err)
+	}
+	return err.Error()
+}
+
+// onChange calls report when the text differs from the last one. Nobody else may call report meanwhile.
+func onChange(report func(string)) func(string) {
+	last := ""
+	return func(text string) {
+		if report != nil && text != last {
+			last = text
+			report(text)
+		}
+	}
+}
