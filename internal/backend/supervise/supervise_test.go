@@ -3,6 +3,7 @@
 package supervise
 
 import (
+	"context"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -67,6 +69,8 @@ func newBed(t *testing.T) *bed {
 
 // clean ends every process of the bed's cgroups and takes the cgroups away.
 func (b *bed) clean(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
+	defer cancel()
 	groups, err := findCgroups("/sys/fs/cgroup", b.conf.CgroupParent)
 	if err != nil {
 		t.Error(err)
@@ -77,15 +81,22 @@ func (b *bed) clean(t *testing.T) {
 		if !u.IsDir() {
 			continue
 		}
-		if err := groups.kill(t.Context(), u.Name()); err != nil && t.Context().Err() == nil {
+		for _, pid := range groups.processes(u.Name()) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			_, _ = syscall.Wait4(pid, nil, 0, nil) // fails for what is not our child
+		}
+		if err := groups.kill(ctx, u.Name()); err != nil {
 			t.Error(err)
 		}
-		for _, pid := range groups.processes(u.Name()) {
-			_, _ = syscall.Wait4(pid, nil, 0, nil)
-		}
-		groups.remove(u.Name())
 	}
-	groups.remove("")
+	for left := true; left && ctx.Err() == nil; { // a group can go when init has reaped its last process
+		for _, u := range units {
+			groups.remove(u.Name())
+		}
+		groups.remove("")
+		_, err := os.Stat(groups.parents[0])
+		left = err == nil
+	}
 	_ = os.RemoveAll(b.dir)
 }
 

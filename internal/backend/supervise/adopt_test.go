@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervise
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/backend/hosttest"
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/durable"
+)
+
+func entry(u plan.Unit) plan.Entry { return plan.Entry{Ref: plan.RefOf(u), Item: u} }
+
+func do(t *testing.T, h *Host, v plan.Verb, u plan.Unit) {
+	t.Helper()
+	if err := h.Do(t.Context(), plan.Step{Verb: v, Ref: plan.RefOf(u)}, entry(u)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func await(t *testing.T, h *Host, u plan.Unit) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := h.Await(ctx, entry(u), func(reason string) { t.Log(reason) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func state(t *testing.T, h *Host, u plan.Unit) plan.State {
+	t.Helper()
+	s, err := h.Observe(t.Context(), entry(u))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func isFine(s plan.State) bool { return s.Existence == plan.Present && s.Matches && s.Ready }
+
+func status(t *testing.T, h *Host, name string) UnitStatus {
+	t.Helper()
+	all := h.Status()
+	i := slices.IndexFunc(all, func(s UnitStatus) bool { return s.Name == name })
+	if i < 0 {
+		t.Fatalf("no status of %s in %+v", name, all)
+	}
+	return all[i]
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-deadline:
+			t.Fatalf("never came: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// handOver closes the Host, which leaves to the next what a killed agent would.
+func handOver(t *testing.T, b *bed, h *Host, between func()) *Host {
+	t.Helper()
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	between()
+	return b.host(t)
+}
+
+func TestAdoptRunning(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []plan.ProbeKind{plan.ProbeNone, plan.ProbeHTTP, plan.ProbeNotify} {
+		t.Run("ready by "+string(kind), func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t)
+			h := b.host(t)
+			f := plan.File{Path: filepath.Join(b.dir, "input"), Mode: 0o600, Content: "1"}
+			u := hosttest.RealUnit(b.dir, "u", hosttest.Behaviour{Ready: kind})
+			u.Inputs = []plan.Ref{plan.RefOf(f)}
+			fe := plan.Entry{Ref: plan.RefOf(f), Item: f}
+			if err := h.Do(t.Context(), plan.Step{Verb: plan.Create, Ref: fe.Ref}, fe); err != nil {
+				t.Fatal(err)
+			}
+			do(t, h, plan.Create, u)
+			await(t, h, u)
+			pid := status(t, h, "u").PID
+			for range 3 {
+				h = handOver(t, b, h, func() {})
+				if s := state(t, h, u); !isFine(s) {
+					t.Fatalf("adopted as %+v", s)
+				}
+				await(t, h, u)
+				if got := status(t, h, "u"); got.PID != pid || got.Restarts != 0 {
+					t.Fatalf("adopted as %+v, want pid %d and no restart", got, pid)
+				}
+			}
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "a restart of what was adopted", func() bool { return status(t, h, "u").Restarts == 1 })
+			await(t, h, u)
+			do(t, h, plan.Remove, u)
+			if n := len(live(h, "u")); n != 0 {
+				t.Errorf("%d processes run after removal", n)
+			}
+		})
+	}
+}
+
+// A unit that dies while no agent watches is started again by the next.
+func TestAdoptDead(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	h := b.host(t)
+	u := hosttest.RealUnit(b.dir, "u", hosttest.Behaviour{Ready: plan.ProbeTCP})
+	do(t, h, plan.Create, u)
+	await(t, h, u)
+	pid := status(t, h, "u").PID
+	h = handOver(t, b, h, func() {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = syscall.Wait4(pid, nil, 0, nil)
+	})
+	await(t, h, u)
+	if n := hosttest.RealStarts(b.dir, "u"); n != 2 {
+		t.Errorf("%d starts, want 2", n)
+	}
+	if got := status(t, h, "u").PID; got == pid || got == 0 {
+		t.Errorf("pid %d", got)
+	}
+}
+
+// The agent is killed after fork and before it has written the PID: the record only says that a start was intended.
+func TestKilledBetweenForkAndRecord(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	h := b.host(t)
+	u := hosttest.RealUnit(b.dir, "u", hosttest.Behaviour{Ready: plan.ProbeTCP, Child: true})
+	do(t, h, plan.Create, u)
+	await(t, h, u)
+	pid := status(t, h, "u").PID
+	h = handOver(t, b, h, func() {
+		rewrite(t, b, "u", func(r *record) { r.Phase, r.PID, r.Start, r.Ready = starting, 0, 0, false })
+	})
+	if got := status(t, h, "u").PID; got != pid {
+		t.Errorf("pid %d, want %d found by its cgroup", got, pid)
+	}
+	await(t, h, u)
+	if s := state(t, h, u); !isFine(s) {
+		t.Errorf("adopted as %+v", s)
+	}
+	if n := hosttest.RealStarts(b.dir, "u"); n != 1 {
+		t.Errorf("%d starts, want 1", n)
+	}
+}
+
+// The agent is killed before the fork: nothing runs, and exactly one process is started.
+func TestKilledBeforeFork(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	h := b.host(t)
+	u := hosttest.RealUnit(b.dir, "u", hosttest.Behaviour{Ready: plan.ProbeTCP})
+	do(t, h, plan.Create, u)
+	await(t, h, u)
+	pid := status(t, h, "u").PID
+	h = handOver(t, b, h, func() {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		_, _ = syscall.Wait4(pid, nil, 0, nil)
+		rewrite(t, b, "u", func(r *record) { r.Phase, r.PID, r.Start, r.Ready = starting, 0, 0, false })
+	})
+	await(t, h, u)
+	if n := len(live(h, "u")); n != 1 {
+		t.Errorf("%d processes run", n)
+	}
+}
+
+// A process that was on its way when another agent took over ends itself.
+func TestExecRefusesStaleToken(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	h := b.host(t)
+	u := hosttest.RealUnit(b.dir, "u", hosttest.Behaviour{})
+	do(t, h, plan.Create, u)
+	eventually(t, "the first start", func() bool { return hosttest.RealStarts(b.dir, "u") == 1 })
+	dirs, err := h.cgroups.make("u")
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{"unit-exec", "-record", h.recordPath("u"), "-token", "stale", "-cgroups", strings.Join(dirs, ":"), "--"}, u.Args...)
+	out, err := exec.CommandContext(t.Context(), u.Args[0], args...).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "no longer wanted") {
+		t.Errorf("a stale start ended with %v: %s", err, out)
+	}
+	if n := hosttest.RealStarts(b.dir, "u"); n != 1 {
+		t.Errorf("%d starts, want 1", n)
+	}
+}
+
+// Damaged records never lead to a second copy: what runs is kept until the plan says what should run.
+func TestAdoptWithDamagedRecord(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(path string) error{
+		"newest damaged": func(p string) error { return os.Truncate(p, 20) },
+		"both damaged":   func(p string) error { return errors.Join(os.Truncate(p, 20), os.Truncate(p+".prev", 20)) },
+	}
+	for name, damage := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t)
+			h := b.host(t)
+			u := hosttest.RealUnit(b.dir, "u", hosttest.Behaviour{Ready: plan.ProbeTCP})
+			do(t, h, plan.Create, u)
+			await(t, h, u)
+			h = handOver(t, b, h, func() {
+				if err := damage(h.recordPath("u")); err != nil {
+					t.Fatal(err)
+				}
+			})
+			if n := len(live(h, "u")); n != 1 {
+				t.Fatalf("%d processes run after the new agent has started", n)
+			}
+			if step, ok := plan.Next(entry(u), state(t, h, u)); ok {
+				do(t, h, step.Verb, u)
+			}
+			await(t, h, u)
+			if n := len(live(h, "u")); n != 1 {
+				t.Errorf("%d processes run", n)
+			}
+		})
+	}
+}
+
+// What another boot has left says nothing about this one.
+func TestRecordOfAnotherBootIsIgnored(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	h := b.host(t)
+	u := hosttest.RealUnit(b.dir, "u", hosttest.Behaviour{})
+	do(t, h, plan.Create, u)
+	do(t, h, plan.Remove, u)
+	do(t, h, plan.Create, u)
+	pid := status(t, h, "u").PID
+	h = handOver(t, b, h, func() {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		_, _ = syscall.Wait4(pid, nil, 0, nil)
+		rewrite(t, b, "u", func(r *record) { r.Boot = "another" })
+	})
+	if s := state(t, h, u); s.Existence != plan.Absent {
+		t.Errorf("state %+v, want absent", s)
+	}
+}
+
+func TestStopIsContinuedByTheNextAgent(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	h := b.host(t)
+	u := hosttest.RealUnit(b.dir, "u", hosttest.Behaviour{Ready: plan.ProbeTCP, IgnoreTerm: true})
+	u.StopTimeout = 300 * time.Millisecond
+	do(t, h, plan.Create, u)
+	await(t, h, u)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := h.Do(ctx, plan.Step{Verb: plan.Remove, Ref: plan.RefOf(u)}, entry(u)); err == nil {
+		t.Fatal("the stop was not broken off")
+	}
+	h = handOver(t, b, h, func() {})
+	if s := state(t, h, u); s.Existence != plan.Present || s.Matches {
+		t.Errorf("a unit that is being stopped is %+v", s)
+	}
+	do(t, h, plan.Remove, u)
+	if n := len(live(h, "u")); n != 0 {
+		t.Errorf("%d processes run", n)
+	}
+}
+
+func TestOneHostPerFolder(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.host(t)
+	if h, err := New(b.conf); err == nil {
+		_ = h.Close()
+		t.Error("two hosts supervise the same units")
+	}
+}
+
+func rewrite(t *testing.T, b *bed, name string, change func(*record)) {
+	t.Helper()
+	path := filepath.Join(b.conf.StateDir, name+".state")
+	var r record
+	if err := durable.Load(path, recordSchema, &r); err != nil {
+		t.Fatal(err)
+	}
+	change(&r)
+	if err := durable.Save(path, recordSchema, r); err != nil {
+		t.Fatal(err)
+	}
+}

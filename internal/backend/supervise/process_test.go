@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervise
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-project/slipway/internal/backend/hosttest"
+	"github.com/slipway-project/slipway/internal/core/plan"
+)
+
+func TestProcessIsInItsCgroups(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	h := b.host(t)
+	u := hosttest.RealUnit(b.dir, "u", hosttest.Behaviour{Ready: plan.ProbeTCP, Child: true})
+	do(t, h, plan.Create, u)
+	await(t, h, u)
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", status(t, h, "u").PID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "/" + b.conf.CgroupParent + "/u\n"
+	if got := strings.Count(string(data), want); got != len(h.cgroups.parents) {
+		t.Errorf("in %d of %d cgroups:\n%s", got, len(h.cgroups.parents), data)
+	}
+	do(t, h, plan.Remove, u)
+	for _, parent := range h.cgroups.parents[1:] { // the child is left, and only it
+		if _, err := os.Stat(filepath.Join(parent, "u")); err != nil {
+			t.Errorf("the group of the child that stays was removed: %v", err)
+		}
+	}
+}
+
+func TestCgroupsGoWithTheUnit(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	h := b.host(t)
+	u := hosttest.RealUnit(b.dir, "u", hosttest.Behaviour{Ready: plan.ProbeTCP})
+	do(t, h, plan.Create, u)
+	await(t, h, u)
+	do(t, h, plan.Remove, u)
+	for _, parent := range h.cgroups.parents {
+		if _, err := os.Stat(filepath.Join(parent, "u")); err == nil {
+			t.Errorf("%s/u is left", parent)
+		}
+	}
+	left, err := filepath.Glob(filepath.Join(b.conf.StateDir, "u.*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left in the state folder: %v, %v", left, err)
+	}
+}
+
+func TestOOMScore(t *testing.T) {
+	t.Parallel()
+	for name, score := range map[string]int{"raised": 500, "lowered, which may be forbidden": -900} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t)
+			h := b.host(t)
+			u := hosttest.RealUnit(b.dir, "u", hosttest.Behaviour{Ready: plan.ProbeTCP})
+			u.OOMScore = score
+			do(t, h, plan.Create, u)
+			await(t, h, u)
+			got, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", status(t, h, "u").PID))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if score > 0 && strings.TrimSpace(string(got)) != fmt.Sprint(score) {
+				t.Errorf("score %s, want %d", got, score)
+			}
+		})
+	}
+}
+
+func TestEnvironmentIsSmall(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	h := b.host(t)
+	u := plan.Unit{Name: "env", Args: []string{"/usr/bin/env"}, Env: []string{"MINE=1"}, Oneshot: true, Dir: "/"}
+	do(t, h, plan.Create, u)
+	lines, err := h.Tail("env", 50)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, line := range lines {
+		name, _, _ := strings.Cut(line, "=")
+		names = append(names, name)
+	}
+	want := []string{"PATH", "HOME", "MINE", envUnit, envRevision, envToken}
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestLogsOutliveTheHost(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	h := b.host(t)
+	u := plan.Unit{Name: "talk", Args: []string{"/bin/sh", "-c", "echo one; while [ ! -e go ]; do sleep 0.01; done; echo two; exec sleep 1000"}, Dir: b.dir}
+	do(t, h, plan.Create, u)
+	handOver(t, b, h, func() {
+		if err := os.WriteFile(filepath.Join(b.dir, "go"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "a line written without an agent", func() bool {
+			data, _ := os.ReadFile(h.Logs("talk"))
+			return string(data) == "one\ntwo\n"
+		})
+	})
+}
+
+func TestRotate(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "u.log")
+	log, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close() //nolint:errcheck // a test's file
+	for i := range 6 {
+		fmt.Fprintf(log, "generation %d\n", i)
+		if err := rotate(path, 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fmt.Fprint(log, "short\n")
+	if err := rotate(path, 10); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, ext := range []string{"", ".1", ".2", ".3", ".4"} {
+		data, _ := os.ReadFile(path + ext)
+		got[ext] = string(data)
+	}
+	want := map[string]string{"": "short\n", ".1": "generation 5\n", ".2": "generation 4\n", ".3": "generation 3\n", ".4": ""}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTail(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	h := &Host{conf: Config{LogDir: dir}}
+	long := strings.Repeat(strings.Repeat("x", 99)+"\n", 2000)
+	for name, tt := range map[string]struct {
+		content string
+		n       int
+		want    []string
+	}{
+		"none":      {"", 3, nil},
+		"fewer":     {"a\nb\n", 3, []string{"a", "b"}},
+		"more":      {"a\nb\nc\nd", 2, []string{"c", "d"}},
+		"very long": {long + "end\n", 1, []string{"end"}},
+	} {
+		if err := os.WriteFile(h.Logs(name), []byte(tt.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := h.Tail(name, tt.n)
+		if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
+			t.Errorf("%s: %v %s", name, err, diff)
+		}
+	}
+	if got, err := h.Tail("missing", 1); got != nil || err != nil {
+		t.Errorf("of a missing log: %v, %v", got, err)
+	}
+}
+
+func TestRestartDelay(t *testing.T) {
+	t.Parallel()
+	for n := range 100 {
+		d := restartDelay(n)
+		low, high := 80*time.Millisecond, maxDelay
+		if n > 0 {
+			low = 80 * time.Millisecond << min(n-1, 7)
+		}
+		if d < low || d > high {
+			t.Errorf("after %d deaths: %s", n, d)
+		}
+	}
+}
+
+func TestStopAllKeepsTheOrder(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	var stoppedUnits []string
+	b.conf.OnEvent = func(e Event) {
+		if e.Kind == Stopped {
+			stoppedUnits = append(stoppedUnits, e.Unit)
+		}
+	}
+	h := b.host(t)
+	for _, name := range []string{"a", "b", "c"} {
+		u := hosttest.RealUnit(b.dir, name, hosttest.Behaviour{Ready: plan.ProbeTCP})
+		do(t, h, plan.Create, u)
+		await(t, h, u)
+	}
+	if err := h.StopAll(t.Context(), []string{"c", "nobody", "a"}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"c", "a", "b"}, stoppedUnits); diff != "" {
+		t.Error(diff)
+	}
+}
