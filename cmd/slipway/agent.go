@@ -16,17 +16,20 @@ import (
 	"github.com/slipway-project/slipway/internal/backend/probe"
 	"github.com/slipway-project/slipway/internal/backend/supervise"
 	"github.com/slipway-project/slipway/internal/ca"
+	"github.com/slipway-project/slipway/internal/control"
 
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/node"
 	"github.com/slipway-project/slipway/internal/node/facts"
-
+	"github.com/slipway-project/slipway/internal/proxy"
+	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
 // Where an agent keeps its things.
 const (
 	stateDir = "/var/lib/slipway"
 	runDir   = machine.RunDir
+	apiLocal = "127.0.0.1:6443"
 )
 
 // agent runs a node's agent until ctx ends; then it takes the node's units down, for only the machine's own end sends it
@@ -39,6 +42,7 @@ func agent(ctx context.Context, log *slog.Logger) error {
 	defer host.Close()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.Run(ctx) })
+	group.Go(func() error { return proxy.ServeUnix(ctx, filepath.Join(runDir, "api.sock"), apiLocal) })
 
 	if err := group.Wait(); err != nil {
 		return err
@@ -74,11 +78,14 @@ func buildAgent(log *slog.Logger) (*node.Agent, *supervise.Host, error) {
 	a, err := node.New(node.Config{
 		Host: unitHost{host}, Facts: found, PlanFile: filepath.Join(stateDir, "plan", "plan.json"),
 		Socket: filepath.Join(runDir, "agent.sock"), Version: version, Log: log,
+		Control: func(ctx context.Context, doc []byte, board *reconcile.Board) error {
+			connect := func(kubeconfig string) (control.Cluster, error) { return control.Connect(kubeconfig, log) }
+			return control.Role{Connect: connect, Resolve: control.ResolveUDP, Board: board, Log: log}.Run(ctx, doc)
+		},
 		AfterStep: failpoint(),
 	})
 	return a, host, err
 }
-
 
 func machineInit(ctx context.Context, log *slog.Logger, exe string) error {
 	return machine.Init(ctx, machine.InitConfig{Agent: []string{exe, "agent"}, Log: log})

@@ -17,6 +17,7 @@ import (
 	"github.com/slipway-project/slipway/internal/backend/supervise"
 	"github.com/slipway-project/slipway/internal/cli"
 	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/proxy"
 )
 
 // version is stamped by the Makefile.
@@ -54,6 +55,7 @@ func hidden(log *slog.Logger, exe string) []*cobra.Command {
 	return []*cobra.Command{
 		command("agent", func(ctx context.Context, _ []string) error { return agent(ctx, log) }),
 		command("machine-init", func(ctx context.Context, _ []string) error { return machineInit(ctx, log, exe) }),
+		command("proxy-serve", proxy.Child),
 		command("unit-exec", func(_ context.Context, args []string) error { return supervise.Exec(args) }),
 	}
 }

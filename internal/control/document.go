@@ -11,6 +11,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+
+	"github.com/slipway-project/slipway/internal/core/objects"
 )
 
 // Version is the wire version of Document.
@@ -18,25 +20,19 @@ const Version = 1
 
 // Document is what the control role keeps: plain data, made by the operator from the spec, free of secrets.
 type Document struct {
-	Version     int        `json:"version"`
-	Cluster     string     `json:"cluster"`
-	Kubeconfig  string     `json:"kubeconfig"` // path on the node
-	DNS         DNS        `json:"dns"`
-	AddOns      []AddOn    `json:"addOns"` // in order; the cluster's own objects are the first
-	Nodes       []Node     `json:"nodes"`
-	Deployments []Workload `json:"deployments"` // the cluster is up only when these are available
+	Version     int             `json:"version"`
+	Cluster     string          `json:"cluster"`
+	Kubeconfig  string          `json:"kubeconfig"` // path on the node
+	DNS         DNS             `json:"dns"`
+	AddOns      []objects.AddOn `json:"addOns"` // in order; the cluster's own objects are the first
+	Nodes       []Node          `json:"nodes"`
+	Deployments []Workload      `json:"deployments"` // the cluster is up only when these are available
 }
 
 // DNS is the cluster DNS as a client sees it.
 type DNS struct {
 	Address netip.Addr `json:"address"`
 	Domain  string     `json:"domain"`
-}
-
-// AddOn is a named set of objects, each as JSON.
-type AddOn struct {
-	Name    string           `json:"name"`
-	Objects []map[string]any `json:"objects"`
 }
 
 // Node is the machine's record: what the cluster says of a node, whatever its kubelet says.
@@ -48,7 +44,7 @@ type Node struct {
 	Taints    []Taint           `json:"taints,omitempty"`
 }
 
-// Taint as Kubernetes knows it.
+// Taint keeps pods away from a node.
 type Taint struct {
 	Key    string `json:"key"`
 	Value  string `json:"value,omitempty"`

@@ -10,13 +10,15 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/slipway-project/slipway/internal/core/objects"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
 // Cluster is the Kubernetes API as the role needs it. Every method blocks until it has succeeded or ctx ends; the API being
 // away is waited out, with the reason told to waiting.
 type Cluster interface {
-	Apply(ctx context.Context, a AddOn, waiting func(reason string)) (changed bool, err error)
+	// Apply makes the cluster have exactly these add-ons; done is told of each that is finished.
+	Apply(ctx context.Context, addOns []objects.AddOn, waiting func(addOn, reason string), done func(addOn string)) (changed bool, err error)
 	ApproveServing(ctx context.Context, addresses func(node string) ([]netip.Addr, bool)) error
 	SetNode(ctx context.Context, n Node) error
 	AwaitNode(ctx context.Context, name string, waiting func(reason string)) error
@@ -53,9 +55,7 @@ func (r Role) Run(ctx context.Context, data []byte) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return cluster.ApproveServing(ctx, doc.addresses) })
-	for _, a := range doc.AddOns {
-		group.Go(func() error { return r.addOn(ctx, cluster, a) })
-	}
+	group.Go(func() error { return r.apply(ctx, cluster, doc.AddOns) })
 	for _, n := range doc.Nodes {
 		group.Go(func() error { return cluster.SetNode(ctx, n) })
 		group.Go(func() error {
@@ -83,14 +83,29 @@ func (r Role) announce(doc Document) {
 	r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Ready})
 }
 
-func (r Role) addOn(ctx context.Context, cluster Cluster, a AddOn) error {
-	return r.item(itemAddOn(a.Name), "kube-apiserver", func(waiting func(string)) error {
-		changed, err := cluster.Apply(ctx, a, waiting)
+// apply brings the add-ons to the cluster. An object that the server refuses is shown, and tried again: what it lacks may come.
+func (r Role) apply(ctx context.Context, cluster Cluster, addOns []objects.AddOn) error {
+	for delay := time.Second; ; delay = min(2*delay, time.Minute) {
+		changed, err := cluster.Apply(ctx, addOns, func(addOn, reason string) {
+			r.Board.Set(reconcile.Status{Ref: itemAddOn(addOn), Phase: reconcile.Starting, For: reason, Provider: "kube-apiserver"})
+		}, func(addOn string) {
+			r.Board.Set(reconcile.Status{Ref: itemAddOn(addOn), Phase: reconcile.Ready})
+		})
 		if err == nil {
-			r.Log.Info("add-on applied", "addon", a.Name, "changed", changed)
+			r.Log.Info("add-ons applied", "changed", changed)
+			return nil
 		}
-		return err
-	})
+		r.Log.Warn("add-ons refused, trying again", "error", err, "in", delay)
+		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Failing, Error: err.Error()})
+		timer := time.NewTimer(delay)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+		}
+		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Ready})
+	}
 }
 
 // dns is ready when the cluster DNS has answered a question, through its Service address.

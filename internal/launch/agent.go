@@ -17,6 +17,7 @@ import (
 	nodev1 "github.com/slipway-project/slipway/api/node/v1"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/proxy"
 	"github.com/slipway-project/slipway/internal/reconcile"
 	"github.com/slipway-project/slipway/internal/trace"
 )
@@ -45,7 +46,7 @@ func dialSoon(ctx context.Context, socket string) (net.Conn, error) {
 	tick := time.NewTicker(3 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		conn, err := proxy.DialUnix(ctx, socket)
 		if err == nil {
 			return conn, nil
 		}
@@ -70,9 +71,11 @@ func (a *Agent) Facts(ctx context.Context) (config.Facts, string, error) {
 	if err != nil {
 		return config.Facts{}, "", fmt.Errorf("the machine has no address of its own (fact \"address\"): give it one, or name it in the spec: %w", err)
 	}
-	return config.Facts{
-		Address: addr, CgroupV1: r.GetCgroupV1(), OOMScoreAdj: r.GetOomScoreAdj(), HasDefaultGW: r.GetDefaultRoute(),
-	}, r.GetVersion(), nil
+	f := config.Facts{Address: addr, CgroupV1: r.GetCgroupV1(), OOMScoreAdj: r.GetOomScoreAdj(), HasDefaultGW: r.GetDefaultRoute()}
+	if !r.GetUpstreamDns() {
+		f.ResolvConf = config.ResolvConfFile
+	}
+	return f, r.GetVersion(), nil
 }
 
 // Apply hands over a plan and the control document.

@@ -34,15 +34,9 @@ func controlDocument(c config.Cluster, nodes []config.Node) ([]byte, error) {
 	}
 	doc := control.Document{
 		Version: control.Version, Cluster: c.Name, Kubeconfig: config.SuperAdminConf,
+		AddOns:      addOns,
 		DNS:         control.DNS{Address: c.DNSAddress, Domain: c.ClusterDomain},
 		Deployments: []control.Workload{{Namespace: "kube-system", Name: "coredns"}},
-	}
-	for _, a := range addOns {
-		wire := control.AddOn{Name: a.Name}
-		for _, o := range a.Objects {
-			wire.Objects = append(wire.Objects, o)
-		}
-		doc.AddOns = append(doc.AddOns, wire)
 	}
 	for _, n := range nodes {
 		doc.Nodes = append(doc.Nodes, nodeRecord(n))

@@ -23,7 +23,7 @@ func (l *Launcher) Down(ctx context.Context, name string, purge bool, report fun
 		return err
 	}
 	defer unlock()
-	if err := l.stopProxy(name); err != nil {
+	if err := l.stopProxy(ctx, name); err != nil {
 		return err
 	}
 	if err := machines.Destroy(ctx, name); err != nil {

@@ -81,7 +81,9 @@ const (
 )
 
 // Store opens the component store.
-func (l *Launcher) Store() (*artifact.Store, error) { return artifact.Open(filepath.Join(l.Root, "store")) }
+func (l *Launcher) Store() (*artifact.Store, error) {
+	return artifact.Open(filepath.Join(l.Root, "store"))
+}
 
 // Machines gives access to this host's machines. The runc that runs them comes from the bundle.
 func (l *Launcher) Machines(runc string) (*machine.Local, error) {

@@ -80,7 +80,9 @@ func (l *Launcher) read(s Source) (file string, text []byte, err error) {
 	return s.File, text, err
 }
 
-func (l *Launcher) specFile(name string) string { return filepath.Join(l.clusterDir(name), "cluster.yaml") }
+func (l *Launcher) specFile(name string) string {
+	return filepath.Join(l.clusterDir(name), "cluster.yaml")
+}
 
 // keepSpec remembers what the user wrote, for the next up, plan and why.
 func (l *Launcher) keepSpec(c Cluster) error {

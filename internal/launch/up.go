@@ -25,14 +25,14 @@ type UpOptions struct {
 
 // Result is what up ends with.
 type Result struct {
-	Cluster    string           `json:"cluster"`
-	Release    string           `json:"release"`
-	Changed    bool             `json:"changed"`
-	Steps      int              `json:"steps"` // carried out on the machines
-	Kubeconfig string           `json:"kubeconfig"`
-	Server     string           `json:"server"`
-	Elapsed    time.Duration    `json:"elapsed"`
-	Milestones []Milestone      `json:"milestones"`
+	Cluster    string             `json:"cluster"`
+	Release    string             `json:"release"`
+	Changed    bool               `json:"changed"`
+	Steps      int                `json:"steps"` // carried out on the machines
+	Kubeconfig string             `json:"kubeconfig"`
+	Server     string             `json:"server"`
+	Elapsed    time.Duration      `json:"elapsed"`
+	Milestones []Milestone        `json:"milestones"`
 	Unready    []reconcile.Status `json:"unready,omitempty"`
 }
 
@@ -173,10 +173,10 @@ func (u *up) node(ctx context.Context, machines *machine.Local, n config.NodeNam
 	}
 	u.result.Changed = u.result.Changed || changed
 	u.report(Event{Stage: StagePlan, Machine: n.Name, Text: fmt.Sprintf("%d items", len(plan.Entries)), Total: len(plan.Entries)})
-	if err := u.reachable(ctx, machines, n.Name); err != nil {
+	if err := u.await(ctx, agent, n.Name); err != nil {
 		return err
 	}
-	return u.await(ctx, agent, n.Name)
+	return u.reachable(ctx, machines, n.Name)
 }
 
 // await watches until everything is ready. On its time limit the work goes on without us.

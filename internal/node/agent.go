@@ -53,6 +53,7 @@ type Facts struct {
 	CgroupV1     bool
 	OOMScoreAdj  bool
 	DefaultRoute bool
+	UpstreamDNS  bool // /etc/resolv.conf names a server beyond loopback
 }
 
 // Agent is one machine's agent.

@@ -65,6 +65,7 @@ func (s *service) Facts(context.Context, *nodev1.FactsRequest) (*nodev1.FactsRep
 	f := s.agent.cfg.Facts
 	return &nodev1.FactsReply{
 		Version: s.agent.cfg.Version, Address: f.Address, CgroupV1: f.CgroupV1, OomScoreAdj: f.OOMScoreAdj, DefaultRoute: f.DefaultRoute,
+		UpstreamDns: f.UpstreamDNS,
 	}, nil
 }
 

@@ -68,6 +68,7 @@ type FactsReply struct {
 	CgroupV1      bool                   `protobuf:"varint,3,opt,name=cgroup_v1,json=cgroupV1,proto3" json:"cgroup_v1,omitempty"`
 	OomScoreAdj   bool                   `protobuf:"varint,4,opt,name=oom_score_adj,json=oomScoreAdj,proto3" json:"oom_score_adj,omitempty"` // may lower oom_score_adj
 	DefaultRoute  bool                   `protobuf:"varint,5,opt,name=default_route,json=defaultRoute,proto3" json:"default_route,omitempty"`
+	UpstreamDns   bool                   `protobuf:"varint,6,opt,name=upstream_dns,json=upstreamDns,proto3" json:"upstream_dns,omitempty"` // /etc/resolv.conf names a server beyond loopback
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -133,6 +134,13 @@ func (x *FactsReply) GetOomScoreAdj() bool {
 func (x *FactsReply) GetDefaultRoute() bool {
 	if x != nil {
 		return x.DefaultRoute
+	}
+	return false
+}
+
+func (x *FactsReply) GetUpstreamDns() bool {
+	if x != nil {
+		return x.UpstreamDns
 	}
 	return false
 }
@@ -729,19 +737,192 @@ func (x *TraceReply) GetSpans() []byte {
 	return nil
 }
 
+type DiffRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Plan          []byte                 `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"` // as in ApplyRequest
+	Control       []byte                 `protobuf:"bytes,2,opt,name=control,proto3" json:"control,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiffRequest) Reset() {
+	*x = DiffRequest{}
+	mi := &file_api_node_v1_node_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffRequest) ProtoMessage() {}
+
+func (x *DiffRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_node_v1_node_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffRequest.ProtoReflect.Descriptor instead.
+func (*DiffRequest) Descriptor() ([]byte, []int) {
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *DiffRequest) GetPlan() []byte {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
+}
+
+func (x *DiffRequest) GetControl() []byte {
+	if x != nil {
+		return x.Control
+	}
+	return nil
+}
+
+type DiffReply struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Steps          []*Step                `protobuf:"bytes,1,rep,name=steps,proto3" json:"steps,omitempty"`
+	Unknown        []*Step                `protobuf:"bytes,2,rep,name=unknown,proto3" json:"unknown,omitempty"`                                      // items whose state cannot be observed: why says the reason, verb is empty
+	ControlChanged bool                   `protobuf:"varint,3,opt,name=control_changed,json=controlChanged,proto3" json:"control_changed,omitempty"` // the control document differs from the one kept
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *DiffReply) Reset() {
+	*x = DiffReply{}
+	mi := &file_api_node_v1_node_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffReply) ProtoMessage() {}
+
+func (x *DiffReply) ProtoReflect() protoreflect.Message {
+	mi := &file_api_node_v1_node_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffReply.ProtoReflect.Descriptor instead.
+func (*DiffReply) Descriptor() ([]byte, []int) {
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *DiffReply) GetSteps() []*Step {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *DiffReply) GetUnknown() []*Step {
+	if x != nil {
+		return x.Unknown
+	}
+	return nil
+}
+
+func (x *DiffReply) GetControlChanged() bool {
+	if x != nil {
+		return x.ControlChanged
+	}
+	return false
+}
+
+type Step struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Verb          string                 `protobuf:"bytes,1,opt,name=verb,proto3" json:"verb,omitempty"`
+	Ref           string                 `protobuf:"bytes,2,opt,name=ref,proto3" json:"ref,omitempty"`
+	Why           string                 `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Step) Reset() {
+	*x = Step{}
+	mi := &file_api_node_v1_node_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Step) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Step) ProtoMessage() {}
+
+func (x *Step) ProtoReflect() protoreflect.Message {
+	mi := &file_api_node_v1_node_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Step.ProtoReflect.Descriptor instead.
+func (*Step) Descriptor() ([]byte, []int) {
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Step) GetVerb() string {
+	if x != nil {
+		return x.Verb
+	}
+	return ""
+}
+
+func (x *Step) GetRef() string {
+	if x != nil {
+		return x.Ref
+	}
+	return ""
+}
+
+func (x *Step) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 var File_api_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_api_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"\x16api/node/v1/node.proto\x12\x0fslipway.node.v1\"\x0e\n" +
-	"\fFactsRequest\"\xa6\x01\n" +
+	"\fFactsRequest\"\xc9\x01\n" +
 	"\n" +
 	"FactsReply\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1b\n" +
 	"\tcgroup_v1\x18\x03 \x01(\bR\bcgroupV1\x12\"\n" +
 	"\room_score_adj\x18\x04 \x01(\bR\voomScoreAdj\x12#\n" +
-	"\rdefault_route\x18\x05 \x01(\bR\fdefaultRoute\"<\n" +
+	"\rdefault_route\x18\x05 \x01(\bR\fdefaultRoute\x12!\n" +
+	"\fupstream_dns\x18\x06 \x01(\bR\vupstreamDns\"<\n" +
 	"\fApplyRequest\x12\x12\n" +
 	"\x04plan\x18\x01 \x01(\fR\x04plan\x12\x18\n" +
 	"\acontrol\x18\x02 \x01(\fR\acontrol\"&\n" +
@@ -784,13 +965,25 @@ const file_api_node_v1_node_proto_rawDesc = "" +
 	"\x05steps\x18\a \x01(\x05R\x05steps\"\"\n" +
 	"\n" +
 	"TraceReply\x12\x14\n" +
-	"\x05spans\x18\x01 \x01(\fR\x05spans2\xdf\x02\n" +
+	"\x05spans\x18\x01 \x01(\fR\x05spans\";\n" +
+	"\vDiffRequest\x12\x12\n" +
+	"\x04plan\x18\x01 \x01(\fR\x04plan\x12\x18\n" +
+	"\acontrol\x18\x02 \x01(\fR\acontrol\"\x92\x01\n" +
+	"\tDiffReply\x12+\n" +
+	"\x05steps\x18\x01 \x03(\v2\x15.slipway.node.v1.StepR\x05steps\x12/\n" +
+	"\aunknown\x18\x02 \x03(\v2\x15.slipway.node.v1.StepR\aunknown\x12'\n" +
+	"\x0fcontrol_changed\x18\x03 \x01(\bR\x0econtrolChanged\">\n" +
+	"\x04Step\x12\x12\n" +
+	"\x04verb\x18\x01 \x01(\tR\x04verb\x12\x10\n" +
+	"\x03ref\x18\x02 \x01(\tR\x03ref\x12\x10\n" +
+	"\x03why\x18\x03 \x01(\tR\x03why2\xa1\x03\n" +
 	"\x04Node\x12C\n" +
 	"\x05Facts\x12\x1d.slipway.node.v1.FactsRequest\x1a\x1b.slipway.node.v1.FactsReply\x12C\n" +
 	"\x05Apply\x12\x1d.slipway.node.v1.ApplyRequest\x1a\x1b.slipway.node.v1.ApplyReply\x12@\n" +
 	"\x05Watch\x12\x1d.slipway.node.v1.WatchRequest\x1a\x16.slipway.node.v1.Event0\x01\x12F\n" +
 	"\x06Status\x12\x1e.slipway.node.v1.StatusRequest\x1a\x1c.slipway.node.v1.StatusReply\x12C\n" +
-	"\x05Trace\x12\x1d.slipway.node.v1.TraceRequest\x1a\x1b.slipway.node.v1.TraceReplyB7Z5github.com/slipway-project/slipway/api/node/v1;nodev1b\x06proto3"
+	"\x05Trace\x12\x1d.slipway.node.v1.TraceRequest\x1a\x1b.slipway.node.v1.TraceReply\x12@\n" +
+	"\x04Diff\x12\x1c.slipway.node.v1.DiffRequest\x1a\x1a.slipway.node.v1.DiffReplyB7Z5github.com/slipway-project/slipway/api/node/v1;nodev1b\x06proto3"
 
 var (
 	file_api_node_v1_node_proto_rawDescOnce sync.Once
@@ -804,7 +997,7 @@ func file_api_node_v1_node_proto_rawDescGZIP() []byte {
 	return file_api_node_v1_node_proto_rawDescData
 }
 
-var file_api_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_api_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_api_node_v1_node_proto_goTypes = []any{
 	(*FactsRequest)(nil),  // 0: slipway.node.v1.FactsRequest
 	(*FactsReply)(nil),    // 1: slipway.node.v1.FactsReply
@@ -818,26 +1011,33 @@ var file_api_node_v1_node_proto_goTypes = []any{
 	(*Unit)(nil),          // 9: slipway.node.v1.Unit
 	(*StatusReply)(nil),   // 10: slipway.node.v1.StatusReply
 	(*TraceReply)(nil),    // 11: slipway.node.v1.TraceReply
+	(*DiffRequest)(nil),   // 12: slipway.node.v1.DiffRequest
+	(*DiffReply)(nil),     // 13: slipway.node.v1.DiffReply
+	(*Step)(nil),          // 14: slipway.node.v1.Step
 }
 var file_api_node_v1_node_proto_depIdxs = []int32{
 	8,  // 0: slipway.node.v1.Event.item:type_name -> slipway.node.v1.Item
 	8,  // 1: slipway.node.v1.StatusReply.items:type_name -> slipway.node.v1.Item
 	9,  // 2: slipway.node.v1.StatusReply.units:type_name -> slipway.node.v1.Unit
-	0,  // 3: slipway.node.v1.Node.Facts:input_type -> slipway.node.v1.FactsRequest
-	2,  // 4: slipway.node.v1.Node.Apply:input_type -> slipway.node.v1.ApplyRequest
-	4,  // 5: slipway.node.v1.Node.Watch:input_type -> slipway.node.v1.WatchRequest
-	5,  // 6: slipway.node.v1.Node.Status:input_type -> slipway.node.v1.StatusRequest
-	6,  // 7: slipway.node.v1.Node.Trace:input_type -> slipway.node.v1.TraceRequest
-	1,  // 8: slipway.node.v1.Node.Facts:output_type -> slipway.node.v1.FactsReply
-	3,  // 9: slipway.node.v1.Node.Apply:output_type -> slipway.node.v1.ApplyReply
-	7,  // 10: slipway.node.v1.Node.Watch:output_type -> slipway.node.v1.Event
-	10, // 11: slipway.node.v1.Node.Status:output_type -> slipway.node.v1.StatusReply
-	11, // 12: slipway.node.v1.Node.Trace:output_type -> slipway.node.v1.TraceReply
-	8,  // [8:13] is the sub-list for method output_type
-	3,  // [3:8] is the sub-list for method input_type
-	3,  // [3:3] is the sub-list for extension type_name
-	3,  // [3:3] is the sub-list for extension extendee
-	0,  // [0:3] is the sub-list for field type_name
+	14, // 3: slipway.node.v1.DiffReply.steps:type_name -> slipway.node.v1.Step
+	14, // 4: slipway.node.v1.DiffReply.unknown:type_name -> slipway.node.v1.Step
+	0,  // 5: slipway.node.v1.Node.Facts:input_type -> slipway.node.v1.FactsRequest
+	2,  // 6: slipway.node.v1.Node.Apply:input_type -> slipway.node.v1.ApplyRequest
+	4,  // 7: slipway.node.v1.Node.Watch:input_type -> slipway.node.v1.WatchRequest
+	5,  // 8: slipway.node.v1.Node.Status:input_type -> slipway.node.v1.StatusRequest
+	6,  // 9: slipway.node.v1.Node.Trace:input_type -> slipway.node.v1.TraceRequest
+	12, // 10: slipway.node.v1.Node.Diff:input_type -> slipway.node.v1.DiffRequest
+	1,  // 11: slipway.node.v1.Node.Facts:output_type -> slipway.node.v1.FactsReply
+	3,  // 12: slipway.node.v1.Node.Apply:output_type -> slipway.node.v1.ApplyReply
+	7,  // 13: slipway.node.v1.Node.Watch:output_type -> slipway.node.v1.Event
+	10, // 14: slipway.node.v1.Node.Status:output_type -> slipway.node.v1.StatusReply
+	11, // 15: slipway.node.v1.Node.Trace:output_type -> slipway.node.v1.TraceReply
+	13, // 16: slipway.node.v1.Node.Diff:output_type -> slipway.node.v1.DiffReply
+	11, // [11:17] is the sub-list for method output_type
+	5,  // [5:11] is the sub-list for method input_type
+	5,  // [5:5] is the sub-list for extension type_name
+	5,  // [5:5] is the sub-list for extension extendee
+	0,  // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_api_node_v1_node_proto_init() }
@@ -851,7 +1051,7 @@ func file_api_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_node_v1_node_proto_rawDesc), len(file_api_node_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

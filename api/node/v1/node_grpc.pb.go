@@ -28,6 +28,7 @@ const (
 	Node_Watch_FullMethodName  = "/slipway.node.v1.Node/Watch"
 	Node_Status_FullMethodName = "/slipway.node.v1.Node/Status"
 	Node_Trace_FullMethodName  = "/slipway.node.v1.Node/Trace"
+	Node_Diff_FullMethodName   = "/slipway.node.v1.Node/Diff"
 )
 
 // NodeClient is the client API for Node service.
@@ -44,6 +45,8 @@ type NodeClient interface {
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusReply, error)
 	// Trace reports the spans of the last run as JSON.
 	Trace(ctx context.Context, in *TraceRequest, opts ...grpc.CallOption) (*TraceReply, error)
+	// Diff tells what Apply of the same plan would do now, and does nothing.
+	Diff(ctx context.Context, in *DiffRequest, opts ...grpc.CallOption) (*DiffReply, error)
 }
 
 type nodeClient struct {
@@ -113,6 +116,16 @@ func (c *nodeClient) Trace(ctx context.Context, in *TraceRequest, opts ...grpc.C
 	return out, nil
 }
 
+func (c *nodeClient) Diff(ctx context.Context, in *DiffRequest, opts ...grpc.CallOption) (*DiffReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DiffReply)
+	err := c.cc.Invoke(ctx, Node_Diff_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // NodeServer is the server API for Node service.
 // All implementations must embed UnimplementedNodeServer
 // for forward compatibility.
@@ -127,6 +140,8 @@ type NodeServer interface {
 	Status(context.Context, *StatusRequest) (*StatusReply, error)
 	// Trace reports the spans of the last run as JSON.
 	Trace(context.Context, *TraceRequest) (*TraceReply, error)
+	// Diff tells what Apply of the same plan would do now, and does nothing.
+	Diff(context.Context, *DiffRequest) (*DiffReply, error)
 	mustEmbedUnimplementedNodeServer()
 }
 
@@ -151,6 +166,9 @@ func (UnimplementedNodeServer) Status(context.Context, *StatusRequest) (*StatusR
 }
 func (UnimplementedNodeServer) Trace(context.Context, *TraceRequest) (*TraceReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Trace not implemented")
+}
+func (UnimplementedNodeServer) Diff(context.Context, *DiffRequest) (*DiffReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Diff not implemented")
 }
 func (UnimplementedNodeServer) mustEmbedUnimplementedNodeServer() {}
 func (UnimplementedNodeServer) testEmbeddedByValue()              {}
@@ -256,6 +274,24 @@ func _Node_Trace_Handler(srv interface{}, ctx context.Context, dec func(interfac
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Node_Diff_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DiffRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServer).Diff(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Node_Diff_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServer).Diff(ctx, req.(*DiffRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Node_ServiceDesc is the grpc.ServiceDesc for Node service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -278,6 +314,10 @@ var Node_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Trace",
 			Handler:    _Node_Trace_Handler,
+		},
+		{
+			MethodName: "Diff",
+			Handler:    _Node_Diff_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

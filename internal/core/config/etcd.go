@@ -31,12 +31,27 @@ func etcd(c Cluster) defaults {
 		{"quota-backend-bytes", "2147483648", std("2 GiB")},
 		{"snapshot-count", "10000", std("")},
 		{"max-wals", "5", std("")},
-		{"heartbeat-interval", "100", std("milliseconds")},
-		{"election-timeout", "1000", std("milliseconds")},
+		heartbeat(c),
+		election(c),
 		{"strict-reconfig-check", "true", std("")},
 		{"feature-gates", "InitialCorruptCheck=true", std("a damaged member must not serve, as with kubeadm")},
 		{"watch-progress-notify-interval", "5s", std("consistent reads from the watch cache, as with kubeadm")},
 		{"log-level", "warn", std("")},
 		{"log-outputs", "stderr", std("")},
 	}}
+}
+
+// A single member waits out its election timeout at each start, for nobody.
+func heartbeat(c Cluster) setting {
+	if len(c.EtcdMembers()) == 1 {
+		return setting{"heartbeat-interval", "50", from("a single member; milliseconds")}
+	}
+	return setting{"heartbeat-interval", "100", std("milliseconds")}
+}
+
+func election(c Cluster) setting {
+	if len(c.EtcdMembers()) == 1 {
+		return setting{"election-timeout", "250", from("a single member; milliseconds")}
+	}
+	return setting{"election-timeout", "1000", std("milliseconds")}
 }

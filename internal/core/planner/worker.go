@@ -3,6 +3,7 @@
 package planner
 
 import (
+	"fmt"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -16,13 +17,21 @@ import (
 func (n *node) kubelet(runtime plan.Ref, images []plan.Ref) {
 	c := n.cfg.Cluster.Kubelet
 	conf := n.Add(plan.File{Path: config.KubeletFile, Mode: 0o600, Content: yamlText(c.Config)}, n.dirs["/var/lib/kubelet"])
+	inputs := []plan.Ref{conf}
+	if n.cfg.Facts.ResolvConf == config.ResolvConfFile {
+		inputs = append(inputs, n.file(config.ResolvConfFile, 0o644, fmt.Sprintf(noUpstream, n.cfg.Facts.Address)))
+	}
 	needs := append(n.refs("ca", "kubelet"), runtime, conf, n.confs[config.KubeletConf], n.dirs[config.ManifestsDir])
 	n.unit("kubelet", c, plan.Unit{
 		Ready:    plan.Probe{Kind: plan.ProbeHTTP, URL: "http://127.0.0.1:10248/healthz"},
-		Inputs:   []plan.Ref{conf},
+		Inputs:   inputs,
 		OOMScore: -999,
-	}, append(needs, images...)...)
+	}, append(append(needs, inputs...), images...)...)
 }
+
+// noUpstream: CoreDNS does not start on an empty list of upstreams. The node itself refuses the question at once, which is
+// the honest answer for names outside the cluster.
+const noUpstream = "# Written by slipway: this machine has no upstream DNS server.\nnameserver %s\n"
 
 func (n *node) kubeProxy() {
 	c := n.cfg.Cluster.KubeProxy

@@ -24,7 +24,7 @@ func Find() (node.Facts, error) {
 	if err != nil {
 		return node.Facts{}, err
 	}
-	f := node.Facts{CgroupV1: cgroupV1(), OOMScoreAdj: mayLowerOOMScore(), DefaultRoute: hasRoute}
+	f := node.Facts{CgroupV1: cgroupV1(), OOMScoreAdj: mayLowerOOMScore(), DefaultRoute: hasRoute, UpstreamDNS: upstreamDNS()}
 	if addr.IsValid() {
 		f.Address = addr.String()
 	}
@@ -102,6 +102,24 @@ func mayLowerOOMScore() bool {
 	for line := range strings.Lines(string(status)) {
 		if hex, ok := strings.CutPrefix(line, "CapEff:"); ok {
 			return hasBit(strings.TrimSpace(hex), unix.CAP_SYS_RESOURCE)
+		}
+	}
+	return false
+}
+
+// upstreamDNS tells whether /etc/resolv.conf names a server that a pod could ask, too.
+func upstreamDNS() bool {
+	text, err := os.ReadFile("/etc/resolv.conf")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if len(f) < 2 || f[0] != "nameserver" {
+			continue
+		}
+		if addr, err := netip.ParseAddr(f[1]); err == nil && !addr.IsLoopback() {
+			return true
 		}
 	}
 	return false

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/slipway-project/slipway/internal/artifact"
+	"github.com/slipway-project/slipway/internal/core/catalog"
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/planner"
+	"github.com/slipway-project/slipway/internal/machine"
+)
+
+// Planned is one node's plan and what it rests on.
+type Planned struct {
+	Cluster Cluster
+	Node    config.Node
+	Plan    plan.Plan
+	// Assumed says what was not known and taken as usual: facts of a machine that does not run, components not built.
+	Assumed []string
+	control []byte
+	socket  string // of the node's agent, if it runs
+}
+
+// Plan says what a node must have, without touching anything. Facts come from the machine's agent when it runs and are
+// assumed otherwise. No node named means the first.
+func (l *Launcher) Plan(ctx context.Context, s Source, node string) (Planned, error) {
+	cluster, err := l.Load(s)
+	if err != nil {
+		return Planned{}, err
+	}
+	name, err := nodeOf(cluster.Config, node)
+	if err != nil {
+		return Planned{}, err
+	}
+	p := Planned{Cluster: cluster}
+	facts := p.facts(ctx, l, name)
+	if p.Node, err = config.ForNode(cluster.Config, name.Name, facts); err != nil {
+		return Planned{}, err
+	}
+	components := p.components(ctx, l)
+	if p.Plan, err = planner.For(p.Node, components); err != nil {
+		return Planned{}, err
+	}
+	if p.control, err = controlDocument(cluster.Config, []config.Node{p.Node}); err != nil {
+		return Planned{}, err
+	}
+	return p, nil
+}
+
+func nodeOf(c config.Cluster, wanted string) (config.NodeName, error) {
+	var names []string
+	for _, p := range c.Pools {
+		for _, n := range p.Nodes {
+			if wanted == "" || n.Name == wanted {
+				return n, nil
+			}
+			names = append(names, n.Name)
+		}
+	}
+	if len(names) > 5 {
+		names = append(names[:5], "…")
+	}
+	return config.NodeName{}, fmt.Errorf("node %q: cluster %s has %s", wanted, c.Name, strings.Join(names, ", "))
+}
+
+// facts asks the node's machine, and assumes an ordinary one when it does not run.
+func (p *Planned) facts(ctx context.Context, l *Launcher, n config.NodeName) config.Facts {
+	facts, err := p.ask(ctx, l, n.Name)
+	if err == nil {
+		return facts
+	}
+	assumed := config.Facts{Address: n.Address, OOMScoreAdj: true}
+	if !assumed.Address.IsValid() {
+		assumed.Address = usual(n.Index)
+	}
+	p.Assumed = append(p.Assumed, fmt.Sprintf("machine %s (%v): address %s and cgroup v2 are assumed", n.Name, err, assumed.Address))
+	return assumed
+}
+
+func (p *Planned) ask(ctx context.Context, l *Launcher, node string) (config.Facts, error) {
+	local, list, err := l.machinesOf(ctx, p.Cluster.Name)
+	if errors.Is(err, ErrNoCluster) {
+		return config.Facts{}, errors.New("not made yet")
+	}
+	if err != nil {
+		return config.Facts{}, err
+	}
+	m, err := pick(p.Cluster.Name, list, node)
+	if err != nil {
+		return config.Facts{}, errors.New("not made yet")
+	}
+	if !m.Running {
+		return config.Facts{}, errors.New("not running")
+	}
+	ctx, cancel := context.WithTimeout(ctx, agentPatience)
+	defer cancel()
+	p.socket = agentSocket(local, p.Cluster.Name, node)
+	agent, err := DialAgent(ctx, p.socket)
+	if err != nil {
+		return config.Facts{}, err
+	}
+	defer agent.Close()
+	facts, _, err := agent.Facts(ctx)
+	return facts, err
+}
+
+// usual is the address that a local machine gets.
+func usual(index int) netip.Addr {
+	a := machine.DefaultSubnet().Addr()
+	for range 10 + index {
+		a = a.Next()
+	}
+	return a
+}
+
+// components gives the bundle's digests; what is not built yet has none.
+func (p *Planned) components(ctx context.Context, l *Launcher) planner.Components {
+	out := placeholders(p.Cluster.Release)
+	if _, err := os.Stat(filepath.Join(l.Root, "store")); err != nil { // opening would make it
+		p.Assumed = append(p.Assumed, "components are not built yet: their digests are left open")
+		return out
+	}
+	store, err := l.Store()
+	if err == nil {
+		var bundle artifact.Bundle
+		var ok bool
+		bundle, ok, err = artifact.Lookup(ctx, store, p.Cluster.Release)
+		maps.Copy(out, digests(bundle))
+		if ok {
+			return out
+		}
+	}
+	why := "components are not all built yet: their digests are left open"
+	if err != nil {
+		why = fmt.Sprintf("component store (%v): digests are left open", err)
+	}
+	p.Assumed = append(p.Assumed, why)
+	return out
+}
+
+// NotBuilt stands for the digest of what is not in the store yet.
+const NotBuilt = "not-built"
+
+func placeholders(r catalog.Release) planner.Components {
+	out := planner.Components{}
+	for _, c := range r.Components {
+		for _, b := range c.Binaries {
+			out[b.Name] = NotBuilt
+		}
+	}
+	for _, i := range r.Images() {
+		out[i.Name] = NotBuilt
+	}
+	return out
+}
+

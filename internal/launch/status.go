@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/machine"
+	"github.com/slipway-project/slipway/internal/proxy"
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+// Status is what can be seen of a cluster now. It is ready when every machine runs, every agent answers, and every item of
+// every plan is ready: what is not known is not ready.
+type Status struct {
+	Cluster  string          `json:"cluster"`
+	Release  string          `json:"release,omitempty"` // empty while no agent says it
+	Ready    bool            `json:"ready"`
+	Verdict  string          `json:"verdict"`
+	Machines []MachineStatus `json:"machines"`
+}
+
+// MachineStatus is one machine and what its agent says.
+type MachineStatus struct {
+	machine.Status
+	AgentVersion string      `json:"agentVersion,omitempty"`
+	AgentError   string      `json:"agentError,omitempty"` // why the agent says nothing
+	Node         *NodeStatus `json:"node,omitempty"`       // nil while the agent says nothing
+}
+
+// agentPatience is for an agent that its machine's PID 1 is just starting again.
+const agentPatience = 2 * time.Second
+
+// Status looks at a cluster without changing anything. It works when machines are down and agents are dead.
+func (l *Launcher) Status(ctx context.Context, name string) (Status, error) {
+	local, list, err := l.machinesOf(ctx, name)
+	if err != nil {
+		return Status{}, err
+	}
+	s := Status{Cluster: name, Machines: make([]MachineStatus, len(list))}
+	var asking sync.WaitGroup
+	for i, m := range list {
+		s.Machines[i] = MachineStatus{Status: m}
+		if m.Running {
+			asking.Go(func() { ask(ctx, agentSocket(local, name, m.Name), &s.Machines[i]) })
+		}
+	}
+	asking.Wait()
+	if ctx.Err() != nil {
+		return Status{}, ctx.Err()
+	}
+	s.judge()
+	return s, nil
+}
+
+func ask(ctx context.Context, socket string, m *MachineStatus) {
+	ctx, cancel := context.WithTimeout(ctx, agentPatience)
+	defer cancel()
+	err := askAll(ctx, socket, m)
+	if err == nil {
+		return
+	}
+	if conn, dial := proxy.DialUnix(ctx, socket); dial == nil { // tells a dead agent from one that hangs
+		conn.Close()
+		m.AgentError = fmt.Sprintf("it takes connections and does not answer within %s", agentPatience)
+		return
+	} else if !errors.Is(dial, context.DeadlineExceeded) {
+		err = dial
+	}
+	m.AgentError = err.Error()
+}
+
+func askAll(ctx context.Context, socket string, m *MachineStatus) error {
+	agent, err := DialAgent(ctx, socket)
+	if err != nil {
+		return err
+	}
+	defer agent.Close()
+	_, version, err := agent.Facts(ctx)
+	if err != nil {
+		return err
+	}
+	node, err := agent.Status(ctx)
+	if err != nil {
+		return err
+	}
+	m.AgentVersion, m.Node = version, &node
+	return nil
+}
+
+// judge says in one line how the cluster is; the worst comes first.
+func (s *Status) judge() {
+	total, unready := 0, 0
+	for _, m := range s.Machines {
+		if m.Node != nil {
+			if m.Node.Release != "" {
+				s.Release = m.Node.Release
+			}
+			total += len(m.Node.Items)
+			unready += len(m.Node.Unready())
+		}
+	}
+	s.Verdict = s.worst(total, unready)
+	s.Ready = s.Verdict == ""
+	if s.Ready {
+		s.Verdict = fmt.Sprintf("cluster %s is ready: Kubernetes %s, %s", s.Cluster, s.Release, plural(len(s.Machines), "machine"))
+	}
+}
+
+func (s *Status) worst(total, unready int) string {
+	if len(s.Machines) == 0 {
+		return fmt.Sprintf("cluster %s has no machine yet: run slipway up --name %s", s.Cluster, s.Cluster)
+	}
+	for _, m := range s.Machines {
+		if !m.Running {
+			return fmt.Sprintf("cluster %s is down: machine %s does not run: start it with slipway up --name %s", s.Cluster, m.Name, s.Cluster)
+		}
+	}
+	for _, m := range s.Machines {
+		switch {
+		case m.Node == nil:
+			return fmt.Sprintf("cluster %s: nobody knows: the agent of %s does not answer (its components run on without it): see slipway logs --name %s agent",
+				s.Cluster, m.Name, s.Cluster)
+		case len(m.Node.Items) == 0:
+			return fmt.Sprintf("cluster %s is not ready: %s has no plan yet: run slipway up --name %s", s.Cluster, m.Name, s.Cluster)
+		}
+	}
+	if unready > 0 {
+		return fmt.Sprintf("cluster %s is not ready: %d of %s are not", s.Cluster, unready, plural(total, "item"))
+	}
+	return ""
+}
+
+// Unready lists the items that are not ready: first those at work or in trouble, then those that only wait for others.
+func (n NodeStatus) Unready() []reconcile.Status {
+	var active, waiting []reconcile.Status
+	for _, i := range n.Items {
+		switch i.Phase {
+		case reconcile.Ready:
+		case reconcile.Waiting:
+			waiting = append(waiting, i)
+		case reconcile.Doing, reconcile.Starting, reconcile.Failing:
+			active = append(active, i)
+		}
+	}
+	return append(active, waiting...)
+}
+
+func plural(n int, word string) string {
+	if n == 1 {
+		return "1 " + word
+	}
+	return fmt.Sprintf("%d %ss", n, word)
+}
