@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fake
+
+import (
+	"errors"
+	"io/fs"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/slipway-project/slipway/internal/backend/hosttest"
+	"github.com/slipway-project/slipway/internal/core/plan"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	hosttest.Run(t, func(t *testing.T) hosttest.Rig {
+		h := New()
+		t.Cleanup(h.Close)
+		return hosttest.Rig{
+			Host: h,
+			Dir:  "/machine",
+			Unit: func(name string, b hosttest.Behaviour) plan.Unit {
+				h.Behave(name, Behaviour{
+					HoldReady: b.HoldReady, Exit: b.Exit, Code: b.Code, Say: b.Say, IgnoreTerm: b.IgnoreTerm, Child: b.Child,
+				})
+				return plan.Unit{
+					Name: name, Args: []string{"/bin/" + name}, Oneshot: b.Oneshot, StopTimeout: 5 * time.Second, Ready: plan.Probe{Kind: b.Ready},
+				}
+			},
+			Gate: func(name string) plan.Gate { return plan.Gate{Name: name, Provider: "the test"} },
+			Open: h.Open, Crash: h.Crash, Starts: h.Starts, Running: h.Running, Signals: h.Signals,
+			Spoil: h.Write,
+			Read:  func(path string) (fs.FileMode, string, bool) { return h.Read(path) },
+		}
+	})
+}
+
+func TestTroubleComesAsOftenAsAsked(t *testing.T) {
+	t.Parallel()
+	h := New()
+	defer h.Close()
+	f := plan.File{Path: "/etc/f", Mode: 0o600}
+	e := plan.Entry{Ref: plan.RefOf(f), Item: f}
+	bad := errors.New("no disk")
+	h.FailDo(e.Ref.String(), bad, 2)
+	h.FailObserve(e.Ref.String(), bad, 1)
+	for i, want := range []error{bad, bad, nil} {
+		if err := h.Do(t.Context(), plan.Step{Verb: plan.Create, Ref: e.Ref}, e); !errors.Is(err, want) {
+			t.Errorf("step %d: %v, want %v", i, err, want)
+		}
+	}
+	for i, want := range []error{bad, nil} {
+		if s, err := h.Observe(t.Context(), e); !errors.Is(err, want) || (err != nil) != (s.Existence == plan.Unknown) {
+			t.Errorf("observation %d: %+v %v, want %v", i, s, err, want)
+		}
+	}
+	if n := len(h.Steps()); n != 1 {
+		t.Errorf("%d steps are told, want the one that was done", n)
+	}
+}
+
+// Timers are those of package time, so that a test with a fake clock rules them.
+func TestReadyAfter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := New()
+		defer h.Close()
+		h.Behave("slow", Behaviour{ReadyAfter: time.Hour})
+		u := plan.Unit{Name: "slow", Args: []string{"/bin/slow"}}
+		e := plan.Entry{Ref: plan.RefOf(u), Item: u}
+		begin := time.Now()
+		if err := h.Do(t.Context(), plan.Step{Verb: plan.Create, Ref: e.Ref}, e); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.Await(t.Context(), e, func(string) {}); err != nil || time.Since(begin) != time.Hour {
+			t.Errorf("ready after %s, %v", time.Since(begin), err)
+		}
+	})
+}

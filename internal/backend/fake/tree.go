@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fake
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+
+	"github.com/slipway-project/slipway/internal/core/plan"
+)
+
+// node is a file or a folder.
+type node struct {
+	mode    fs.FileMode
+	content string
+}
+
+func right() plan.State {
+	return plan.State{Existence: plan.Present, Matches: true, Ready: true}
+}
+func wrong(detail string) plan.State { return plan.State{Existence: plan.Present, Detail: detail} }
+func absent(detail string) plan.State {
+	return plan.State{Existence: plan.Absent, Detail: detail}
+}
+
+// nodeOf is the form that a file or folder of a plan has here; ok is false for other kinds.
+func nodeOf(it plan.Item) (where string, n node, ok bool) {
+	switch it := it.(type) {
+	case plan.Dir:
+		return it.Path, node{mode: fs.ModeDir | fs.FileMode(it.Mode).Perm()}, true
+	case plan.File:
+		return it.Path, node{fs.FileMode(it.Mode).Perm(), it.Content}, true
+	case plan.StaticPod:
+		return it.Path, node{0o600, it.Manifest}, true
+	case plan.Kubeconfig:
+		return it.Path, node{0o600, text(it)}, true
+	}
+	return "", node{}, false
+}
+
+func (h *Host) observeFileLocked(it plan.Item) plan.State {
+	where, want, ok := nodeOf(it)
+	if !ok {
+		switch have, made := h.made[plan.RefOf(it)]; {
+		case !made:
+			return absent("it does not exist")
+		case text(have) != text(it):
+			return wrong("it differs from the plan")
+		}
+		return right()
+	}
+	have, there := h.tree[where]
+	switch {
+	case !there:
+		return absent("it does not exist")
+	case have.mode.Type() != want.mode.Type():
+		return wrong("it is of another type")
+	case have.mode != want.mode:
+		return wrong(fmt.Sprintf("mode %04o, want %04o", have.mode.Perm(), want.mode.Perm()))
+	case have.content != want.content:
+		return wrong("its content differs")
+	}
+	return right()
+}
+
+func (h *Host) doFileLocked(v plan.Verb, it plan.Item) error {
+	where, want, ok := nodeOf(it)
+	switch {
+	case !ok && v == plan.Remove:
+		delete(h.made, plan.RefOf(it))
+	case !ok:
+		h.made[plan.RefOf(it)] = it
+	case v == plan.Remove:
+		if h.emptyLocked(where) {
+			delete(h.tree, where)
+		}
+	default:
+		if have, there := h.tree[where]; there && have.mode.Type() != want.mode.Type() {
+			return fmt.Errorf("%s is of another type; remove it by hand", where)
+		}
+		h.parentsLocked(where)
+		h.tree[where] = want
+	}
+	return nil
+}
+
+func (h *Host) parentsLocked(p string) {
+	for dir := path.Dir(p); dir != "/" && dir != "."; dir = path.Dir(dir) {
+		if _, ok := h.tree[dir]; !ok {
+			h.tree[dir] = node{mode: fs.ModeDir | 0o755}
+		}
+	}
+}
+
+func (h *Host) emptyLocked(dir string) bool {
+	for p := range h.tree {
+		if strings.HasPrefix(p, dir+"/") {
+			return false
+		}
+	}
+	return true
+}
+
+// fingerprintLocked changes when what a process reads changes.
+func (h *Host) fingerprintLocked(ref plan.Ref) (string, error) {
+	it, ok := h.seen[ref]
+	if !ok {
+		return "", fmt.Errorf("input %s has not been seen yet", ref)
+	}
+	if where, _, ok := nodeOf(it); ok {
+		return h.tree[where].content, nil
+	}
+	return text(h.made[ref]), nil
+}
+
+func text(v any) string {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // items are plain data
+	}
+	return string(data)
+}
