@@ -163,4 +163,3 @@ func placeholders(r catalog.Release) planner.Components {
 	}
 	return out
 }
-

@@ -52,7 +52,9 @@ func (l *Launcher) Wait(ctx context.Context, o WaitOptions) ([]Unready, error) {
 	w := &watcher{o: o, begun: time.Now(), last: map[string]map[string]reconcile.Status{}}
 	done := w.all
 	if isNode {
-		done = func(ctx context.Context, local *machine.Local, list []machine.Status) error { return w.item(ctx, local, list, "control/"+o.For) }
+		done = func(ctx context.Context, local *machine.Local, list []machine.Status) error {
+			return w.item(ctx, local, list, "control/"+o.For)
+		}
 	}
 	err = done(limited, local, list)
 	if err == nil || ctx.Err() != nil {

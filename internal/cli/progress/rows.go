@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package progress
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/launch"
+)
+
+// state is where a row stands.
+type state int
+
+const (
+	waiting state = iota
+	running
+	failing
+	finished
+)
+
+// row is one component as far as it is known.
+type row struct {
+	last   launch.Event
+	state  state
+	began  time.Duration // when it was first more than waiting, since the command began
+	told   time.Duration // when a line was last printed
+	active bool          // it was more than waiting at some time
+}
+
+type key struct {
+	stage         launch.Stage
+	machine, item string
+}
+
+// rows holds what was heard of each component, in the order of first mention.
+type rows struct {
+	order   []*row
+	byKey   map[key]*row
+	machine string        // the first one heard of; others are named
+	told    time.Duration // when the last line was printed
+}
+
+// take notes an event and returns the line that it is worth, or "".
+func (rs *rows) take(e launch.Event, plain bool) string {
+	if e.Stage == launch.StageDone {
+		rs.order = nil
+		clear(rs.byKey)
+		return ""
+	}
+	e.Text = clean(e.Text)
+	rs.overtake(e)
+	if rs.machine == "" {
+		rs.machine = e.Machine
+	}
+	k := key{e.Stage, e.Machine, e.Item}
+	r, known := rs.byKey[k]
+	if !known {
+		r = &row{}
+		rs.byKey[k] = r
+		rs.order = append(rs.order, r)
+	}
+	before, was := r.last, r.state
+	r.last, r.state = e, stateOf(e)
+	if r.state != waiting && !r.active {
+		r.active, r.began, r.told = true, e.Elapsed, e.Elapsed
+	}
+	if quiet(e) && r.state != failing {
+		return ""
+	}
+	line := rs.line(r, before, was, known, plain)
+	if line != "" {
+		r.told, rs.told = e.Elapsed, e.Elapsed
+	}
+	return line
+}
+
+// overtake drops what a later stage has made pointless to show: unfinished rows of earlier stages, and waits without a name.
+func (rs *rows) overtake(e launch.Event) {
+	var kept []*row
+	for _, r := range rs.order {
+		k := key{r.last.Stage, r.last.Machine, r.last.Item}
+		over := order(k.stage) < order(e.Stage) || k.stage == e.Stage && k.machine == "" && k.item == "" && k != (key{e.Stage, e.Machine, e.Item})
+		if over {
+			delete(rs.byKey, k)
+			continue
+		}
+		kept = append(kept, r)
+	}
+	rs.order = kept
+}
+
+// line is what a change of state is worth in words; repeated news is worth nothing. On a terminal only endings and failures
+// are: the rest is in the picture.
+func (rs *rows) line(r *row, before launch.Event, was state, known, plain bool) string {
+	e := r.last
+	changed := !known || was != r.state
+	switch r.state {
+	case waiting:
+		return ""
+	case finished:
+		if changed {
+			return rs.title(e) + ": " + ending(r)
+		}
+	case failing:
+		if changed || before.Text != e.Text {
+			return rs.title(e) + ": failing: " + e.Text
+		}
+	case running:
+		if plain && (changed || e.Stage != launch.StageConverge && before.Phase != e.Phase) {
+			return rs.title(e) + ": " + doing(e)
+		}
+	}
+	return ""
+}
+
+// beats are lines about what runs and has not been heard of for a while.
+func (rs *rows) beats(elapsed time.Duration) []string {
+	var lines []string
+	for _, r := range rs.order {
+		if r.state != running && r.state != failing || elapsed-r.told < beat {
+			continue
+		}
+		r.told = elapsed
+		verb := ""
+		if r.last.Stage == launch.StageBundle && r.last.Item != "" {
+			verb = "building "
+		}
+		lines = append(lines, fmt.Sprintf("%s%s: %s, %s", verb, rs.title(r.last), doing(r.last), seconds(elapsed-r.began)))
+	}
+	if len(lines) == 0 && elapsed-rs.told >= beat {
+		lines = append(lines, "still working")
+	}
+	if len(lines) > 0 {
+		rs.told = elapsed
+	}
+	return lines
+}
+
+// title names a row for people.
+func (rs *rows) title(e launch.Event) string {
+	name := strings.TrimPrefix(e.Item, "unit/")
+	if name == "" {
+		name = string(e.Stage)
+		if e.Machine != "" {
+			return name + " " + e.Machine
+		}
+	}
+	if e.Machine != "" && e.Machine != rs.machine {
+		return e.Machine + " " + name
+	}
+	return name
+}
+
+func ending(r *row) string {
+	e := r.last
+	if e.Stage == launch.StageConverge || e.Stage == launch.StageBundle {
+		text := e.Phase
+		if took := e.Elapsed - r.began; took >= 10*time.Millisecond {
+			text += ", " + seconds(took)
+		}
+		return text
+	}
+	if e.Text != "" {
+		return e.Text
+	}
+	return e.Phase
+}
+
+// doing is what a running row does, in words.
+func doing(e launch.Event) string {
+	text := e.Phase
+	switch {
+	case e.Stage == launch.StageBundle && e.Total > 0:
+		text += fmt.Sprintf(" %d/%d%s", e.Done, e.Total, counted(e.Phase))
+	case e.Stage == launch.StageBundle && e.Done > 0:
+		text += fmt.Sprintf(" %d%s", e.Done, counted(e.Phase))
+	case e.Stage == launch.StageConverge && e.Phase == "starting" && e.Text != "":
+		text += ", waiting for " + e.Text
+	case e.Text != "":
+		text += ": " + e.Text
+	}
+	return strings.TrimPrefix(text, ": ")
+}
+
+func counted(phase string) string {
+	switch phase {
+	case "download":
+		return " modules"
+	case "compile":
+		return " packages"
+	case "copy":
+		return " files"
+	}
+	return ""
+}
+
+func stateOf(e launch.Event) state {
+	switch e.Phase {
+	case "waiting":
+		return waiting
+	case "failing":
+		return failing
+	case "", "ready", "finished", "done", "ok":
+		return finished
+	}
+	return running
+}
+
+// quiet items are counted, not named: there are dozens of them, and each takes a millisecond.
+func quiet(e launch.Event) bool {
+	if e.Stage != launch.StageConverge {
+		return false
+	}
+	kind, _, _ := strings.Cut(e.Item, "/")
+	switch kind {
+	case "unit", "control", "gate", "staticpod":
+		return e.Item == "control/role"
+	}
+	return true
+}
+
+// isChange reports an event that tells of work, not of a look around.
+func isChange(e launch.Event) bool {
+	switch e.Stage {
+	case launch.StageBundle:
+		return true
+	case launch.StageMachine:
+		return e.Phase != "ready" || e.Text != "runs already"
+	case launch.StageConverge:
+		return e.Phase == "doing" || e.Phase == "failing"
+	}
+	return false
+}
+
+func order(s launch.Stage) int {
+	for i, known := range []launch.Stage{
+		launch.StageSpec, launch.StagePreflight, launch.StageBundle, launch.StageMachine, launch.StagePlan, launch.StageConverge,
+	} {
+		if s == known {
+			return i
+		}
+	}
+	return -1
+}
