@@ -11,7 +11,7 @@ func (n *node) folders() {
 	modes := map[string]uint32{
 		"/etc/kubernetes": 0o755, config.PKIDir: 0o755, config.ManifestsDir: 0o755,
 		"/etc/cni/net.d": 0o755, "/etc/containerd": 0o755,
-		"/var/lib/kubelet": 0o755, "/var/lib/containerd": 0o711,
+		"/var/lib/kubelet": 0o755, "/var/lib/containerd": 0o700,
 	}
 	if n.has(config.RoleControlPlane) {
 		modes[config.PKIDir+"/etcd"] = 0o755
