@@ -19,9 +19,11 @@ type Cluster struct {
 	// Always slipway.dev/v1alpha1.
 	APIVersion string `json:"apiVersion"`
 	// Always Cluster.
-	Kind     string   `json:"kind"`
+	Kind string `json:"kind"`
+	// Metadata names the cluster.
 	Metadata Metadata `json:"metadata"`
-	Spec     Spec     `json:"spec,omitempty"`
+	// Spec is what the cluster shall be.
+	Spec Spec `json:"spec,omitempty"`
 }
 
 // Metadata names the cluster.
@@ -34,12 +36,14 @@ type Metadata struct {
 type Spec struct {
 	// KubernetesVersion is a minor such as "1.36"; the patch comes from the release catalogue.
 	// Default: the newest release that is tested.
-	KubernetesVersion string     `json:"kubernetesVersion,omitempty" scalar:"literal"`
-	Networking        Networking `json:"networking,omitempty"`
+	KubernetesVersion string `json:"kubernetesVersion,omitempty" scalar:"literal"`
+	// Networking holds the address ranges. They cannot be changed later.
+	Networking Networking `json:"networking,omitempty"`
 	// Pools of like machines. Default: one pool "main" of one machine that is control plane and worker.
-	Pools        []Pool       `json:"pools,omitempty"`
+	Pools []Pool `json:"pools,omitempty"`
+	// ControlPlane says how the control plane runs and is reached.
 	ControlPlane ControlPlane `json:"controlPlane,omitempty"`
-	// FeatureGates are given to every Kubernetes component.
+	// FeatureGates are given to every Kubernetes component. Default: none.
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`
 	// Components holds overrides; they are merged last.
 	Components Components `json:"components,omitempty"`
@@ -66,18 +70,23 @@ type Pool struct {
 	// Name of the pool: a DNS label. Machines are called CLUSTER-NAME-0, CLUSTER-NAME-1, … unless they have names of their own.
 	Name string `json:"name"`
 	// Roles: control-plane, worker, etcd. A control plane runs etcd too unless some pool has the role etcd.
+	// Default: control-plane and worker for the only pool, worker where there are several.
 	Roles []string `json:"roles,omitempty"`
 	// Count of machines. Default: the number of machines listed, or 1.
-	Count  *int              `json:"count,omitempty"`
+	Count *int `json:"count,omitempty"`
+	// Labels of the machines' Nodes.
 	Labels map[string]string `json:"labels,omitempty"`
-	Taints []Taint           `json:"taints,omitempty"`
+	// Taints of the machines' Nodes. Default: node-role.kubernetes.io/control-plane:NoSchedule on a control plane that is no worker.
+	Taints []Taint `json:"taints,omitempty"`
 	// Machines that exist already, for `slipway apply`.
 	Machines []Machine `json:"machines,omitempty"`
 }
 
 // Taint keeps pods away that do not tolerate it.
 type Taint struct {
-	Key   string `json:"key"`
+	// Key is what a pod's toleration names, such as example.org/only.
+	Key string `json:"key"`
+	// Value may be empty.
 	Value string `json:"value,omitempty"`
 	// Effect: NoSchedule, PreferNoSchedule or NoExecute.
 	Effect string `json:"effect"`
@@ -85,13 +94,15 @@ type Taint struct {
 
 // Machine is a machine that exists already.
 type Machine struct {
-	Name    string `json:"name"`
+	// Name of the machine and of its Node: a host name in lower case.
+	Name string `json:"name"`
+	// Address of the machine, by which the others reach it.
 	Address string `json:"address"`
 }
 
 // ControlPlane says how the control plane runs and is reached.
 type ControlPlane struct {
-	// Form: HostUnits (the default) or StaticPods. Never mixed within a cluster.
+	// Form: HostUnits or StaticPods, never mixed within a cluster. Default HostUnits.
 	Form string `json:"form,omitempty"`
 	// ExtraSANs are further names and addresses in the API server's certificate.
 	ExtraSANs []string `json:"extraSANs,omitempty"`
@@ -99,14 +110,22 @@ type ControlPlane struct {
 
 // Components holds the overrides of each component.
 type Components struct {
-	Etcd              Component `json:"etcd,omitempty"`
-	APIServer         Component `json:"apiserver,omitempty"`
+	// Etcd keeps the cluster's state.
+	Etcd Component `json:"etcd,omitempty"`
+	// APIServer is kube-apiserver.
+	APIServer Component `json:"apiserver,omitempty"`
+	// ControllerManager is kube-controller-manager.
 	ControllerManager Component `json:"controllerManager,omitempty"`
-	Scheduler         Component `json:"scheduler,omitempty"`
-	Kubelet           Component `json:"kubelet,omitempty"`
-	KubeProxy         Component `json:"kubeProxy,omitempty"`
-	Containerd        Component `json:"containerd,omitempty"`
-	CoreDNS           CoreDNS   `json:"coredns,omitempty"`
+	// Scheduler is kube-scheduler.
+	Scheduler Component `json:"scheduler,omitempty"`
+	// Kubelet runs the pods of each machine.
+	Kubelet Component `json:"kubelet,omitempty"`
+	// KubeProxy programs Services on each machine.
+	KubeProxy Component `json:"kubeProxy,omitempty"`
+	// Containerd runs the containers of each machine.
+	Containerd Component `json:"containerd,omitempty"`
+	// CoreDNS is the cluster DNS.
+	CoreDNS CoreDNS `json:"coredns,omitempty"`
 }
 
 // Component is the override of one component.
@@ -124,7 +143,7 @@ type Component struct {
 type CoreDNS struct {
 	// Replicas. Default 1 on one node, otherwise 2.
 	Replicas *int `json:"replicas,omitempty"`
-	// Corefile replaces the default one.
+	// Corefile replaces the whole configuration. Default: cluster names, and /etc/resolv.conf for all others.
 	Corefile string `json:"corefile,omitempty"`
 }
 
