@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preflight
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Install installs the packages that the findings' problems name, in one call of the distribution's package manager, and
+// passes its output on, line by line, to progress. The package lists are fetched only when there are none or when the first
+// attempt fails. With nothing to install it does nothing.
+func Install(ctx context.Context, findings []Finding, progress func(line string)) error {
+	in := installer{host{"/"}.packageManager(), host{"/"}, progress, execute}
+	return in.install(ctx, Packages(findings))
+}
+
+// Packages lists what Install would install.
+func Packages(findings []Finding) []string {
+	var packages []string
+	for _, f := range Problems(findings) {
+		packages = append(packages, strings.Fields(f.Package)...)
+	}
+	slices.Sort(packages)
+	return slices.Compact(packages)
+}
+
+type installer struct {
+	manager  manager
+	host     host
+	progress func(string)
+	execute  func(ctx context.Context, args []string, line func(string)) error
+}
+
+func (in installer) install(ctx context.Context, packages []string) error {
+	if len(packages) == 0 {
+		return nil
+	}
+	if in.manager.name == "" {
+		return fmt.Errorf("install %s: this distribution's package manager is not known; install them by hand", strings.Join(packages, ", "))
+	}
+	err := errors.New("no package lists")
+	if in.manager.refresh == nil || in.haveLists() {
+		err = in.run(ctx, append(slices.Clone(in.manager.install), packages...))
+	}
+	if err != nil && in.manager.refresh != nil && ctx.Err() == nil {
+		if err = in.run(ctx, in.manager.refresh); err == nil {
+			err = in.run(ctx, append(slices.Clone(in.manager.install), packages...))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("install %s: %w; try it by hand: %s", strings.Join(packages, ", "), err, installHint(in.manager, packages))
+	}
+	return nil
+}
+
+// haveLists tells whether apt-get update has ever run: fresh images come without lists.
+func (in installer) haveLists() bool {
+	found, _ := filepath.Glob(filepath.Join(in.host.root, "var/lib/apt/lists/*_Packages*"))
+	return len(found) > 0
+}
+
+func (in installer) run(ctx context.Context, args []string) error {
+	in.progress("$ " + strings.Join(args, " "))
+	last := ""
+	err := in.execute(ctx, args, func(line string) {
+		if strings.TrimSpace(line) != "" {
+			last = line
+		}
+		in.progress(line)
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", args[0], err, last)
+	}
+	return nil
+}
+
+func execute(ctx context.Context, args []string, line func(string)) error {
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
+	r, w := io.Pipe()
+	cmd.Stdout, cmd.Stderr = w, w
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for scan := bufio.NewScanner(r); scan.Scan(); {
+			line(scan.Text())
+		}
+		_, _ = io.Copy(io.Discard, r) // a line too long to scan must not block the program
+	}()
+	err := cmd.Run()
+	_ = w.Close()
+	<-read
+	return err
+}
