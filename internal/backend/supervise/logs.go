@@ -13,9 +13,8 @@ import (
 )
 
 const (
-	rotatePeriod = 10 * time.Second
-	oldLogs      = 3
-	tailBytes    = 64 << 10
+	oldLogs   = 3
+	tailBytes = 64 << 10
 )
 
 // Logs is the path of a unit's log; older ones have .1, .2, .3 appended.
@@ -57,7 +56,7 @@ func (h *Host) lastLine(unit string) string {
 
 // rotateLogs looks at the sizes now and then; it is one stat per unit.
 func (h *Host) rotateLogs() {
-	tick := time.NewTicker(rotatePeriod)
+	tick := time.NewTicker(h.conf.pace.logs)
 	defer tick.Stop()
 	for {
 		select {

@@ -23,6 +23,7 @@ type process struct {
 	fd    *os.File
 	done  chan struct{} // closed when it has ended
 	exit  Exit          // readable when done is closed
+	told  bool          // SIGTERM was sent; guarded by unit.ops
 }
 
 // Exit tells how a process ended.
@@ -67,10 +68,32 @@ func (h *Host) watch(pid int) (*process, error) {
 		if err != nil || !ended { // forget closed the descriptor
 			return
 		}
-		p.exit = reap(pid)
+		if p.exit = reap(pid); p.exit.Lost {
+			p.exit = p.adoptedExit(conn)
+		}
 		close(p.done)
 	})
 	return p, nil
+}
+
+// adoptedExit asks the kernel (6.15 and newer) how a process ended that was not our child. It knows once init has reaped it,
+// which the descriptor tells by hanging up.
+func (p *process) adoptedExit(conn syscall.RawConn) Exit {
+	e := Exit{At: time.Now(), Code: -1, Lost: true}
+	_ = conn.Control(func(fd uintptr) { // without an answer, nobody knows
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd)}}, 200)
+		info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
+		if unix.IoctlPidfdInfo(int(fd), &info) != nil || info.Mask&unix.PIDFD_INFO_EXIT == 0 {
+			return
+		}
+		e.Lost = false
+		if status := syscall.WaitStatus(info.Exit_code); status.Signaled() {
+			e.Signal = status.Signal().String()
+		} else {
+			e.Code = status.ExitStatus()
+		}
+	})
+	return e
 }
 
 // reap collects the exit status if the process was our child; an adopted one is reaped by init.

@@ -3,14 +3,17 @@
 package supervise
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/slipway-project/slipway/internal/backend/hosttest"
 	"github.com/slipway-project/slipway/internal/core/plan"
@@ -210,4 +213,66 @@ func TestStopAllKeepsTheOrder(t *testing.T) {
 	if diff := cmp.Diff([]string{"c", "a", "b"}, stoppedUnits); diff != "" {
 		t.Error(diff)
 	}
+}
+
+// A process whose parent is somebody else, as an adopted one's is init.
+func TestExitOfAnotherParentsChild(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ script, want string }{
+		"code":   {"read x; exit 7", "exited with 7"},
+		"signal": {"read x; kill -9 $$", "ended by signal: killed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := &Host{}
+			parent := exec.CommandContext(t.Context(), "/bin/sh", "-c", `sh -c "$0" <&3 & echo $!; wait`, tt.script)
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			parent.ExtraFiles = []*os.File{r}
+			out, err := parent.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := parent.Start(); err != nil {
+				t.Fatal(err)
+			}
+			var pid int
+			if _, err := fmt.Fscan(out, &pid); err != nil {
+				t.Fatal(err)
+			}
+			p, err := h.watch(pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(r.Close(), w.Close()); err != nil { // its read ends
+				t.Fatal(err)
+			}
+			<-p.done
+			if got := p.exit.String(); got != tt.want && !p.exit.Lost {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+			if !isOld(t) && p.exit.Lost {
+				t.Error("this kernel knows how it ended")
+			}
+			p.forget()
+			h.running.Wait()
+			_ = parent.Wait() // says how the child ended
+		})
+	}
+}
+
+// isOld reports whether the kernel is older than 6.15, which brought exit codes of other processes' children.
+func isOld(t *testing.T) bool {
+	t.Helper()
+	var name unix.Utsname
+	var major, minor int
+	if err := unix.Uname(&name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor); err != nil {
+		t.Fatal(err)
+	}
+	return major < 6 || major == 6 && minor < 15
 }

@@ -14,12 +14,8 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-const (
-	healthPeriod  = 10 * time.Second
-	unwellPeriod  = time.Second
-	healthFails   = 3
-	deafnessLimit = 5 * time.Second // for an adopted process to say READY=1, before it is taken to have said it
-)
+// healthFails is how many questions in a row a ready unit may leave unanswered.
+const healthFails = 3
 
 // askReady asks until the process is ready, then now and then whether it still is. It ends with ctx.
 func (u *unit) askReady(ctx context.Context) {
@@ -73,7 +69,7 @@ func (u *unit) setReady(ready bool, reason string) {
 
 // watchHealth notices a unit that lives and does not answer. It is reported and not killed: that helps nobody by itself.
 func (u *unit) watchHealth(ctx context.Context) {
-	fails, period := 0, healthPeriod
+	fails, period := 0, u.host.conf.pace.health
 	for {
 		timer := time.NewTimer(period)
 		select {
@@ -90,13 +86,13 @@ func (u *unit) watchHealth(ctx context.Context) {
 			return
 		}
 		if err == nil {
-			if fails, period = 0, healthPeriod; !ready {
+			if fails, period = 0, u.host.conf.pace.health; !ready {
 				u.setReady(true, "")
 			}
 			continue
 		}
 		if fails++; fails >= healthFails {
-			period = unwellPeriod
+			period = u.host.conf.pace.unwell
 			u.unwell(ready, pr, err)
 		}
 	}
@@ -170,5 +166,5 @@ func listenNotify(path string) (*net.UnixConn, error) {
 
 // deafLocked: READY=1 is said once; an agent that came later may have missed it and can only ask for a restart.
 func (u *unit) deafLocked() bool {
-	return u.adopted && !u.rec.Ready && u.proc != nil && u.rec.Unit.Ready.Kind == plan.ProbeNotify && time.Since(u.adoptedAt) > deafnessLimit
+	return u.adopted && !u.rec.Ready && u.proc != nil && u.rec.Unit.Ready.Kind == plan.ProbeNotify && time.Since(u.adoptedAt) > u.host.conf.pace.deaf
 }

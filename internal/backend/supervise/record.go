@@ -37,6 +37,7 @@ type record struct {
 	PID      int       `json:"pid,omitempty"`
 	Start    uint64    `json:"start,omitempty"` // field 22 of /proc/PID/stat: a PID may be used again, both never are
 	Since    time.Time `json:"since"`
+	StopAt   time.Time `json:"stopAt,omitzero"` // when it was first told to end
 	Ready    bool      `json:"ready"`
 	Restarts int       `json:"restarts"`
 	LastExit *Exit     `json:"lastExit,omitempty"`

@@ -3,6 +3,7 @@
 package supervise
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"syscall"
@@ -28,10 +29,16 @@ func (u *unit) stopLocked(ctx context.Context) error {
 		return nil
 	}
 	if p != nil {
-		if err := u.update(func() { u.rec.Phase, u.rec.Ready, u.reason = stopping, false, "it is being stopped" }); err != nil {
+		var since time.Time
+		if err := u.update(func() {
+			if u.rec.Phase != stopping || u.rec.StopAt.IsZero() {
+				u.rec.StopAt = time.Now()
+			}
+			u.rec.Phase, u.rec.Ready, u.reason, since = stopping, false, "it is being stopped", u.rec.StopAt
+		}); err != nil {
 			return err
 		}
-		if err := u.end(ctx, p, spec.StopTimeout); err != nil {
+		if err := u.end(ctx, p, since.Add(cmp.Or(spec.StopTimeout, defaultStopTimeout))); err != nil {
 			return fmt.Errorf("stop %s: %w", u.name, err)
 		}
 		p.forget()
@@ -51,17 +58,19 @@ func (u *unit) stopLocked(ctx context.Context) error {
 	})
 }
 
-func (u *unit) end(ctx context.Context, p *process, timeout time.Duration) error {
-	if timeout == 0 {
-		timeout = defaultStopTimeout
-	}
+// end sends SIGTERM once, for some programs take a second one as an order to drop everything, and SIGKILL at the deadline,
+// which does not move when a stop that was broken off is tried again.
+func (u *unit) end(ctx context.Context, p *process, deadline time.Time) error {
 	if p.isDone() {
 		return nil
 	}
-	if err := p.signal(syscall.SIGTERM); err != nil {
-		return err
+	if !p.told {
+		if err := p.signal(syscall.SIGTERM); err != nil {
+			return err
+		}
+		p.told = true
 	}
-	timer := time.NewTimer(timeout)
+	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {
 	case <-p.done:
@@ -72,7 +81,7 @@ func (u *unit) end(ctx context.Context, p *process, timeout time.Duration) error
 		return errGone
 	case <-timer.C:
 	}
-	u.host.conf.Log.Warn("unit killed: it did not end in time", "unit", u.name, "pid", p.pid, "timeout", timeout)
+	u.host.conf.Log.Warn("unit killed: it did not end in time", "unit", u.name, "pid", p.pid)
 	if err := p.signal(syscall.SIGKILL); err != nil {
 		return err
 	}

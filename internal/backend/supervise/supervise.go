@@ -58,6 +58,16 @@ type Config struct {
 	ExecCommand  []string    // command that calls Exec with the arguments appended; empty means this binary with unit-exec
 	OnEvent      func(Event) // called for each change of a unit's state; must not block and must not call the Host
 	LogSize      int64       // size at which a log is rotated; 0 means 16 MiB
+
+	pace pace // of what happens now and then; tests have less time
+}
+
+// pace is how often a Host looks at what does not announce itself.
+type pace struct {
+	health time.Duration // between two questions to a ready unit
+	unwell time.Duration // between two questions to a unit that was ready and is not
+	logs   time.Duration // between two looks at the sizes of logs
+	deaf   time.Duration // an adopted process gets so long to say READY=1, then it is taken to have said it before
 }
 
 // Host supervises units. It is safe for concurrent use. Only one Host at a time has a state folder.
@@ -129,6 +139,9 @@ func withDefaults(c Config) Config {
 	}
 	if c.LogSize == 0 {
 		c.LogSize = 16 << 20
+	}
+	if c.pace == (pace{}) {
+		c.pace = pace{health: 10 * time.Second, unwell: time.Second, logs: 10 * time.Second, deaf: 5 * time.Second}
 	}
 	return c
 }

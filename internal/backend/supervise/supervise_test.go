@@ -25,6 +25,7 @@ import (
 
 func TestMain(m *testing.M) {
 	hosttest.BehaveIfAsked()
+	agentIfAsked()
 	if len(os.Args) > 1 && os.Args[1] == "unit-exec" {
 		fmt.Fprintln(os.Stderr, "slipway:", Exec(os.Args[2:]))
 		os.Exit(127)

@@ -81,6 +81,7 @@ func (u *unit) observe(spec plan.Unit, inputs []input) plan.State {
 // await waits for readiness, through deaths and restarts.
 func (u *unit) await(ctx context.Context, waiting func(reason string)) error {
 	last := ""
+	deafness := time.After(u.host.conf.pace.deaf) // when it may have come about
 	for {
 		u.mu.Lock()
 		ready, kept, deaf, reason, changed := u.rec.Ready, u.halt != nil, u.deafLocked(), u.reason, u.changed
@@ -99,6 +100,7 @@ func (u *unit) await(ctx context.Context, waiting func(reason string)) error {
 		}
 		select {
 		case <-changed:
+		case <-deafness:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervise
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/backend/hosttest"
+	"github.com/slipway-project/slipway/internal/core/plan"
+)
+
+// A unit that lives and does not answer is reported as not ready, is not killed, and is ready again when it answers.
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	var mu sync.Mutex
+	var kinds []EventKind
+	b.conf.pace = pace{health: 5 * time.Millisecond, unwell: time.Millisecond, logs: time.Hour, deaf: time.Hour}
+	b.conf.OnEvent = func(e Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		kinds = append(kinds, e.Kind)
+	}
+	h := b.host(t)
+	u := hosttest.RealUnit(b.dir, "u", hosttest.Behaviour{Ready: plan.ProbeFile})
+	do(t, h, plan.Create, u)
+	await(t, h, u)
+	pid := status(t, h, "u").PID
+	if err := os.Remove(u.Ready.Path); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a loss of readiness", func() bool { return !state(t, h, u).Ready })
+	if s := state(t, h, u); !s.Matches || !strings.Contains(s.Detail, "it does not exist") {
+		t.Errorf("state %+v", s)
+	}
+	if err := os.WriteFile(u.Ready.Path, []byte("again"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	await(t, h, u)
+	if got := status(t, h, "u"); got.PID != pid || got.Restarts != 0 {
+		t.Errorf("status %+v, want the same process", got)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if got := len(kinds); got != 4 || kinds[0] != Started || kinds[1] != Ready || kinds[2] != Unready || kinds[3] != Ready {
+		t.Errorf("events %v", kinds)
+	}
+}
+
+// READY=1 is said once. If no agent listened at that moment, the unit is restarted rather than waited for without end.
+func TestNotifyMissedWhileNoAgentListened(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.conf.pace = pace{health: time.Hour, unwell: time.Hour, logs: time.Hour, deaf: 50 * time.Millisecond}
+	h := b.host(t)
+	u := plan.Unit{ // what it says is lost when nobody listens, as with sd_notify
+		Name: "u", Args: []string{"/bin/sh", "-c", "while [ ! -e go ]; do sleep 0.01; done; touch said; exec sleep 1000"},
+		Dir: b.dir, Ready: plan.Probe{Kind: plan.ProbeNotify},
+	}
+	do(t, h, plan.Create, u)
+	h = handOver(t, b, h, func() {
+		if err := os.WriteFile(filepath.Join(b.dir, "go"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the word nobody heard", func() bool { _, err := os.Stat(filepath.Join(b.dir, "said")); return err == nil })
+	})
+	if s := state(t, h, u); s.Existence != plan.Present || s.Ready {
+		t.Errorf("state %+v", s)
+	}
+	if err := h.Await(t.Context(), entry(u), func(string) {}); err == nil || !strings.Contains(err.Error(), "READY=1") {
+		t.Errorf("await: %v", err)
+	}
+	step, ok := plan.Next(entry(u), state(t, h, u))
+	if !ok || step.Verb != plan.Replace {
+		t.Errorf("step %+v", step)
+	}
+	do(t, h, step.Verb, u)
+	if s := state(t, h, u); !s.Matches {
+		t.Errorf("after the restart: %+v", s)
+	}
+}
+
+// A stop that is tried again and again still ends in SIGKILL when its time is over, and SIGTERM is sent once.
+func TestStopDeadlineDoesNotMove(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	h := b.host(t)
+	u := hosttest.RealUnit(b.dir, "u", hosttest.Behaviour{Ready: plan.ProbeTCP, IgnoreTerm: true})
+	u.StopTimeout = 400 * time.Millisecond
+	do(t, h, plan.Create, u)
+	await(t, h, u)
+	begin := time.Now()
+	for time.Since(begin) < 10*time.Second {
+		if stopFor(t, h, u, 150*time.Millisecond) == nil {
+			break
+		}
+	}
+	if took := time.Since(begin); took < u.StopTimeout || took > 5*time.Second {
+		t.Errorf("stopped after %s", took)
+	}
+	if heard := hosttest.RealSignals(b.dir, "u"); len(heard) != 1 {
+		t.Errorf("heard %v, want one SIGTERM", heard)
+	}
+}
+
+func stopFor(t *testing.T, h *Host, u plan.Unit, limit time.Duration) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	return h.Do(ctx, plan.Step{Verb: plan.Remove, Ref: plan.RefOf(u)}, entry(u))
+}
