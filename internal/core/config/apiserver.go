@@ -4,7 +4,7 @@ package config
 
 // apiserver: no anonymous access but health paths, Secrets encrypted at rest, every request audited by policy.
 func apiserver(c Cluster, etcdServers setting) defaults {
-	return defaults{flags: withGates(c, []setting{
+	return defaults{env: smallHeap(), flags: withGates(c, []setting{
 		{"advertise-address", "${node.address}", from("the node's address")},
 		{"bind-address", "0.0.0.0", std("")},
 		{"secure-port", "6443", std("")},

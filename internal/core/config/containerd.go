@@ -4,7 +4,7 @@ package config
 
 // containerd: its configuration file is TOML and is written by the planner.
 func containerd() defaults {
-	return defaults{flags: []setting{
+	return defaults{env: smallHeap(), flags: []setting{
 		{"config", ContainerdFile, std("")},
 		{"log-level", "warn", std("")},
 	}}

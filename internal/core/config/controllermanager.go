@@ -6,7 +6,7 @@ import "strconv"
 
 // controllerManager has every option of the NixOS module of 2019 (requirement R-20), with the right name of the key's flag.
 func controllerManager(c Cluster) defaults {
-	return defaults{flags: withGates(c, append(delegation(ControllerManagerConf, ControllerServing), []setting{
+	return defaults{env: smallHeap(), flags: withGates(c, append(delegation(ControllerManagerConf, ControllerServing), []setting{
 		{"kubeconfig", ControllerManagerConf, std("")},
 		{"bind-address", "127.0.0.1", std("")},
 		{"secure-port", "10257", std("")},

@@ -5,7 +5,7 @@ package config
 // etcd 3.6. Heartbeats stand here because they are what one tunes on slow disks.
 func etcd(c Cluster) defaults {
 	const peer = "https://${node.address}:2380"
-	return defaults{flags: []setting{
+	return defaults{env: smallHeap(), flags: []setting{
 		{"name", "${node.name}", from("the node's name")},
 		{"data-dir", EtcdDir, std("")},
 		{"listen-client-urls", "https://127.0.0.1:2379,https://${node.address}:2379", from("the node's address")},
