@@ -2,6 +2,73 @@
 
 package launch
 
-import "context"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
 
-func (u *up) preflight(context.Context) error { return nil }
+	"github.com/slipway-project/slipway/internal/artifact"
+	"github.com/slipway-project/slipway/internal/preflight"
+	"github.com/slipway-project/slipway/internal/proxy"
+)
+
+// Preflight finds every problem of this host at once. A build is needed while the store lacks the release's components.
+func (l *Launcher) Preflight(ctx context.Context, c Cluster) ([]preflight.Finding, error) {
+	store, err := l.Store()
+	if err != nil {
+		return nil, err
+	}
+	_, complete, err := artifact.Lookup(ctx, store, c.Release)
+	if err != nil {
+		return nil, err
+	}
+	o := preflight.Options{Root: l.Root, NeedBuild: !complete}
+	if e, err := proxy.Find(l.proxyConfig(c.Name, "")); err == nil && e.PID == 0 {
+		o.APIPort = e.Addr.Port()
+	}
+	return preflight.Run(ctx, o), nil
+}
+
+// preflight refuses to touch a host that cannot run a cluster. Missing packages are installed unless that is unwanted.
+func (u *up) preflight(ctx context.Context) error {
+	findings, err := u.Preflight(ctx, u.cluster)
+	if err != nil {
+		return err
+	}
+	if len(preflight.Packages(findings)) > 0 && !u.o.NoInstall {
+		u.report(Event{Stage: StagePreflight, Phase: "install", Text: strings.Join(preflight.Packages(findings), " ")})
+		err := preflight.Install(ctx, findings, func(line string) {
+			u.report(Event{Stage: StagePreflight, Phase: "install", Text: line})
+		})
+		if err != nil {
+			return &Error{Preflight, err}
+		}
+		if findings, err = u.Preflight(ctx, u.cluster); err != nil {
+			return err
+		}
+	}
+	for _, f := range findings {
+		if f.Severity == preflight.Warning {
+			u.report(Event{Stage: StagePreflight, Item: f.ID, Phase: string(f.Severity), Text: f.What})
+		}
+	}
+	return refuseProblems(preflight.Problems(findings))
+}
+
+func refuseProblems(problems []preflight.Finding) error {
+	if len(problems) == 0 {
+		return nil
+	}
+	lines := []string{fmt.Sprintf("this host has %d problems; nothing has been touched:", len(problems))}
+	for _, f := range problems {
+		lines = append(lines, "  "+f.What)
+		if f.Detail != "" {
+			lines = append(lines, "    "+f.Detail)
+		}
+		if f.Remedy != "" {
+			lines = append(lines, "    remedy: "+f.Remedy)
+		}
+	}
+	return &Error{Preflight, errors.New(strings.Join(lines, "\n"))}
+}

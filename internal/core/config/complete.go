@@ -96,7 +96,12 @@ type named struct {
 // components lists them in the order of the spec.
 func (c *Cluster) components() []named {
 	return []named{
-		{"etcd", &c.Etcd}, {"apiserver", &c.APIServer}, {"controllerManager", &c.ControllerManager}, {"scheduler", &c.Scheduler},
-		{"kubelet", &c.Kubelet}, {"kubeProxy", &c.KubeProxy}, {"containerd", &c.Containerd},
+		{"etcd", &c.Etcd},
+		{"apiserver", &c.APIServer},
+		{"controllerManager", &c.ControllerManager},
+		{"scheduler", &c.Scheduler},
+		{"kubelet", &c.Kubelet},
+		{"kubeProxy", &c.KubeProxy},
+		{"containerd", &c.Containerd},
 	}
 }

@@ -103,8 +103,13 @@ func randomValue(r *rand.Rand, depth int) any {
 		return randomPatch(r, depth+1)
 	}
 	return []any{
-		nil, true, false, 0, -7, 1 << 40, 0.25, 1e30, 3.0, oddLine(r), oddLine(r) + "\n" + oddLine(r) + oddEnd(r), []any{}, []any{nil, oddLine(r) + oddEnd(r), map[string]any{"k": nil, "": 1}},
-		map[string]any{}, 110, "2m0s", []any{"10.96.0.10"}, "10.96.0.10",
+		nil, true, false, 0, -7, 1 << 40, 0.25, 1e30, 3.0, oddLine(r), oddLine(r) + "\n" + oddLine(r) + oddEnd(r),
+		[]any{},
+		[]any{nil, oddLine(r) + oddEnd(r), map[string]any{"k": nil, "": 1}},
+		map[string]any{},
+		110, "2m0s",
+		[]any{"10.96.0.10"},
+		"10.96.0.10",
 	}[r.IntN(18)]
 }
 
