@@ -135,7 +135,7 @@ func (l *Local) readRecord(cluster, name string) (record, error) {
 		return record{}, nil
 	}
 	if err != nil {
-		return r, fmt.Errorf("read machine %s: %w", name, err)
+		return r, fmt.Errorf("read machine %s: %w; remove that file and its .prev and try again: the machine is restarted and keeps its data", name, err)
 	}
 	return r, nil
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 )
 
@@ -91,3 +92,5 @@ func treeHash(t *testing.T, dir string) string {
 	must(t, err)
 	return fmt.Sprintf("%x", sum.Sum(nil))
 }
+
+func hostDiff(before, after map[string]string) string { return cmp.Diff(before, after) }

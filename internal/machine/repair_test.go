@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 )
 
@@ -59,7 +58,7 @@ func TestEnsureRepairs(t *testing.T) {
 		})
 	}
 	must(t, l.Destroy(t.Context(), s.Cluster))
-	if diff := cmp.Diff(before, hostState(t, l)); diff != "" {
+	if diff := hostDiff(before, hostState(t, l)); diff != "" {
 		t.Errorf("the host has changed: %s", diff)
 	}
 }
@@ -103,7 +102,7 @@ func TestEnsureKilledAtAnyMoment(t *testing.T) {
 		}
 	}
 	must(t, l.Destroy(t.Context(), s.Cluster))
-	if diff := cmp.Diff(before, hostState(t, l)); diff != "" {
+	if diff := hostDiff(before, hostState(t, l)); diff != "" {
 		t.Errorf("the host has changed: %s", diff)
 	}
 }
@@ -131,7 +130,7 @@ func TestTwoMachines(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 	must(t, l.Destroy(t.Context(), "two"))
-	if diff := cmp.Diff(before, hostState(t, l)); diff != "" {
+	if diff := hostDiff(before, hostState(t, l)); diff != "" {
 		t.Errorf("the host has changed: %s", diff)
 	}
 	if list, err := l.List(t.Context(), "two"); err != nil || len(list) != 0 {
