@@ -42,10 +42,11 @@ func (c *Client) Apply(ctx context.Context, addons []objects.AddOn, progress fun
 	}
 	a := &applier{Client: c, progress: progress}
 	before, err := a.record(ctx, addons)
-	if err != nil {
+	if ctx.Err() != nil {
 		return false, fmt.Errorf("apply: %w", err)
 	}
-	errs := make([]error, len(addons))
+	errs := make([]error, len(addons)+1)
+	errs[len(addons)] = err // what is wrong with the inventory keeps nothing from being applied
 	var wg sync.WaitGroup
 	for i, addon := range addons {
 		wg.Go(func() { errs[i] = a.addon(ctx, addon) })
@@ -128,7 +129,7 @@ func (a *applier) object(ctx context.Context, addon string, o objects.Object) er
 	}
 	waiting := onChange(func(why string) { a.tell(Progress{AddOn: addon, Object: o.String(), Waiting: why}) })
 	var changed bool
-	err = try(ctx, waiting, func() (err error) {
+	err = a.try(ctx, waiting, func() (err error) {
 		changed, err = a.put(ctx, o, body)
 		return err
 	})

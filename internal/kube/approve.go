@@ -17,39 +17,32 @@ import (
 
 // ApproveServing decides about kubelets' serving certificates for as long as ctx lasts, each as soon as it is asked for. What is
 // wrong is denied with the reason in the request and in an event. A request of a node that lookup does not know stays open
-// and is looked at again when changed says so (nil: with the next request). It returns only the context's error.
+// and is looked at again when changed says so. It returns only the context's error.
 func (c *Client) ApproveServing(ctx context.Context, lookup func(node string) (addrs []netip.Addr, ok bool), changed <-chan struct{}) error {
-	open := map[string]*unstructured.Unstructured{} // undecided, by name
+	told := map[string]bool{} // names of open requests that the log has
 	waiting := onChange(func(why string) { c.log.Debug("certificate requests cannot be seen", "why", why) })
 	q := query{resource: requests, fields: fields.OneTermEqualSelector("spec.signerName", servingSigner), again: changed}
 	return c.follow(ctx, q, waiting, func(o *unstructured.Unstructured, gone bool) (bool, error) {
 		switch {
 		case o == nil:
-			clear(open)
 			return false, nil
 		case gone:
-			delete(open, o.GetName())
+			delete(told, o.GetName())
 			return false, nil
 		}
-		_, known := open[o.GetName()]
-		open[o.GetName()] = o
-		for name, r := range open {
-			decided, err := c.decide(ctx, r, lookup, known && name == o.GetName())
-			if err != nil {
-				return false, err
-			}
-			if decided {
-				delete(open, name)
-			}
+		open, err := c.decide(ctx, o, lookup)
+		if open != "" && !told[o.GetName()] {
+			told[o.GetName()] = true
+			c.log.Warn("serving certificate is not decided", "request", o.GetName(), "why", open)
 		}
-		return false, nil
+		return false, err
 	})
 }
 
-// decide judges one request and writes the verdict. An open request that was told of before is not told of again.
-func (c *Client) decide(ctx context.Context, o *unstructured.Unstructured, lookup func(string) ([]netip.Addr, bool), told bool) (decided bool, err error) {
+// decide judges one request and writes the verdict; open is the reason why there is none yet.
+func (c *Client) decide(ctx context.Context, o *unstructured.Unstructured, lookup func(string) ([]netip.Addr, bool)) (open string, err error) {
 	if len(maps(o.Object, "status", "conditions")) > 0 || str(o.Object, "status", "certificate") != "" {
-		return true, nil
+		return "", nil
 	}
 	r := requestOf(o)
 	v, why := judge(r, lookup)
@@ -60,28 +53,25 @@ func (c *Client) decide(ctx context.Context, o *unstructured.Unstructured, looku
 	case deny:
 		condition["type"], condition["reason"] = "Denied", "SlipwayDenied"
 	case undecided:
-		if !told {
-			c.log.Warn("serving certificate is not decided", "request", o.GetName(), "user", r.user, "why", why)
-		}
-		return false, nil
+		return why, nil
 	}
 	signed := o.DeepCopy()
 	if err := unstructured.SetNestedSlice(signed.Object, []any{condition}, "status", "conditions"); err != nil {
-		return false, fmt.Errorf("decide about %s: %w", o.GetName(), err)
+		return "", fmt.Errorf("decide about %s: %w", o.GetName(), err)
 	}
 	if _, err := c.dyn.Resource(requests).Update(ctx, signed, metav1.UpdateOptions{FieldManager: manager}, "approval"); err != nil {
 		if apierrors.IsNotFound(err) {
-			return true, nil
+			return "", nil
 		}
-		return false, fmt.Errorf("decide about %s: %w", o.GetName(), err)
+		return "", fmt.Errorf("decide about %s: %w", o.GetName(), err)
 	}
 	if v == approve {
 		c.log.Info("serving certificate approved", "request", o.GetName(), "user", r.user)
-		return true, nil
+		return "", nil
 	}
 	c.log.Warn("serving certificate denied", "request", o.GetName(), "user", r.user, "why", why)
 	c.denied(ctx, o, why)
-	return true, nil
+	return "", nil
 }
 
 func requestOf(o *unstructured.Unstructured) request {

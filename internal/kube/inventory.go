@@ -48,7 +48,7 @@ type inventory map[string][]id // by add-on
 // record writes down what is about to be applied, beside what was before, and returns what was before.
 func (a *applier) record(ctx context.Context, addons []objects.AddOn) (before inventory, err error) {
 	waiting := onChange(func(why string) { a.tell(Progress{Waiting: why}) })
-	err = try(ctx, waiting, func() (err error) {
+	err = a.try(ctx, waiting, func() (err error) {
 		before, err = a.readInventory(ctx)
 		return err
 	})
@@ -87,7 +87,7 @@ func (a *applier) prune(ctx context.Context, addons []objects.AddOn, before inve
 				continue
 			}
 			waiting := onChange(func(why string) { a.tell(Progress{AddOn: addon, Object: i.Kind + " " + i.String(), Waiting: why}) })
-			if err := try(ctx, waiting, func() error { return a.remove(ctx, addon, i) }); err != nil {
+			if err := a.try(ctx, waiting, func() error { return a.remove(ctx, addon, i) }); err != nil {
 				return fmt.Errorf("remove %s %s of add-on %s: %w", i.Kind, i, addon, err)
 			}
 		}
@@ -175,7 +175,7 @@ func (a *applier) writeInventory(ctx context.Context, have, want inventory, wait
 		return fmt.Errorf("encode inventory: %w", err)
 	}
 	in, force := a.dyn.Resource(configMaps).Namespace(metav1.NamespaceSystem), true
-	err = try(ctx, waiting, func() error {
+	err = a.try(ctx, waiting, func() error {
 		_, err := in.Patch(ctx, inventoryName, types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: manager, Force: &force})
 		return err
 	})

@@ -21,6 +21,8 @@ const (
 	// settle is how long a server may refuse what it would accept in a moment: RBAC's first roles, a namespace, a kind whose
 	// definition comes from another add-on.
 	settle = time.Minute
+	// believe is how long a request may be called wrong before that is believed.
+	believe = 3 * time.Second
 )
 
 // backoff paces tries of one thing. The zero value is ready.
@@ -45,36 +47,58 @@ func (b *backoff) pause(ctx context.Context) error {
 
 func (b *backoff) reset() { b.next = 0 }
 
-// patience sorts the errors of tries of one thing.
-type patience struct{ refusedSince time.Time }
+// class says what an error means for trying again.
+type class int
 
-// final tells that trying again is pointless: the request itself is wrong, or it has been refused for longer than settle. A
-// server that is away or overloaded is waited for without limit.
-func (p *patience) final(err error) bool {
+const (
+	away     class = iota // the server does not answer, or has trouble of its own
+	refused               // it will not, now
+	rejected              // the request itself is wrong
+)
+
+func classify(err error) class {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
-		return false // the server did not answer
+		return away
 	}
 	switch code := status.Status().Code; {
 	case code == 400 || code == 405 || code == 406 || code == 413 || code == 415 || code == 422:
-		return true
+		return rejected
 	case code == 429 || code >= 500 || code == 0:
-		p.refusedSince = time.Time{}
-		return false
+		return away
 	}
-	if p.refusedSince.IsZero() {
-		p.refusedSince = time.Now()
-	}
-	return time.Since(p.refusedSince) > settle
+	return refused
 }
 
-// try calls do until it succeeds, its error is final, or ctx ends; waiting is told each error in between.
-func try(ctx context.Context, waiting func(reason string), do func() error) error {
+// patience tells when trying again is pointless.
+type patience struct {
+	class class
+	since time.Time
+}
+
+// out takes each error in turn. ready is asked before a rejection is believed: a server that is just starting rejects what is
+// right, such as a Service address while it does not know its own range yet.
+func (p *patience) out(err error, ready func() bool) bool {
+	if c := classify(err); c != p.class || p.since.IsZero() {
+		p.class, p.since = c, time.Now()
+	}
+	switch p.class {
+	case refused:
+		return time.Since(p.since) > settle
+	case rejected:
+		return time.Since(p.since) > believe && ready()
+	case away:
+	}
+	return false
+}
+
+// try calls do until it succeeds, trying again is pointless, or ctx ends; waiting is told each error in between.
+func (c *Client) try(ctx context.Context, waiting func(reason string), do func() error) error {
 	var pace backoff
 	var patient patience
 	for {
 		err := do()
-		if err == nil || patient.final(err) {
+		if err == nil || patient.out(err, func() bool { return c.unready(ctx) == "" }) {
 			return err
 		}
 		if ctx.Err() != nil {

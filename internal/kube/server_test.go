@@ -200,7 +200,7 @@ func (s *server) client(t *testing.T, who string) *Client {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := Connect(path, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	c, err := Connect(path, slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})))
 	if err != nil {
 		t.Fatal(err)
 	}

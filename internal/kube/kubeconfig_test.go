@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const canary = "Y2FuYXJ5LWtleQ==" // "canary-key"
+
+func clusterConf(cluster, server string) []byte {
+	return []byte(`{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"` + cluster + `","user":"kubernetes-admin"}}],
+"clusters":[{"name":"` + cluster + `","cluster":{"server":"` + server + `"}}],"users":[{"name":"kubernetes-admin","user":{"client-key-data":"` + canary + `"}}]}`)
+}
+
+// contents is what a kubeconfig says, in a form to compare.
+func contents(t *testing.T, path string) (current string, lines []string) {
+	t.Helper()
+	c, err := clientcmd.LoadFromFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, x := range c.Contexts {
+		lines = append(lines, "context "+name+" = "+x.Cluster+"/"+x.AuthInfo+"/"+x.Namespace)
+	}
+	for name, x := range c.Clusters {
+		lines = append(lines, "cluster "+name+" = "+x.Server)
+	}
+	for name := range c.AuthInfos {
+		lines = append(lines, "user "+name)
+	}
+	slices.Sort(lines)
+	return c.CurrentContext, lines
+}
+
+const others = `{"apiVersion":"v1","kind":"Config","current-context":"work","contexts":[{"name":"work","context":{"cluster":"dev","user":"kubernetes-admin","namespace":"team"}}],
+"clusters":[{"name":"dev","cluster":{"server":"https://work.example.test"}}],"users":[{"name":"kubernetes-admin","user":{"token":"t"}}]}`
+
+func TestMergeKubeconfig(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	dst, link := filepath.Join(dir, "real", "config"), filepath.Join(dir, "config")
+	if err := os.Mkdir(filepath.Dir(dst), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, dst, others, 0o644)
+	if err := os.Symlink(dst, link); err != nil {
+		t.Fatal(err)
+	}
+	merge := func(conf []byte, want string) {
+		t.Helper()
+		if name, err := MergeKubeconfig(t.Context(), link, conf); err != nil || name != want {
+			t.Errorf("context %q, %v", name, err)
+		}
+	}
+	merge(clusterConf("dev", "https://127.0.0.1:1"), "admin@dev")
+	merge(clusterConf("two", "https://127.0.0.1:2"), "admin@two")
+	merge(clusterConf("dev", "https://127.0.0.1:3"), "admin@dev") // the cluster was made anew
+
+	kept := []string{"cluster dev = https://work.example.test", "context work = dev/kubernetes-admin/team", "user kubernetes-admin"}
+	want := append([]string{
+		"cluster slipway-dev = https://127.0.0.1:3", "cluster slipway-two = https://127.0.0.1:2", "context admin@dev = slipway-dev/slipway-dev/",
+		"context admin@two = slipway-two/slipway-two/", "user slipway-dev", "user slipway-two",
+	}, kept...)
+	slices.Sort(want)
+	current, got := contents(t, dst)
+	if diff := cmp.Diff(want, got); diff != "" || current != "admin@dev" {
+		t.Errorf("current %s, %s", current, diff)
+	}
+	if info, err := os.Stat(dst); err != nil || info.Mode() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if info, err := os.Lstat(link); err != nil || info.Mode()&os.ModeSymlink == 0 {
+		t.Errorf("the link is no link any more: %v", err)
+	}
+	for _, cluster := range []string{"dev", "two", "never-merged"} {
+		if err := UnmergeKubeconfig(t.Context(), link, cluster); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, got := contents(t, dst); cmp.Diff(kept, got) != "" {
+		t.Errorf("after unmerge: %s", cmp.Diff(kept, got))
+	}
+}
+
+func TestMergeKubeconfigMakesTheFile(t *testing.T) {
+	t.Parallel()
+	dst := filepath.Join(t.TempDir(), ".kube", "config")
+	if err := UnmergeKubeconfig(t.Context(), dst, "dev"); err != nil {
+		t.Error(err)
+	}
+	if _, err := MergeKubeconfig(t.Context(), dst, clusterConf("dev", "https://127.0.0.1:1")); err != nil {
+		t.Fatal(err)
+	}
+	if current, _ := contents(t, dst); current != "admin@dev" {
+		t.Errorf("current context %q", current)
+	}
+}
+
+func TestMergeKubeconfigRefuses(t *testing.T) {
+	t.Parallel()
+	foreign := strings.ReplaceAll(others, "work", "admin@dev")
+	tests := map[string]struct {
+		there   string
+		conf    []byte
+		lock    bool
+		wantErr string
+	}{
+		"a foreign context of the name": {there: foreign, conf: clusterConf("dev", "https://x"), wantErr: "it has a context admin@dev for another cluster"},
+		"a damaged file":                {there: "{" + canary, conf: clusterConf("dev", "https://x"), wantErr: "cannot be parsed; it stays as it is"},
+		"a damaged source":              {there: others, conf: []byte("{" + canary), wantErr: "it cannot be parsed"},
+		"a source without its context":  {there: others, conf: []byte(`{"apiVersion":"v1","kind":"Config","current-context":"gone"}`), wantErr: `current context "gone" is missing`},
+		"a source without its user":     {there: others, conf: []byte(strings.Replace(string(clusterConf("dev", "x")), `"user":"kub`, `"user":"x`, 1)), wantErr: "lacks the cluster or the user"},
+		"a lock":                        {there: others, conf: clusterConf("dev", "https://x"), lock: true, wantErr: "config.lock exists: wait until kubectl has ended"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dst := filepath.Join(t.TempDir(), "config")
+			write(t, dst, tt.there, 0o600)
+			ctx := t.Context()
+			if tt.lock {
+				write(t, dst+".lock", "", 0)
+				cancelled, cancel := context.WithCancel(ctx)
+				cancel()
+				ctx = cancelled
+			}
+			_, err := MergeKubeconfig(ctx, dst, tt.conf)
+			if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
+				t.Errorf("error %v, want %q", err, tt.wantErr)
+			}
+			if err != nil && strings.Contains(err.Error(), canary) {
+				t.Errorf("a key is in the error %q", err)
+			}
+			if data, _ := os.ReadFile(dst); string(data) != tt.there {
+				t.Errorf("the file was changed to %s", data)
+			}
+			if _, err := os.Stat(dst + ".lock"); (err == nil) != tt.lock {
+				t.Errorf("lock: %v", err)
+			}
+		})
+	}
+}
+
+func TestMergeKubeconfigAtOnce(t *testing.T) {
+	t.Parallel()
+	dst := filepath.Join(t.TempDir(), "config")
+	names := []string{"a", "b", "c", "d", "e", "f"}
+	var g errgroup.Group
+	for _, name := range names {
+		g.Go(func() error {
+			_, err := MergeKubeconfig(t.Context(), dst, clusterConf(name, "https://x"))
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if _, lines := contents(t, dst); len(lines) != 3*len(names) {
+		t.Errorf("%d entries of %d clusters: one was lost", len(lines), len(names))
+	}
+}
+
+func write(t *testing.T, path, content string, mode os.FileMode) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), mode); err != nil {
+		t.Fatal(err)
+	}
+}
