@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cli is the command line: one file per sub-command. It prints, never decides: the work is done by package launch,
-// and the hidden commands that run on nodes are handed in by main.
+// and the hidden commands that run on nodes are handed in by main. Results go to standard output, progress and errors to
+// standard error.
 //
 // Read [New] first, then up.go.
+//
+//	code := cli.Run(ctx, cli.Env{Launcher: l, Out: os.Stdout, Err: os.Stderr, In: os.Stdin}, []string{"status", "--output", "json"})
 package cli
 
 import (
@@ -15,18 +18,9 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/slipway-project/slipway/internal/launch"
-)
-
-// Exit codes, documented in `slipway help`.
-const (
-	exitOK        = 0
-	exitFailed    = 1
-	exitUsage     = 2
-	exitSpec      = 3
-	exitPreflight = 4
-	exitTimeout   = 5
 )
 
 // Env is what the commands work with.
@@ -47,8 +41,17 @@ func Run(ctx context.Context, e Env, args []string) int {
 		return exitOK
 	}
 	var code exitError
-	if errors.As(err, &code) { // a program run for the user has ended with its own code
+	if errors.As(err, &code) { // a program run for the user has ended with its own code, or everything is said already
 		return int(code)
+	}
+	var stopped interruptedError
+	switch {
+	case errors.As(err, &stopped):
+		fmt.Fprintln(e.Err, "slipway: "+stopped.Error())
+		return exitInterrupted
+	case ctx.Err() != nil:
+		fmt.Fprintln(e.Err, "slipway: stopped")
+		return exitInterrupted
 	}
 	fmt.Fprintln(e.Err, "slipway: "+strings.TrimSpace(err.Error()))
 	return codeOf(err)
@@ -61,63 +64,100 @@ func New(e Env) *cobra.Command {
 		Short: "From a short cluster spec to a running Kubernetes cluster",
 		Long: `Slipway takes a short cluster spec to a running Kubernetes cluster, out of one static binary.
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 invalid spec, 4 preflight, 5 timed out while waiting.`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
+  slipway up                    make a cluster on this machine, or bring it to its spec
+  slipway kubectl get pods -A   use it
+  slipway status                see how it is, and why what is not ready is not
+  slipway down                  remove it without a trace
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 invalid spec, 4 preflight, 5 timed out while waiting, 130 stopped by Ctrl-C.`,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true}, // completion.go has our own
 	}
 	root.SetOut(e.Out)
 	root.SetErr(e.Err)
+	root.SetIn(e.In)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w\nSee '%s --help'", err, cmd.CommandPath())}
 	})
 	root.PersistentFlags().StringVar(&e.Launcher.Root, "root", e.Launcher.Root, "folder of clusters, machines and components")
-	root.AddCommand(commands(e)...)
+	for _, g := range groups() {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
+		for _, build := range g.commands {
+			cmd := build(e)
+			cmd.GroupID = g.title
+			root.AddCommand(cmd)
+		}
+	}
 	root.AddCommand(e.Hidden...)
+	for _, cmd := range root.Commands() {
+		strict(cmd)
+	}
 	return root
 }
 
-// commands is the table of what users see.
-func commands(e Env) []*cobra.Command {
-	return []*cobra.Command{up(e), down(e)}
+type group struct {
+	title    string
+	commands []func(Env) *cobra.Command
 }
 
-type usageError struct{ error }
-
-// exitError is the exit code of a program that was run for the user.
-type exitError int
-
-func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
-
-func codeOf(err error) int {
-	var usage usageError
-	if errors.As(err, &usage) || strings.HasPrefix(err.Error(), "unknown command") {
-		return exitUsage
+// groups is the table of what users see.
+func groups() []group {
+	type set = []func(Env) *cobra.Command
+	return []group{
+		{"A cluster on this host:", set{up, down, clusters, status, wait}},
+		{"Use it:", set{kubectl, kubeconfig, exec, logs}},
+		{"Understand it:", set{specCommand, planCommand, why, traceCommand}},
+		{"This host:", set{preflight, bundle, version, completion}},
 	}
-	var known *launch.Error
-	if !errors.As(err, &known) {
-		return exitFailed
+}
+
+// strict makes wrong arguments a usage error, and a wrong word below a group of commands an error at all.
+func strict(cmd *cobra.Command) {
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return usageError{fmt.Errorf("%w\nSee '%s --help'", err, cmd.CommandPath())}
+			}
+			return nil
+		}
 	}
-	switch known.Kind {
-	case launch.InvalidSpec:
-		return exitSpec
-	case launch.Preflight:
-		return exitPreflight
-	case launch.TimedOut:
-		return exitTimeout
+	if cmd.HasSubCommands() {
+		cmd.SuggestionsMinimumDistance = 2
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			hint := ""
+			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+				hint = "\n\nDid you mean this?\n\t" + strings.Join(near, "\n\t")
+			}
+			return usageError{fmt.Errorf("unknown command %q for %q%s\nSee '%s --help'", args[0], cmd.CommandPath(), hint, cmd.CommandPath())}
+		}
 	}
-	return exitFailed
+	for _, sub := range cmd.Commands() {
+		strict(sub)
+	}
 }
 
 // nameFlag is the --name of every command that concerns a local cluster.
-func nameFlag(cmd *cobra.Command, name *string) {
-	cmd.Flags().StringVar(name, "name", "dev", "name of the local cluster")
+func nameFlag(e Env, cmd *cobra.Command, name *string) {
+	cmd.Flags().StringVar(name, "name", defaultName, "name of the local cluster")
+	_ = cmd.RegisterFlagCompletionFunc("name", clusterNames(e))
 }
 
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
+// defaultName is the cluster of those who have one.
+const defaultName = "dev"
+
+// withName is a command line that concerns the cluster, for hints.
+func withName(command, name string) string {
+	if name == defaultName {
+		return "slipway " + command
 	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return "slipway " + command + " --name " + name
+}
+
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }

@@ -3,50 +3,154 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/slipway-project/slipway/internal/cli/progress"
 	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
 func up(e Env) *cobra.Command {
 	var o launch.UpOptions
+	var out format
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Create a local cluster, or bring it to its spec",
-		Args:  cobra.NoArgs,
+		Long: `Create a local cluster, or bring it to its spec. It may be stopped at any moment and run again: it continues.
+
+The spec is kept: a later up without --file uses the one of the last up. Components are built on first use, which takes
+some minutes; after that a cluster takes seconds.`,
+		Example: `  slipway up                                # one machine that is control plane and worker
+  slipway up -f cluster.yaml                # what the spec says
+  slipway up --name test --wait 0           # do not wait until it is ready
+  slipway up --output json 2>events.ndjson  # for programs`,
+		Args: cobra.NoArgs,
 	}
-	nameFlag(cmd, &o.Source.Name)
-	cmd.Flags().StringVarP(&o.Source.File, "file", "f", "", "cluster spec; - reads standard input (default: the spec of the last up, or a cluster of one machine)")
-	cmd.Flags().StringVar(&o.Source.Version, "kubernetes-version", "", "Kubernetes minor, such as 1.36")
+	nameFlag(e, cmd, &o.Source.Name)
+	sourceFlags(cmd, &o.Source)
 	cmd.Flags().BoolVar(&o.NoInstall, "no-install", false, "report missing packages, install nothing")
 	cmd.Flags().DurationVar(&o.Wait, "wait", 5*time.Minute, "how long to wait for the cluster; 0 does not wait")
+	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		o.Report = func(ev launch.Event) {
-			fmt.Fprintf(e.Err, "%7.2fs %-9s %-40s %-9s %s\n", ev.Elapsed.Seconds(), ev.Stage, ev.Item, ev.Phase, ev.Text)
-		}
-		result, err := e.Launcher.Up(cmd.Context(), o)
-		if err != nil {
+		var result launch.Result
+		err := showing(cmd.Context(), e, out, func(report func(launch.Event)) (err error) {
+			o.Report = report
+			result, err = e.Launcher.Up(cmd.Context(), o)
 			return err
+		})
+		if cmd.Context().Err() != nil {
+			return interruptedError("stopped; what runs goes on, and " + withName("up", o.Source.Name) + " continues")
 		}
-		for _, m := range result.Milestones {
-			fmt.Fprintf(e.Out, "%-22s %6.2f s\n", m.Name, m.At.Seconds())
-		}
-		fmt.Fprintf(e.Out, "changed %v, %d steps, %.2f s, kubeconfig %s\n", result.Changed, result.Steps, result.Elapsed.Seconds(), result.Kubeconfig)
-		return nil
+		return showUp(e, out, result, o, err)
 	}
 	return cmd
 }
 
-func down(e Env) *cobra.Command {
-	var name string
-	cmd := &cobra.Command{Use: "down", Short: "Remove a local cluster and everything it made", Args: cobra.NoArgs}
-	nameFlag(cmd, &name)
-	purge := cmd.Flags().Bool("purge", false, "drop the component store too")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return e.Launcher.Down(cmd.Context(), name, *purge, func(launch.Event) {})
+// sourceFlags say which spec is meant.
+func sourceFlags(cmd *cobra.Command, s *launch.Source) {
+	cmd.Flags().StringVarP(&s.File, "file", "f", "", "cluster spec; - reads standard input (default: the spec of the last up, or a cluster of one machine)")
+	cmd.Flags().StringVar(&s.Version, "kubernetes-version", "", "Kubernetes minor, such as 1.36")
+	_ = cmd.MarkFlagFilename("file", "yaml", "yml")
+	_ = cmd.RegisterFlagCompletionFunc("kubernetes-version", minors)
+}
+
+// showing runs work while its progress is shown on standard error.
+func showing(ctx context.Context, e Env, out format, work func(report func(launch.Event)) error) error {
+	d := progress.New(progress.Options{Out: e.Err, Mode: progress.ModeFor(e.Err, out == asJSON, os.Getenv)})
+	defer d.Close()
+	if !isJSON(out) {
+		log := e.Launcher.Log
+		defer func() { e.Launcher.Log = log }()
+		e.Launcher.Log = slog.New(slog.NewTextHandler(d, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
-	return cmd
+	return stoppable(ctx, func() error { return work(d.Event) })
+}
+
+func isJSON(out format) bool { return out == asJSON }
+
+// upView is the result of up for programs.
+type upView struct {
+	Cluster    string             `json:"cluster"`
+	Release    string             `json:"release"`
+	Ready      bool               `json:"ready"`
+	Changed    bool               `json:"changed"`
+	Steps      int                `json:"steps"`
+	Kubeconfig string             `json:"kubeconfig"`
+	Server     string             `json:"server"`
+	Elapsed    string             `json:"elapsed"`
+	Milestones []milestoneView    `json:"milestones"`
+	Unready    []reconcile.Status `json:"unready,omitempty"`
+}
+
+type milestoneView struct {
+	Name string `json:"name"`
+	At   string `json:"at"`
+}
+
+func showUp(e Env, out format, r launch.Result, o launch.UpOptions, err error) error {
+	timedOut := isTimeout(err)
+	if err != nil && !timedOut {
+		return err
+	}
+	if out != asText {
+		v := upView{
+			r.Cluster, r.Release, err == nil && o.Wait > 0, r.Changed, r.Steps, r.Kubeconfig, r.Server, r.Elapsed.Round(time.Millisecond).String(),
+			[]milestoneView{}, r.Unready,
+		}
+		for _, m := range r.Milestones {
+			v.Milestones = append(v.Milestones, milestoneView{m.Name, m.At.Round(time.Millisecond).String()})
+		}
+		return errors.Join(out.object(e.Out, "UpResult", v), err)
+	}
+	if timedOut {
+		fmt.Fprintf(e.Err, "\nNot ready:\n")
+		reasons(e.Err, r.Unready, time.Now())
+		fmt.Fprintln(e.Err)
+		return err
+	}
+	upText(e.Out, r, o)
+	return nil
+}
+
+func upText(w io.Writer, r launch.Result, o launch.UpOptions) {
+	took := fmt.Sprintf("%.2f s", r.Elapsed.Seconds())
+	switch {
+	case !r.Changed:
+		fmt.Fprintf(w, "cluster %s is up to date: Kubernetes %s, nothing to do (%s)\n", r.Cluster, r.Release, took)
+		return
+	case o.Wait == 0:
+		fmt.Fprintf(w, "cluster %s has its plan and comes up by itself: see %s\n", r.Cluster, withName("wait", r.Cluster))
+	default:
+		fmt.Fprintf(w, "cluster %s is ready: Kubernetes %s, %s in %s\n", r.Cluster, r.Release, plural(r.Steps, "step"), took)
+	}
+	if len(r.Milestones) > 0 {
+		fmt.Fprintln(w)
+	}
+	for _, m := range r.Milestones {
+		fmt.Fprintf(w, "  %-22s %6.2f s\n", m.Name, m.At.Seconds())
+	}
+	if r.Kubeconfig != "" {
+		fmt.Fprintf(w, "\nkubeconfig: %s\n", r.Kubeconfig)
+	}
+	fmt.Fprintf(w, "\nNext:\n")
+	kubectl := "slipway kubectl get pods -A"
+	if r.Cluster != defaultName {
+		kubectl = "slipway kubectl --name " + r.Cluster + " get pods -A"
+	}
+	for _, next := range []string{kubectl, withName("status", r.Cluster), withName("down", r.Cluster)} {
+		fmt.Fprintf(w, "  %s\n", next)
+	}
+}
+
+func isTimeout(err error) bool {
+	var known *launch.Error
+	return errors.As(err, &known) && known.Kind == launch.TimedOut
 }

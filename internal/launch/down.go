@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Down removes a cluster and everything that was made for it: processes, mounts, namespaces, cgroups, files. The component
@@ -35,8 +36,12 @@ func (l *Launcher) Down(ctx context.Context, name string, purge bool, report fun
 	if !purge {
 		return nil
 	}
-	if rest, err := machines.Clusters(); err != nil || len(rest) > 0 {
-		return fmt.Errorf("keep the component store: clusters %v use it (%w)", rest, err)
+	rest, err := machines.Clusters()
+	if err != nil {
+		return err
+	}
+	if len(rest) > 0 {
+		return fmt.Errorf("keep the component store: %s still there: take down first what uses it", strings.Join(rest, ", "))
 	}
 	return os.RemoveAll(filepath.Join(l.Root, "store"))
 }

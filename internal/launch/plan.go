@@ -8,11 +8,8 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 
-	"github.com/slipway-project/slipway/internal/artifact"
 	"github.com/slipway-project/slipway/internal/core/catalog"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/plan"
@@ -126,40 +123,29 @@ func usual(index int) netip.Addr {
 // components gives the bundle's digests; what is not built yet has none.
 func (p *Planned) components(ctx context.Context, l *Launcher) planner.Components {
 	out := placeholders(p.Cluster.Release)
-	if _, err := os.Stat(filepath.Join(l.Root, "store")); err != nil { // opening would make it
+	have, complete, err := l.inStore(ctx, p.Cluster.Release)
+	maps.Copy(out, digests(have))
+	switch {
+	case err != nil:
+		p.Assumed = append(p.Assumed, fmt.Sprintf("components (%v): digests are left open", err))
+	case !complete:
 		p.Assumed = append(p.Assumed, "components are not built yet: their digests are left open")
-		return out
 	}
-	store, err := l.Store()
-	if err == nil {
-		var bundle artifact.Bundle
-		var ok bool
-		bundle, ok, err = artifact.Lookup(ctx, store, p.Cluster.Release)
-		maps.Copy(out, digests(bundle))
-		if ok {
-			return out
-		}
-	}
-	why := "components are not all built yet: their digests are left open"
-	if err != nil {
-		why = fmt.Sprintf("component store (%v): digests are left open", err)
-	}
-	p.Assumed = append(p.Assumed, why)
 	return out
 }
 
-// NotBuilt stands for the digest of what is not in the store yet.
-const NotBuilt = "not-built"
+// notBuilt stands for the digest of what is not in the store yet.
+const notBuilt = "not-built"
 
 func placeholders(r catalog.Release) planner.Components {
 	out := planner.Components{}
 	for _, c := range r.Components {
 		for _, b := range c.Binaries {
-			out[b.Name] = NotBuilt
+			out[b.Name] = notBuilt
 		}
 	}
 	for _, i := range r.Images() {
-		out[i.Name] = NotBuilt
+		out[i.Name] = notBuilt
 	}
 	return out
 }

@@ -8,18 +8,13 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/slipway-project/slipway/internal/artifact"
 	"github.com/slipway-project/slipway/internal/preflight"
 	"github.com/slipway-project/slipway/internal/proxy"
 )
 
 // Preflight finds every problem of this host at once. A build is needed while the store lacks the release's components.
 func (l *Launcher) Preflight(ctx context.Context, c Cluster) ([]preflight.Finding, error) {
-	store, err := l.Store()
-	if err != nil {
-		return nil, err
-	}
-	_, complete, err := artifact.Lookup(ctx, store, c.Release)
+	_, complete, err := l.inStore(ctx, c.Release)
 	if err != nil {
 		return nil, err
 	}

@@ -156,3 +156,23 @@ func plural(n int, word string) string {
 	}
 	return fmt.Sprintf("%d %ss", n, word)
 }
+
+// Items tells how the items of one node are, in the order of its plan.
+func (l *Launcher) Items(ctx context.Context, cluster, node string) ([]reconcile.Status, error) {
+	s, err := l.Status(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range s.Machines {
+		switch {
+		case m.Name != node:
+		case m.Node != nil:
+			return m.Node.Items, nil
+		case !m.Running:
+			return nil, notRunning(cluster, node)
+		default:
+			return nil, fmt.Errorf("agent of %s: %s", node, m.AgentError)
+		}
+	}
+	return nil, fmt.Errorf("machine %s does not exist yet", node)
+}

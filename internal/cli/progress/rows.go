@@ -162,10 +162,13 @@ func ending(r *row) string {
 		}
 		return text
 	}
-	if e.Text != "" {
-		return e.Text
+	switch {
+	case e.Text == "":
+		return e.Phase
+	case e.Phase == "warning":
+		return e.Phase + ": " + e.Text
 	}
-	return e.Phase
+	return e.Text
 }
 
 // doing is what a running row does, in words.
@@ -202,7 +205,7 @@ func stateOf(e launch.Event) state {
 		return waiting
 	case "failing":
 		return failing
-	case "", "ready", "finished", "done", "ok":
+	case "", "ready", "finished", "done", "ok", "warning":
 		return finished
 	}
 	return running

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slipway-project/slipway/internal/launch"
+)
+
+func down(e Env) *cobra.Command {
+	var name string
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Remove a local cluster and everything it made",
+		Long: `Remove a local cluster and everything it made: processes, mounts, namespaces, cgroups, files, and nothing else.
+The component store stays, so that the next up takes seconds; --purge drops it too. Nothing is asked.`,
+		Example: `  slipway down
+  slipway down --name test
+  slipway down --purge       # the built components too`,
+		Args: cobra.NoArgs,
+	}
+	nameFlag(e, cmd, &name)
+	purge := cmd.Flags().Bool("purge", false, "drop the component store too, unless another cluster uses it")
+	keep := cmd.Flags().Bool("keep-store", true, "keep the component store (the default; see --purge)")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if cmd.Flags().Changed("keep-store") && cmd.Flags().Changed("purge") && *keep == *purge {
+			return usageError{errors.New("use one of --keep-store and --purge")}
+		}
+		drop := *purge || !*keep
+		names, err := e.Launcher.Clusters()
+		if err != nil {
+			return err
+		}
+		exists := slices.Contains(names, name)
+		if !exists && !drop {
+			fmt.Fprintf(e.Out, "nothing to remove: there is no cluster %s%s\n", name, others(names))
+			return nil
+		}
+		machines, err := machineCount(cmd, e, name, exists)
+		if err != nil {
+			return err
+		}
+		err = showing(cmd.Context(), e, asText, func(report func(launch.Event)) error {
+			return e.Launcher.Down(cmd.Context(), name, drop, report)
+		})
+		if cmd.Context().Err() != nil {
+			return interruptedError("stopped half-way: run " + withName("down", name) + " again")
+		}
+		if err != nil {
+			return err
+		}
+		if exists {
+			fmt.Fprintf(e.Out, "removed cluster %s: %s with all processes, mounts, networks and files\n", name, plural(machines, "machine"))
+		}
+		if drop {
+			fmt.Fprintln(e.Out, "removed the component store")
+		}
+		return nil
+	}
+	return cmd
+}
+
+func machineCount(cmd *cobra.Command, e Env, name string, exists bool) (int, error) {
+	if !exists {
+		return 0, nil
+	}
+	machines, err := e.Launcher.MachineNames(cmd.Context(), name)
+	return len(machines), err
+}
+
+func others(names []string) string {
+	switch len(names) {
+	case 0:
+		return ""
+	case 1:
+		return fmt.Sprintf(" (there is %s)", names[0])
+	}
+	return fmt.Sprintf(" (there are %v)", names)
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"github.com/spf13/cobra"
+)
+
+func logs(e Env) *cobra.Command {
+	var name, machine string
+	var follow bool
+	var tail int
+	cmd := &cobra.Command{
+		Use:   "logs COMPONENT",
+		Short: "Show the log of a component, the agent or a machine",
+		Long: `Show the log of a component (kubelet, etcd, kube-apiserver, …), of the node's agent ("agent"), or what a machine said while
+it booted ("machine"). It works while the machine is down too. Logs of pods: slipway kubectl logs.`,
+		Example: `  slipway logs kubelet
+  slipway logs kube-apiserver --tail 20 -f
+  slipway logs --name test agent`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: components(e, &name, &machine),
+	}
+	nameFlag(e, cmd, &name)
+	machineFlag(e, cmd, &machine, &name)
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what is written later, until Ctrl-C")
+	cmd.Flags().IntVar(&tail, "tail", -1, "only the last lines; -1 shows all")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		path, err := e.Launcher.LogFile(cmd.Context(), name, machine, args[0])
+		if err != nil {
+			return err
+		}
+		return showLog(cmd.Context(), e.Out, path, tail, follow)
+	}
+	return cmd
+}
+
+func machineFlag(e Env, cmd *cobra.Command, machine, cluster *string) {
+	cmd.Flags().StringVar(machine, "machine", "", "machine (default: the first one)")
+	_ = cmd.RegisterFlagCompletionFunc("machine", machineNames(e, cluster))
+}

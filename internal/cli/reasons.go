@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+// reasons tells of each item that is not ready what it waits for, since when, what went wrong last, and who provides it.
+func reasons(w io.Writer, items []reconcile.Status, now time.Time) {
+	byRef := map[string]reconcile.Status{}
+	for _, s := range items {
+		byRef[s.Ref] = s
+	}
+	for _, s := range items {
+		fmt.Fprintf(w, "  %s  %s for %s (since %s)\n", s.Ref, s.Phase, ago(now.Sub(s.Since)), s.Since.Format(time.TimeOnly))
+		for _, line := range because(s, byRef) {
+			fmt.Fprintf(w, "      %-12s %s\n", line[0]+":", line[1])
+		}
+	}
+}
+
+// because is why an item is not ready, as pairs of question and answer.
+func because(s reconcile.Status, others map[string]reconcile.Status) [][2]string {
+	var out [][2]string
+	if s.For != "" && s.Phase == reconcile.Doing {
+		out = append(out, [2]string{"doing", s.For})
+	} else if s.For != "" {
+		out = append(out, [2]string{"waiting for", oneLine(s.For)})
+	}
+	if s.Error != "" {
+		out = append(out, [2]string{"last error", oneLine(s.Error)})
+	}
+	if s.Step != nil && s.Step.Why != "" && s.Phase != reconcile.Waiting {
+		out = append(out, [2]string{"last step", string(s.Step.Verb) + ", because " + s.Step.Why})
+	}
+	provider := s.Provider
+	if need, ok := others[s.For]; ok { // another item: it is the one to look at
+		provider = fmt.Sprintf("%s, which is %s", need.Ref, need.Phase)
+	}
+	if provider != "" {
+		out = append(out, [2]string{"provided by", provider})
+	}
+	return out
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

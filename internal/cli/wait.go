@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+func wait(e Env) *cobra.Command {
+	var o launch.WaitOptions
+	cmd := &cobra.Command{
+		Use:   "wait",
+		Short: "Wait until a cluster or a node is ready",
+		Long: `Wait until a cluster or one node of it is ready. It changes nothing. After the time limit it tells what is not ready and
+why, and exits with 5; the cluster goes on coming up by itself.`,
+		Example: `  slipway wait                                # the whole cluster
+  slipway wait --for=node/dev-main-0
+  slipway wait --for=cluster --timeout 30s --name test`,
+		Args: cobra.NoArgs,
+	}
+	nameFlag(e, cmd, &o.Name)
+	cmd.Flags().StringVar(&o.For, "for", "cluster", "cluster, or node/NAME")
+	cmd.Flags().DurationVar(&o.Timeout, "timeout", 5*time.Minute, "how long to wait")
+	_ = cmd.RegisterFlagCompletionFunc("for", waitTargets(e))
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		node, isNode := strings.CutPrefix(o.For, "node/")
+		if o.For != "cluster" && (!isNode || node == "") {
+			return usageError{fmt.Errorf("--for %q: use cluster or node/NAME", o.For)}
+		}
+		if o.Timeout <= 0 {
+			return usageError{errors.New("--timeout: use a time above zero")}
+		}
+		begun := time.Now()
+		var unready []launch.Unready
+		err := showing(cmd.Context(), e, asText, func(report func(launch.Event)) (err error) {
+			o.Report = report
+			unready, err = e.Launcher.Wait(cmd.Context(), o)
+			return err
+		})
+		if err == nil {
+			fmt.Fprintf(e.Out, "%s is ready (%s)\n", readyName(o), ago(time.Since(begun)))
+			return nil
+		}
+		if isTimeout(err) {
+			items := make([]reconcile.Status, 0, len(unready))
+			for _, u := range unready {
+				items = append(items, u.Status)
+			}
+			fmt.Fprintf(e.Err, "Not ready:\n")
+			reasons(e.Err, items, time.Now())
+		}
+		return err
+	}
+	return cmd
+}
+
+func readyName(o launch.WaitOptions) string {
+	if o.For == "cluster" {
+		return "cluster " + o.Name
+	}
+	return o.For
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+func why(e Env) *cobra.Command {
+	var source launch.Source
+	var node string
+	var out format
+	cmd := &cobra.Command{
+		Use:   "why ITEM|SETTING",
+		Short: "Tell why an item is on a node, or where a setting comes from",
+		Long: `Tell of an item of the plan what it is, what it comes after, what needs it, and how it is; or of a setting what its value is
+and who chose it: the default, another setting, or the user, and on which line.`,
+		Example: `  slipway why kubelet
+  slipway why file//etc/kubernetes/audit.yaml
+  slipway why apiserver.flags.audit-log-path`,
+		Args: cobra.ExactArgs(1),
+	}
+	specFlags(e, cmd, &source)
+	cmd.Flags().StringVar(&node, "node", "", "node (default: the first one)")
+	outputFlag(cmd, &out)
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		p, err := e.Launcher.Plan(cmd.Context(), source, node)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		var names []string
+		for _, entry := range p.Plan.Entries {
+			names = append(names, entry.Ref.String())
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		p, err := e.Launcher.Plan(cmd.Context(), source, node)
+		if err != nil {
+			return err
+		}
+		if entry, ok := findItem(p.Plan, args[0]); ok {
+			return whyItem(cmd, e, out, p, entry)
+		}
+		s, err := config.Why(p.Cluster.Config, args[0])
+		if err != nil {
+			return usageError{fmt.Errorf("%q is no item of the plan of %s (slipway plan lists them), and no setting: %w", args[0], p.Plan.Node, err)}
+		}
+		return showSetting(e, out, s)
+	}
+	return cmd
+}
+
+// findItem takes a reference, or its key alone when only one item has it.
+func findItem(p plan.Plan, name string) (plan.Entry, bool) {
+	if entry, ok := p.Find(name); ok {
+		return entry, true
+	}
+	var found []plan.Entry
+	for _, entry := range p.Entries {
+		if entry.Item.Key() == name {
+			found = append(found, entry)
+		}
+	}
+	if len(found) == 0 {
+		return plan.Entry{}, false
+	}
+	return found[0], true
+}
+
+type itemView struct {
+	Ref      string            `json:"ref"`
+	Node     string            `json:"node"`
+	Item     plan.Item         `json:"item"`
+	After    []string          `json:"after"`
+	NeededBy []string          `json:"neededBy"`
+	State    *reconcile.Status `json:"state,omitempty"`
+	Unknown  string            `json:"unknown,omitempty"` // why the state is not known
+}
+
+func whyItem(cmd *cobra.Command, e Env, out format, p launch.Planned, entry plan.Entry) error {
+	v := itemView{Ref: entry.Ref.String(), Node: p.Plan.Node, Item: entry.Item, After: refs(entry.Needs), NeededBy: neededBy(p.Plan, entry.Ref)}
+	items, err := e.Launcher.Items(cmd.Context(), p.Plan.Cluster, p.Plan.Node)
+	if err != nil {
+		v.Unknown = err.Error()
+	}
+	if i := slices.IndexFunc(items, func(s reconcile.Status) bool { return s.Ref == v.Ref }); i >= 0 {
+		v.State = &items[i]
+	} else if err == nil {
+		v.Unknown = "the machine's own plan has no such item yet: see slipway plan --diff"
+	}
+	if out != asText {
+		return out.object(e.Out, "Item", v)
+	}
+	return itemText(e.Out, v, items, time.Now())
+}
+
+func neededBy(p plan.Plan, ref plan.Ref) []string {
+	out := []string{}
+	for _, entry := range p.Entries {
+		if slices.Contains(entry.Needs, ref) {
+			out = append(out, entry.Ref.String())
+		}
+	}
+	return out
+}
+
+func itemText(w io.Writer, v itemView, items []reconcile.Status, now time.Time) error {
+	switch {
+	case v.State == nil:
+		fmt.Fprintf(w, "%s on %s: state unknown: %s\n", v.Ref, v.Node, v.Unknown)
+	case v.State.Phase == reconcile.Ready:
+		fmt.Fprintf(w, "%s on %s: ready for %s\n", v.Ref, v.Node, ago(now.Sub(v.State.Since)))
+	default:
+		fmt.Fprintf(w, "%s on %s: %s for %s\n", v.Ref, v.Node, v.State.Phase, ago(now.Sub(v.State.Since)))
+		byRef := map[string]reconcile.Status{}
+		for _, s := range items {
+			byRef[s.Ref] = s
+		}
+		for _, line := range because(*v.State, byRef) {
+			fmt.Fprintf(w, "  %-12s %s\n", line[0]+":", line[1])
+		}
+	}
+	body, err := describe(v.Item)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "\nit is:\n%s", body)
+	fmt.Fprintf(w, "\n%s\n", wrap("comes after: ", orNothing(v.After)))
+	fmt.Fprintf(w, "%s\n", wrap("needed by:   ", orNothing(v.NeededBy)))
+	if len(v.NeededBy) == 0 {
+		fmt.Fprintln(w, "             (it is wanted for itself)")
+	}
+	return nil
+}
+
+// describe is an item as indented YAML.
+func describe(item plan.Item) (string, error) {
+	body, err := json.Marshal(item)
+	if err != nil {
+		return "", err
+	}
+	text, err := yaml.JSONToYAML(body)
+	if err != nil {
+		return "", errors.Join(errors.New("show item"), err)
+	}
+	return "  " + strings.ReplaceAll(strings.TrimRight(string(text), "\n"), "\n", "\n  ") + "\n", nil
+}
+
+func orNothing(list []string) []string {
+	if len(list) == 0 {
+		return []string{"nothing"}
+	}
+	return list
+}
+
+func showSetting(e Env, out format, a config.Answer) error {
+	if out == asText {
+		fmt.Fprintln(e.Out, a)
+		return nil
+	}
+	return out.object(e.Out, "Setting", map[string]string{
+		"path": a.Path, "value": a.Value, "origin": string(a.Origin.From), "note": a.Origin.Note,
+	})
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/artifact"
+	"github.com/slipway-project/slipway/internal/core/catalog"
+)
+
+// BuildBundle makes what the store lacks of a release.
+func (l *Launcher) BuildBundle(ctx context.Context, r catalog.Release, report func(Event)) (artifact.Bundle, error) {
+	bundle, _, err := l.Bundle(ctx, r, translate(report))
+	return bundle, err
+}
+
+// ImportBundle reads an exported bundle into the store.
+func (l *Launcher) ImportBundle(ctx context.Context, in io.Reader, report func(Event)) (artifact.Bundle, error) {
+	store, err := l.Store()
+	if err != nil {
+		return artifact.Bundle{}, err
+	}
+	return artifact.Import(ctx, store, in, translate(report))
+}
+
+// ExportBundle writes a release's bundle as one tar file.
+func (l *Launcher) ExportBundle(ctx context.Context, r catalog.Release, w io.Writer) error {
+	store, err := l.Store()
+	if err != nil {
+		return err
+	}
+	return artifact.Export(ctx, store, r, w)
+}
+
+func translate(report func(Event)) func(artifact.Event) {
+	begun := time.Now()
+	return func(e artifact.Event) {
+		report(Event{
+			Stage: StageBundle, Item: e.Component, Phase: string(e.Phase), Text: e.Line, Done: e.Done, Total: e.Total, Elapsed: time.Since(begun),
+		})
+	}
+}
+
+// Part is one file or image of a release. Without a digest it is not in the store.
+type Part struct {
+	Release string `json:"release"`
+	Kind    string `json:"kind"` // "file" or "image"
+	Name    string `json:"name"`
+	Digest  string `json:"digest,omitempty"`
+	Size    int64  `json:"size,omitempty"`
+}
+
+// Parts lists what a release consists of, files first, by name. It changes nothing.
+func (l *Launcher) Parts(ctx context.Context, r catalog.Release) ([]Part, error) {
+	have, _, err := l.inStore(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	files, images := map[string]bool{}, map[string]bool{}
+	for _, c := range r.Components {
+		for _, b := range c.Binaries {
+			files[b.Name] = true
+		}
+	}
+	for _, i := range r.Images() {
+		images[i.Name] = true
+	}
+	return append(parts(r, "file", files, have.Binaries), parts(r, "image", images, have.Images)...), nil
+}
+
+func parts(r catalog.Release, kind string, names map[string]bool, have map[string]artifact.Blob) []Part {
+	var out []Part
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		out = append(out, Part{r.Kubernetes, kind, name, have[name].Digest.String(), have[name].Size})
+	}
+	return out
+}
+
+// VerifyPart reads a part and compares it with its digest.
+func (l *Launcher) VerifyPart(ctx context.Context, p Part) error {
+	if p.Digest == "" {
+		return errors.New("it is not built")
+	}
+	store, err := l.Store()
+	if err != nil {
+		return err
+	}
+	return store.Verify(ctx, artifact.Digest(p.Digest))
+}
