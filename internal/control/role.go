@@ -28,7 +28,7 @@ type Cluster interface {
 // Role runs the control plane's work for one document.
 type Role struct {
 	Connect func(kubeconfig string) (Cluster, error) // fails until the kubeconfig is there; tried again
-	Resolve func(ctx context.Context, server netip.Addr, name string) error
+	Resolve func(ctx context.Context, server netip.AddrPort, name string) error // the error is the reason
 	Board   *reconcile.Board
 	Log     *slog.Logger
 }
@@ -117,7 +117,7 @@ func (r Role) dns(ctx context.Context, cluster Cluster, doc Document) error {
 			}
 		}
 		name := "kubernetes.default.svc." + doc.DNS.Domain + "."
-		return until(ctx, 20*time.Millisecond, func() error { return r.Resolve(ctx, doc.DNS.Address, name) }, waiting)
+		return until(ctx, 20*time.Millisecond, func() error { return r.Resolve(ctx, netip.AddrPortFrom(doc.DNS.Address, 53), name) }, waiting)
 	})
 }
 

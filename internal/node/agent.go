@@ -13,7 +13,9 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -136,22 +138,44 @@ func (a *Agent) announce(now kept) {
 	}
 }
 
+// converge brings the machine to the plan and looks again from time to time: a certificate whose renewal is due and a file
+// that somebody has changed are differences like any other.
 func (a *Agent) converge(ctx context.Context, now kept) error {
 	loop := reconcile.Loop{Host: a.cfg.Host, Board: a.board, Log: a.cfg.Log, AfterStep: a.cfg.AfterStep}
-	if err := loop.Converge(ctx, now.Want.Plan, now.Before.Plan); err != nil {
-		return nil // ctx has ended; everything else is tried again inside
-	}
-	_, steps := a.board.All()
-	a.cfg.Log.Info("converged", "node", now.Want.Node, "steps", steps)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(now.Before.Entries) > 0 && ctx.Err() == nil {
-		a.kept.Before = rawPlan{}
-		if err := durable.Save(a.cfg.PlanFile, keptSchema, a.kept); err != nil {
-			a.cfg.Log.Warn("forget the earlier plan", "error", err)
+	before := now.Before.Plan
+	for {
+		if err := loop.Converge(ctx, now.Want.Plan, before); err != nil {
+			return nil // ctx has ended; everything else is tried again inside
+		}
+		_, steps := a.board.All()
+		a.cfg.Log.Info("converged", "node", now.Want.Node, "steps", steps)
+		a.forget(ctx, before)
+		before = plan.Plan{}
+
+		timer := time.NewTimer(lookAgain - lookAgain/10 + rand.N(lookAgain/5)) // machines must not all look at once
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
 		}
 	}
-	return nil
+}
+
+// lookAgain is far below a third of the shortest certificate life.
+const lookAgain = time.Hour
+
+// forget drops the earlier plan once all that was only in it is gone.
+func (a *Agent) forget(ctx context.Context, before plan.Plan) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(before.Entries) == 0 || ctx.Err() != nil {
+		return
+	}
+	a.kept.Before = rawPlan{}
+	if err := durable.Save(a.cfg.PlanFile, keptSchema, a.kept); err != nil {
+		a.cfg.Log.Warn("forget the earlier plan", "error", err)
+	}
 }
 
 func (a *Agent) control(ctx context.Context, doc []byte) error {
