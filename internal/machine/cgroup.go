@@ -14,8 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/machine/process"
 	"golang.org/x/sys/unix"
+
+	"github.com/slipway-project/slipway/internal/machine/process"
 )
 
 // cgroupParent is /slipway for the usual root. Any other root has its own, so that two roots with a cluster of the same

@@ -11,9 +11,10 @@ import (
 	"reflect"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/slipway-project/slipway/internal/durable"
 	"github.com/slipway-project/slipway/internal/machine/process"
-	"golang.org/x/sync/errgroup"
 )
 
 // record is what Ensure remembers of a machine. It only saves questions: without it, runc is asked and the rest is looked up.

@@ -11,9 +11,10 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/slipway-project/slipway/internal/durable"
 	"github.com/slipway-project/slipway/internal/machine/process"
-	"golang.org/x/sys/unix"
 )
 
 const (

@@ -38,8 +38,6 @@ type Endpoint struct {
 	Started bool // it did not run before
 }
 
-type portRecord struct{ Port uint16 }
-
 // childRecord is written by the child itself, so that no moment exists at which it runs and is not known.
 type childRecord struct {
 	Process process.ID
@@ -49,7 +47,6 @@ type childRecord struct {
 
 const (
 	recordSchema = 1
-	portSearch   = 2000 // ports tried from FirstPort upwards
 	spawnLimit   = 10 * time.Second
 )
 
@@ -102,28 +99,6 @@ func Spawn(ctx context.Context, c Config) (Endpoint, error) {
 	return endpoint(port, child.Process.PID, true), nil
 }
 
-// listenAgain is for the moment in which a recorded port is taken and its child is not known: the child is just ending, or
-// it has not recorded itself yet because whoever started it was killed. It returns a listener or the child.
-func (c Config) listenAgain(ctx context.Context, port uint16, taken error) (*net.TCPListener, childRecord, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if r, err := c.running(); err == nil && r.Process.PID != 0 && r.Socket == c.Socket {
-			return nil, r, nil
-		}
-		if ln, _, err := c.listen(ctx, port); err == nil {
-			return ln, childRecord{}, nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil, childRecord{}, taken
-		case <-tick.C:
-		}
-	}
-}
-
 // Stop ends the proxy and removes its folder. It signals a process only when pid, start time and executable are the recorded
 // ones.
 func Stop(ctx context.Context, c Config) error {
@@ -158,14 +133,6 @@ func endpoint(port uint16, pid int, started bool) Endpoint {
 	return Endpoint{netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port), pid, started}
 }
 
-func (c Config) port() (uint16, error) {
-	var r portRecord
-	if err := durable.Load(c.portFile(), recordSchema, &r); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return 0, fmt.Errorf("read proxy port: %w", err)
-	}
-	return r.Port, nil
-}
-
 // running is the child if it runs, and the zero record otherwise.
 func (c Config) running() (childRecord, error) {
 	var r childRecord
@@ -186,33 +153,6 @@ func (c Config) running() (childRecord, error) {
 func exeOf(pid int) string {
 	path, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	return strings.TrimSuffix(path, " (deleted)")
-}
-
-// listen takes the recorded port, or the first free one and records it.
-func (c Config) listen(ctx context.Context, port uint16) (*net.TCPListener, uint16, error) {
-	var lc net.ListenConfig
-	if port != 0 {
-		ln, err := lc.Listen(ctx, "tcp4", endpoint(port, 0, false).Addr.String())
-		if err != nil {
-			return nil, port, fmt.Errorf("listen on 127.0.0.1:%d, which the cluster's kubeconfig names; end the process that uses it (ss -ltnp 'sport = %d'): %w", port, port, err)
-		}
-		return ln.(*net.TCPListener), port, nil
-	}
-	for try := 0; try < portSearch && int(c.FirstPort)+try < 65536; try++ {
-		port := c.FirstPort + uint16(try)
-		ln, err := lc.Listen(ctx, "tcp4", endpoint(port, 0, false).Addr.String())
-		if errors.Is(err, unix.EADDRINUSE) || errors.Is(err, unix.EACCES) {
-			continue
-		}
-		if err != nil {
-			return nil, 0, fmt.Errorf("listen for the API: %w", err)
-		}
-		if err := durable.Save(c.portFile(), recordSchema, portRecord{port}); err != nil {
-			return nil, 0, errors.Join(err, ln.Close())
-		}
-		return ln.(*net.TCPListener), port, nil
-	}
-	return nil, 0, fmt.Errorf("listen for the API: no free port of 127.0.0.1 from %d on", c.FirstPort)
 }
 
 // start runs the child with the open listener as file 3, and returns when it has recorded itself.
