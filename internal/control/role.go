@@ -27,7 +27,7 @@ type Cluster interface {
 
 // Role runs the control plane's work for one document.
 type Role struct {
-	Connect func(kubeconfig string) (Cluster, error) // fails until the kubeconfig is there; tried again
+	Connect func(kubeconfig string) (Cluster, error)                            // fails until the kubeconfig is there; tried again
 	Resolve func(ctx context.Context, server netip.AddrPort, name string) error // the error is the reason
 	Board   *reconcile.Board
 	Log     *slog.Logger

@@ -66,6 +66,9 @@ func (b *Board) Set(s Status) {
 	if s.Step == nil {
 		s.Step = old.Step
 	}
+	if old.Phase == Ready && s.Phase == Waiting {
+		return // looking again does not make an item unready; only what is found can
+	}
 	if s.Phase == old.Phase && s.For == old.For && s.Error == old.Error {
 		return
 	}
