@@ -4,6 +4,7 @@ package fake
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"testing"
 	"testing/synctest"
@@ -30,7 +31,7 @@ func TestConformance(t *testing.T) {
 					HoldReady: b.HoldReady, Exit: b.Exit, Code: b.Code, Say: b.Say, IgnoreTerm: b.IgnoreTerm, Child: b.Child,
 				})
 				return plan.Unit{
-					Name: name, Args: []string{"/bin/" + name}, Oneshot: b.Oneshot, StopTimeout: 5 * time.Second, Ready: plan.Probe{Kind: b.Ready},
+					Name: name, Args: []string{"/bin/" + name, fmt.Sprint(b)}, Oneshot: b.Oneshot, StopTimeout: 5 * time.Second, Ready: plan.Probe{Kind: b.Ready},
 				}
 			},
 			Gate: func(name string) plan.Gate { return plan.Gate{Name: name, Provider: "the test"} },

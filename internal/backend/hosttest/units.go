@@ -204,6 +204,13 @@ func crashingUnitIsReplacedAtOnce(t *testing.T, k kit) {
 	if took := time.Since(begin); took > 500*time.Millisecond*slack {
 		t.Errorf("the cure took %s: it waited for the delay of the illness", took)
 	}
+	starts := k.Starts("cured")
+	k.Crash("cured")
+	begin = time.Now()
+	k.eventually("a restart of what was cured", func() bool { return k.Starts("cured") > starts })
+	if took := time.Since(begin); took > 500*time.Millisecond*slack {
+		t.Errorf("the first death after the cure delayed the restart by %s: the illness still counts", took)
+	}
 }
 
 func termComesFirst(t *testing.T, k kit) {

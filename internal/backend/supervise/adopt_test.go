@@ -212,6 +212,27 @@ func TestExecRefusesStaleToken(t *testing.T) {
 	}
 }
 
+// An agent that takes over takes the token back before it looks for the process: one that comes too late ends itself.
+func TestAdoptionTakesTheTokenBack(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	h := b.host(t)
+	u := hosttest.RealUnit(b.dir, "job", hosttest.Behaviour{Oneshot: true, Exit: true})
+	do(t, h, plan.Create, u)
+	h = handOver(t, b, h, func() {
+		rewrite(t, b, "job", func(r *record) { r.Phase, r.Token, r.PID, r.Start = starting, "late", 0, 0 })
+	})
+	dirs, err := h.cgroups.make("job")
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{"unit-exec", "-record", h.recordPath("job"), "-token", "late", "-cgroups", strings.Join(dirs, ":"), "--"}, u.Args...)
+	out, err := exec.CommandContext(t.Context(), u.Args[0], args...).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "no longer wanted") {
+		t.Errorf("a start that came too late ended with %v: %s", err, out)
+	}
+}
+
 // Damaged records never lead to a second copy: what runs is kept until the plan says what should run.
 func TestAdoptWithDamagedRecord(t *testing.T) {
 	t.Parallel()

@@ -29,8 +29,8 @@ const agentArg = "supervise-agent"
 
 // orders are what an agent process of these tests is told.
 type orders struct {
-	Dir, CgroupParent string
-	Units             []plan.Unit
+	Dir, CgroupRoot, CgroupParent string
+	Units                         []plan.Unit
 }
 
 // agentIfAsked makes the test binary an agent that brings units up and then waits to be killed.
@@ -90,7 +90,7 @@ func bringUp(h *Host, u plan.Unit) error {
 func (o orders) config(log *slog.Logger, p *probe.Prober) (Config, error) {
 	store, err := files.New(files.Config{Store: filepath.Join(o.Dir, "store"), Verified: filepath.Join(o.Dir, "run", "verified"), Probe: p})
 	return Config{
-		StateDir: filepath.Join(o.Dir, "run"), LogDir: filepath.Join(o.Dir, "log"), Files: store, Probe: p, Log: log, CgroupParent: o.CgroupParent,
+		StateDir: filepath.Join(o.Dir, "run"), LogDir: filepath.Join(o.Dir, "log"), Files: store, Probe: p, Log: log, CgroupRoot: o.CgroupRoot, CgroupParent: o.CgroupParent,
 	}, err
 }
 
@@ -120,8 +120,16 @@ func kill9(cmd *exec.Cmd) {
 // never restarted.
 func TestAgentKilledAtAnyMoment(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	o := orders{Dir: b.dir, CgroupParent: b.conf.CgroupParent}
+	for _, root := range cgroupRoots(t) {
+		t.Run(filepath.Base(root), func(t *testing.T) {
+			t.Parallel()
+			killAgentAtAnyMoment(t, newBedIn(t, root))
+		})
+	}
+}
+
+func killAgentAtAnyMoment(t *testing.T, b *bed) {
+	o := orders{Dir: b.dir, CgroupRoot: b.conf.CgroupRoot, CgroupParent: b.conf.CgroupParent}
 	for i := range 3 {
 		o.Units = append(o.Units, hosttest.RealUnit(b.dir, fmt.Sprintf("u%d", i), hosttest.Behaviour{Ready: plan.ProbeTCP}))
 	}
@@ -153,7 +161,7 @@ func TestAgentKilledAtAnyMoment(t *testing.T) {
 // pidsOf tells the one process of each unit, as the kernel knows it.
 func pidsOf(t *testing.T, b *bed, o orders) map[string]int {
 	t.Helper()
-	groups, err := findCgroups("/sys/fs/cgroup", b.conf.CgroupParent)
+	groups, err := findCgroups(b.conf.CgroupRoot, b.conf.CgroupParent)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +181,7 @@ func TestAdoptFromKilledAgent(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	u := hosttest.RealUnit(b.dir, "u", hosttest.Behaviour{Ready: plan.ProbeHTTP})
-	agent, out := startAgent(t, orders{Dir: b.dir, CgroupParent: b.conf.CgroupParent, Units: []plan.Unit{u}})
+	agent, out := startAgent(t, orders{Dir: b.dir, CgroupRoot: b.conf.CgroupRoot, CgroupParent: b.conf.CgroupParent, Units: []plan.Unit{u}})
 	buf := make([]byte, 100)
 	if n, err := out.Read(buf); err != nil || string(buf[:n]) != "all ready\n" {
 		t.Fatalf("the agent said %q, %v", buf[:n], err)
@@ -200,7 +208,7 @@ func TestAdoptRunningOneshot(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	u := hosttest.RealUnit(b.dir, "job", hosttest.Behaviour{Oneshot: true, Exit: true, HoldReady: true, Ready: plan.ProbeFile})
-	agent, _ := startAgent(t, orders{Dir: b.dir, CgroupParent: b.conf.CgroupParent, Units: []plan.Unit{u}})
+	agent, _ := startAgent(t, orders{Dir: b.dir, CgroupRoot: b.conf.CgroupRoot, CgroupParent: b.conf.CgroupParent, Units: []plan.Unit{u}})
 	eventually(t, "the job's start", func() bool { return hosttest.RealStarts(b.dir, "job") == 1 })
 	kill9(agent)
 	h := b.host(t)

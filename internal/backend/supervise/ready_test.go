@@ -46,6 +46,11 @@ func TestHealth(t *testing.T) {
 	if got := status(t, h, "u"); got.PID != pid || got.Restarts != 0 {
 		t.Errorf("status %+v, want the same process", got)
 	}
+	eventually(t, "the last event", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(kinds) >= 4
+	})
 	mu.Lock()
 	defer mu.Unlock()
 	if got := len(kinds); got != 4 || kinds[0] != Started || kinds[1] != Ready || kinds[2] != Unready || kinds[3] != Ready {

@@ -35,7 +35,24 @@ func TestMain(m *testing.M) {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	hosttest.Run(t, func(t *testing.T) hosttest.Rig { return newBed(t).rig(t) })
+	for _, root := range cgroupRoots(t) {
+		t.Run(filepath.Base(root), func(t *testing.T) {
+			t.Parallel()
+			hosttest.Run(t, func(t *testing.T) hosttest.Rig { return newBedIn(t, root).rig(t) })
+		})
+	}
+}
+
+// cgroupRoots are folders to find hierarchies in: all, and if there are both, only one of version 1 and only that of version 2.
+func cgroupRoots(t *testing.T) []string {
+	t.Helper()
+	roots := []string{"/sys/fs/cgroup"}
+	for _, only := range []string{"/sys/fs/cgroup/pids", "/sys/fs/cgroup/unified"} {
+		if c, err := findCgroups(only, ""); err == nil && len(c.parents) == 1 {
+			roots = append(roots, only)
+		}
+	}
+	return roots
 }
 
 // bed is what a Host lies in; it outlives Hosts.
@@ -46,7 +63,9 @@ type bed struct {
 
 var beds atomic.Int32 //nolint:gochecknoglobals // numbers the cgroups of this test binary
 
-func newBed(t *testing.T) *bed {
+func newBed(t *testing.T) *bed { return newBedIn(t, "/sys/fs/cgroup") }
+
+func newBedIn(t *testing.T, cgroupRoot string) *bed {
 	dir, err := os.MkdirTemp("", "sw") // short: socket paths have a limit
 	if err != nil {
 		t.Fatal(err)
@@ -59,6 +78,7 @@ func newBed(t *testing.T) *bed {
 	b := &bed{dir: dir, conf: Config{
 		StateDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"), Files: store, Probe: prober,
 		Log:          slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+		CgroupRoot:   cgroupRoot,
 		CgroupParent: fmt.Sprintf("slipway-test-%d-%d", os.Getpid(), beds.Add(1)),
 	}}
 	t.Cleanup(func() {
@@ -72,7 +92,7 @@ func newBed(t *testing.T) *bed {
 func (b *bed) clean(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
 	defer cancel()
-	groups, err := findCgroups("/sys/fs/cgroup", b.conf.CgroupParent)
+	groups, err := findCgroups(b.conf.CgroupRoot, b.conf.CgroupParent)
 	if err != nil {
 		t.Error(err)
 		return
