@@ -17,7 +17,7 @@ import (
 // written by a writer that is not ours.
 func TestFixedPointRandomly(t *testing.T) {
 	t.Parallel()
-	const rounds = 500
+	const rounds = 200
 	done := 0
 	for seed := range uint64(rounds) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -42,7 +42,7 @@ func check(in v1alpha1.Cluster, d *decoder, o Options) Cluster {
 
 // say reports a problem, unless the decoder has already refused the value or a part of it.
 func (k *checker) say(path, hint, format string, args ...any) {
-	if k.above[path] {
+	if k.above[path] || k.d.full() {
 		return
 	}
 	for at := path; at != ""; at = parent(at) {
@@ -50,7 +50,7 @@ func (k *checker) say(path, hint, format string, args ...any) {
 			return
 		}
 	}
-	k.d.problems = append(k.d.problems, k.out.Report(path, hint, format, args...))
+	k.d.problem(k.out.Report(path, hint, format, args...))
 }
 
 // missing reports a field that must be there, unless a field beside it was refused: that one was probably meant.
@@ -64,6 +64,9 @@ func (k *checker) missing(object, field, hint string) {
 func (k *checker) oneOf(path, what, word string, known ...string) bool {
 	if slices.Contains(known, word) {
 		return true
+	}
+	if k.d.full() {
+		return false
 	}
 	hint := "there are " + strings.Join(known, ", ")
 	if near := Nearest(word, known); near != "" {

@@ -35,12 +35,23 @@ func (a at) element(i int, n *yaml.Node) at {
 	return at{path: Element(a.path, i), node: n, depth: a.depth + 1, literal: a.literal}
 }
 
+// problem keeps p. Nobody reads a thousand, and a bomb could make a million.
 func (d *decoder) problem(p Problem) {
+	if d.full() {
+		return
+	}
 	p.File = d.file
-	d.problems = append(d.problems, p)
+	if d.problems = append(d.problems, p); d.full() {
+		d.problems = append(d.problems, Problem{File: d.file, Msg: "there may be more problems", Hint: "mend the first thousand"})
+	}
 }
 
+func (d *decoder) full() bool { return len(d.problems) >= maxProblems }
+
 func (d *decoder) add(n *yaml.Node, path, hint, format string, args ...any) {
+	if d.full() {
+		return
+	}
 	d.problem(Problem{Path: path, Line: n.Line, Column: n.Column, Msg: fmt.Sprintf(format, args...), Hint: hint})
 }
 
@@ -110,7 +121,7 @@ func (d *decoder) decode(n *yaml.Node, v reflect.Value, a at) {
 // pairs calls f for each key of an object, duplicates and odd keys refused.
 func (d *decoder) pairs(n *yaml.Node, a at, f func(key, value *yaml.Node, b at)) {
 	seen := make(map[string]int, len(n.Content)/2)
-	for i := 0; i+1 < len(n.Content); i += 2 {
+	for i := 0; i+1 < len(n.Content) && !d.full(); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		b := a.key(key)
 		line, duplicate := seen[key.Value]

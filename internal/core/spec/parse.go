@@ -27,6 +27,8 @@ const (
 	maxBytes = 1 << 20
 	maxDepth = 50
 	maxPath  = 500 // each field's path is kept, so long names above many fields would multiply
+
+	maxProblems = 1000
 )
 
 // Parse decodes and checks one document. All problems are returned at once, sorted by place; with any, the cluster is not

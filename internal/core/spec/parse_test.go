@@ -120,10 +120,15 @@ func TestBombs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			start := time.Now()
-			if _, problems := spec.Parse("bomb.yaml", []byte(doc), options); len(problems) == 0 && name != "long path" {
+			_, problems := spec.Parse("bomb.yaml", []byte(doc), options)
+			if len(problems) == 0 && name != "long path" {
 				t.Error("no problem found")
 			}
-			if took := time.Since(start); took > 20*time.Second {
+			if len(problems) > 1001 {
+				t.Errorf("%d problems: nobody reads them", len(problems))
+			}
+			const limit = 30 * time.Second // on a busy machine, with the race detector; alone each takes well under one
+			if took := time.Since(start); took > limit {
 				t.Errorf("took %s", took)
 			}
 		})
