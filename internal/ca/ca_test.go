@@ -29,14 +29,18 @@ const year = 365 * 24 * time.Hour
 func at(t time.Time) *Local { return &Local{Now: func() time.Time { return t }} }
 
 func authority(dir, name string) pki.Want {
-	return pki.Want{Name: name, Kind: pki.CA, CommonName: "dev " + name, Lifetime: 10 * year,
-		CertPath: filepath.Join(dir, name+".crt"), KeyPath: filepath.Join(dir, name+".key")}
+	return pki.Want{
+		Name: name, Kind: pki.CA, CommonName: "dev " + name, Lifetime: 10 * year,
+		CertPath: filepath.Join(dir, name+".crt"), KeyPath: filepath.Join(dir, name+".key"),
+	}
 }
 
 func leaf(dir, name string, signer pki.Want, usages ...pki.Usage) pki.Want {
-	return pki.Want{Name: name, Kind: pki.Leaf, Signer: signer.Name, CommonName: name, Lifetime: year, Usages: usages,
+	return pki.Want{
+		Name: name, Kind: pki.Leaf, Signer: signer.Name, CommonName: name, Lifetime: year, Usages: usages,
 		CertPath: filepath.Join(dir, name+".crt"), KeyPath: filepath.Join(dir, name+".key"),
-		SignerCert: signer.CertPath, SignerKey: signer.KeyPath}
+		SignerCert: signer.CertPath, SignerKey: signer.KeyPath,
+	}
 }
 
 func server(dir string, signer pki.Want) pki.Want {

@@ -145,9 +145,7 @@ func TestNoSecretInErrors(t *testing.T) {
 	for _, w := range wants {
 		data, _ := os.ReadFile(w.KeyPath)
 		if block, _ := pem.Decode(data); block != nil {
-			for _, line := range strings.Split(string(data), "\n")[1:3] {
-				canaries = append(canaries, line)
-			}
+			canaries = append(canaries, strings.Split(string(data), "\n")[1:3]...)
 			data = block.Bytes
 		}
 		canaries = append(canaries, hex.EncodeToString(data)[8:40], string(data[8:24]))

@@ -56,7 +56,7 @@ func (l *Local) unfitLeaf(w pki.Want, cert *x509.Certificate) (string, error) {
 		return "its signer cannot be asked: " + bad, nil
 	case signer == nil:
 		return "its signer " + w.SignerCert + " does not exist", nil
-	case !bytes.Equal(cert.RawIssuer, signer.RawSubject) || cert.CheckSignatureFrom(signer) != nil:
+	case !signedBy(cert, signer):
 		return "it is not signed by " + w.SignerCert, nil
 	}
 	return "", nil
@@ -124,4 +124,8 @@ func readSigner(w pki.Want) (*x509.Certificate, crypto.Signer, error) {
 func onP256(pub crypto.PublicKey) bool {
 	key, ok := pub.(*ecdsa.PublicKey)
 	return ok && key.Curve == elliptic.P256()
+}
+
+func signedBy(cert, signer *x509.Certificate) bool {
+	return bytes.Equal(cert.RawIssuer, signer.RawSubject) && cert.CheckSignatureFrom(signer) == nil
 }

@@ -44,12 +44,12 @@ func MergeKubeconfig(ctx context.Context, dst string, src []byte) (contextName s
 		if there := to.Contexts[contextName]; there != nil && there.Cluster != entry {
 			return fmt.Errorf("it has a context %s for another cluster %q: rename that first (kubectl config rename-context)", contextName, there.Cluster)
 		}
-		context := api.NewContext()
-		context.Cluster, context.AuthInfo = entry, entry
+		entryOf := api.NewContext()
+		entryOf.Cluster, entryOf.AuthInfo = entry, entry
 		if there := to.Contexts[contextName]; there != nil {
-			context.Namespace = there.Namespace // the user's choice
+			entryOf.Namespace = there.Namespace // the user's choice
 		}
-		to.Clusters[entry], to.AuthInfos[entry], to.Contexts[contextName] = cluster, user, context
+		to.Clusters[entry], to.AuthInfos[entry], to.Contexts[contextName] = cluster, user, entryOf
 		to.CurrentContext = contextName
 		return nil
 	})

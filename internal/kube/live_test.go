@@ -181,10 +181,14 @@ func TestEnsureNodeFields(t *testing.T) {
 		for _, taint := range maps(o.Object, "spec", "taints") {
 			keys = append(keys, str(taint, "key")+":"+str(taint, "effect"))
 		}
-		got := map[string]any{"cidr": str(o.Object, "spec", "podCIDR"), "label": o.GetLabels()["node-role.kubernetes.io/control-plane"],
-			"host": o.GetLabels()["kubernetes.io/hostname"], "taints": keys}
-		want := map[string]any{"cidr": "10.244.0.0/24", "label": "", "host": "a",
-			"taints": []string{"example.test/mine:NoExecute", "node.kubernetes.io/not-ready:NoSchedule", "node-role.kubernetes.io/control-plane:NoSchedule"}}
+		got := map[string]any{
+			"cidr": str(o.Object, "spec", "podCIDR"), "label": o.GetLabels()["node-role.kubernetes.io/control-plane"],
+			"host": o.GetLabels()["kubernetes.io/hostname"], "taints": keys,
+		}
+		want := map[string]any{
+			"cidr": "10.244.0.0/24", "label": "", "host": "a",
+			"taints": []string{"example.test/mine:NoExecute", "node.kubernetes.io/not-ready:NoSchedule", "node-role.kubernetes.io/control-plane:NoSchedule"},
+		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)
 		}
@@ -237,7 +241,8 @@ func TestWaiters(t *testing.T) {
 		w := startWait(t, func(ctx context.Context, say func(string)) error { return c.WaitPodRunning(ctx, ns, "runs", say) })
 		w.reason("it has not said yet whether it is PodScheduled")
 		setStatus(t, c, pods, ns, "runs", map[string]any{"phase": "Pending", "containerStatuses": []any{map[string]any{
-			"name": "main", "state": map[string]any{"waiting": map[string]any{"reason": "ErrImageNeverPull", "message": "not there"}}}}})
+			"name": "main", "state": map[string]any{"waiting": map[string]any{"reason": "ErrImageNeverPull", "message": "not there"}},
+		}}})
 		w.reason("container main: ErrImageNeverPull: not there")
 		setStatus(t, c, pods, ns, "runs", map[string]any{"phase": "Running", "containerStatuses": []any{}})
 		w.done(nil)
@@ -255,7 +260,8 @@ func TestWaiters(t *testing.T) {
 		labels := map[string]any{"app": "d"}
 		create(t, c, deployments, ns, map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "d"}, "spec": map[string]any{
 			"replicas": int64(2), "selector": map[string]any{"matchLabels": labels},
-			"template": map[string]any{"metadata": map[string]any{"labels": labels}, "spec": podSpec()}}})
+			"template": map[string]any{"metadata": map[string]any{"labels": labels}, "spec": podSpec()},
+		}})
 		w.reason("the controller-manager has not seen it yet")
 		setStatus(t, c, deployments, ns, "d", map[string]any{"observedGeneration": int64(1), "replicas": int64(2), "updatedReplicas": int64(2), "readyReplicas": int64(1), "availableReplicas": int64(1)})
 		w.reason("1 of 2 replicas are available")

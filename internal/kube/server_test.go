@@ -26,7 +26,6 @@ type server struct {
 	dir, bin, url string
 	etcdURL       string
 	api, etcd     *exec.Cmd
-	wants         map[string]pki.Want
 }
 
 // shared is the server of all tests that do not need one of their own. TestMain ends it.
@@ -108,7 +107,7 @@ func (s *server) start(ctx context.Context) error {
 	if err := s.keys(ctx); err != nil {
 		return err
 	}
-	ports, err := freePorts(3)
+	ports, err := freePorts(ctx, 3)
 	if err != nil {
 		return err
 	}
@@ -169,7 +168,8 @@ func (s *server) keys(ctx context.Context) error {
 	serving := s.leaf("apiserver", pki.ServerAuth, "kube-apiserver")
 	serving.Addresses = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
 	all := []pki.Want{
-		root, serving, {Name: "sa", Kind: pki.KeyPair, CertPath: s.file("sa.pub"), KeyPath: s.file("sa.key")},
+		root, serving,
+		{Name: "sa", Kind: pki.KeyPair, CertPath: s.file("sa.pub"), KeyPath: s.file("sa.key")},
 		s.leaf("super-admin", pki.ClientAuth, "super-admin", "system:masters"),
 		s.leaf("admin", pki.ClientAuth, "kubernetes-admin", pki.AdminGroup),
 		s.leaf("control", pki.ClientAuth, "control", "slipway:control"),
@@ -186,8 +186,10 @@ func (s *server) keys(ctx context.Context) error {
 }
 
 func (s *server) leaf(name string, usage pki.Usage, cn string, orgs ...string) pki.Want {
-	return pki.Want{Name: name, Kind: pki.Leaf, Signer: "ca", CommonName: cn, Organizations: orgs, Usages: []pki.Usage{usage}, Lifetime: time.Hour,
-		CertPath: s.file(name + ".crt"), KeyPath: s.file(name + ".key"), SignerCert: s.file("ca.crt"), SignerKey: s.file("ca.key")}
+	return pki.Want{
+		Name: name, Kind: pki.Leaf, Signer: "ca", CommonName: cn, Organizations: orgs, Usages: []pki.Usage{usage}, Lifetime: time.Hour,
+		CertPath: s.file(name + ".crt"), KeyPath: s.file(name + ".key"), SignerCert: s.file("ca.crt"), SignerKey: s.file("ca.key"),
+	}
 }
 
 // client connects as one of the identities that keys makes.
@@ -207,9 +209,9 @@ func (s *server) client(t *testing.T, who string) *Client {
 	return c
 }
 
-func freePorts(n int) (ports []string, err error) {
+func freePorts(ctx context.Context, n int) (ports []string, err error) {
 	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, err
 		}

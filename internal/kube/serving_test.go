@@ -98,8 +98,10 @@ func TestJudge(t *testing.T) {
 		}, want: deny, wantWhy: "not one PEM"},
 		"forged signature": {csr: none, req: breakSignature, want: deny, wantWhy: "not signed by its own key"},
 
-		"node not recorded": {csr: func(c *x509.CertificateRequest) { c.Subject.CommonName, c.DNSNames = "system:node:c", nil },
-			req: func(r *request) { r.user = "system:node:c" }, want: undecided, wantWhy: "no addresses are recorded for node c"},
+		"node not recorded": {
+			csr: func(c *x509.CertificateRequest) { c.Subject.CommonName, c.DNSNames = "system:node:c", nil },
+			req: func(r *request) { r.user = "system:node:c" }, want: undecided, wantWhy: "no addresses are recorded for node c",
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -109,8 +111,10 @@ func TestJudge(t *testing.T) {
 			if key == nil {
 				key = ecKey
 			}
-			r := request{user: "system:node:a", groups: []string{"system:nodes"}, usages: []string{"digital signature", "key encipherment", "server auth"},
-				pem: newRequest(t, csr, key)}
+			r := request{
+				user: "system:node:a", groups: []string{"system:nodes"}, usages: []string{"digital signature", "key encipherment", "server auth"},
+				pem: newRequest(t, csr, key),
+			}
 			if tt.req != nil {
 				tt.req(&r)
 			}

@@ -4,8 +4,10 @@ package objects
 
 import "strconv"
 
-type m = map[string]any
-type list = []any
+type (
+	m    = map[string]any
+	list = []any
+)
 
 const (
 	system  = "kube-system"
