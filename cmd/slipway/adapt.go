@@ -14,7 +14,7 @@ type unitHost struct{ *supervise.Host }
 func (h unitHost) Units() []node.UnitStatus {
 	var out []node.UnitStatus
 	for _, u := range h.Status() {
-		s := node.UnitStatus{Name: u.Name, PID: u.PID, Since: u.Since, Ready: u.Ready, Restarts: u.Restarts, Waiting: u.Waiting}
+		s := node.UnitStatus{Name: u.Name, PID: u.PID, Since: u.Since, Ready: u.Ready, Restarts: u.Restarts, Waiting: u.Waiting, Oneshot: u.Oneshot}
 		if u.LastExit != nil {
 			s.LastExit = u.LastExit.String()
 		}

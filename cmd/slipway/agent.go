@@ -57,7 +57,7 @@ func buildAgent(log *slog.Logger) (*node.Agent, *supervise.Host, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("find facts: %w", err)
 	}
-	for _, dir := range []string{filepath.Join(stateDir, "plan"), filepath.Join(runDir, "units")} {
+	for _, dir := range []string{filepath.Join(stateDir, "plan"), filepath.Join(stateDir, "trace"), filepath.Join(runDir, "units")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, nil, err
 		}
@@ -77,7 +77,7 @@ func buildAgent(log *slog.Logger) (*node.Agent, *supervise.Host, error) {
 	}
 	a, err := node.New(node.Config{
 		Host: unitHost{host}, Facts: found, PlanFile: filepath.Join(stateDir, "plan", "plan.json"),
-		Socket: filepath.Join(runDir, "agent.sock"), Version: version, Log: log,
+		TraceFile: filepath.Join(stateDir, "trace", "last.json"), Socket: filepath.Join(runDir, "agent.sock"), Version: version, Log: log,
 		Control: func(ctx context.Context, doc []byte, board *reconcile.Board) error {
 			connect := func(kubeconfig string) (control.Cluster, error) { return control.Connect(kubeconfig, log) }
 			return control.Role{Connect: connect, Resolve: control.ResolveUDP, Board: board, Log: log}.Run(ctx, doc)

@@ -128,6 +128,7 @@ type UnitStatus struct {
 	Restarts int       `json:"restarts"`
 	LastExit string    `json:"lastExit,omitempty"`
 	Waiting  string    `json:"waiting,omitempty"`
+	Oneshot  bool      `json:"oneshot,omitempty"`
 }
 
 // Status asks for everything at once.
@@ -142,7 +143,7 @@ func (a *Agent) Status(ctx context.Context) (NodeStatus, error) {
 	}
 	for _, u := range r.GetUnits() {
 		s.Units = append(s.Units, UnitStatus{
-			u.GetName(), u.GetPid(), time.Unix(0, u.GetSinceUnixNano()), u.GetReady(), int(u.GetRestarts()), u.GetLastExit(), u.GetWaitingFor(),
+			u.GetName(), u.GetPid(), time.Unix(0, u.GetSinceUnixNano()), u.GetReady(), int(u.GetRestarts()), u.GetLastExit(), u.GetWaitingFor(), u.GetOneshot(),
 		})
 	}
 	return s, nil

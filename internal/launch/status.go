@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -147,7 +148,26 @@ func (n NodeStatus) Unready() []reconcile.Status {
 			active = append(active, i)
 		}
 	}
-	return append(active, waiting...)
+	return append(append(n.fallen(active), active...), waiting...)
+}
+
+// fallen lists units that were ready once and are not now; the plan's items only tell of the way up.
+func (n NodeStatus) fallen(told []reconcile.Status) []reconcile.Status {
+	var out []reconcile.Status
+	for _, u := range n.Units {
+		ref := "unit/" + u.Name
+		known := func(s reconcile.Status) bool { return s.Ref == ref }
+		if u.Ready || u.Oneshot || slices.ContainsFunc(told, known) {
+			continue
+		}
+		if i := slices.IndexFunc(n.Items, known); i < 0 || n.Items[i].Phase != reconcile.Ready {
+			continue // not started yet
+		}
+		out = append(out, reconcile.Status{
+			Ref: ref, Phase: reconcile.Failing, Since: u.Since, For: u.Waiting, Error: u.LastExit, Provider: "the agent, which restarts it by itself",
+		})
+	}
+	return out
 }
 
 func plural(n int, word string) string {

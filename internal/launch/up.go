@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/artifact"
@@ -85,6 +86,13 @@ func (u *up) refuse() error {
 	}
 	if nodes != 1 {
 		return &Error{InvalidSpec, fmt.Errorf("spec.pools: %d machines: this slipway boots clusters of one machine; set one pool with count 1", nodes)}
+	}
+	for path, r := range map[string]netip.Prefix{
+		"spec.networking.podCIDR": u.cluster.Config.PodCIDR, "spec.networking.serviceCIDR": u.cluster.Config.ServiceCIDR,
+	} {
+		if r.Overlaps(machine.DefaultSubnet()) {
+			return &Error{InvalidSpec, fmt.Errorf("%s: %s overlaps %s, the network of local machines: choose another range", path, r, machine.DefaultSubnet())}
+		}
 	}
 	if u.cluster.Config.Form != "HostUnits" {
 		return &Error{InvalidSpec, fmt.Errorf("spec.controlPlane.form: %s: this slipway runs the control plane as HostUnits only", u.cluster.Config.Form)}

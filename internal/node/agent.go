@@ -31,8 +31,10 @@ type Config struct {
 	// PlanFile is where the plan is kept: /var/lib/slipway/plan/plan.json.
 	PlanFile string
 	Socket   string // unix socket of the service, 0600
-	Version  string
-	Log      *slog.Logger
+	// TraceFile keeps the spans of the last run that changed something: /var/lib/slipway/trace/last.json.
+	TraceFile string
+	Version   string
+	Log       *slog.Logger
 
 	// Control, if set, runs the control role with the document of the last Apply until ctx ends. It reports items of its own
 	// on the board, all of them before it reports [ControlRole] ready.
@@ -123,6 +125,7 @@ func (a *Agent) loop(ctx context.Context) error {
 		a.announce(now)
 		close(taken)
 		group.Go(func() error { return a.converge(work, now) })
+		group.Go(func() error { return a.keepTrace(work) })
 		if a.cfg.Control != nil && len(now.Control) > 0 {
 			group.Go(func() error { return a.control(work, now.Control) })
 		}

@@ -4,7 +4,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -29,6 +28,7 @@ type UnitStatus struct {
 	Restarts int
 	LastExit string
 	Waiting  string
+	Oneshot  bool
 }
 
 const maxPlan = 16 << 20 // bytes of a plan on the wire
@@ -114,14 +114,14 @@ func (s *service) Status(context.Context, *nodev1.StatusRequest) (*nodev1.Status
 	for _, u := range s.agent.cfg.Host.Units() {
 		reply.Units = append(reply.Units, &nodev1.Unit{
 			Name: u.Name, Pid: int64(u.PID), SinceUnixNano: u.Since.UnixNano(), Ready: u.Ready, Restarts: int32(u.Restarts),
-			LastExit: u.LastExit, WaitingFor: u.Waiting,
+			LastExit: u.LastExit, WaitingFor: u.Waiting, Oneshot: u.Oneshot,
 		})
 	}
 	return reply, nil
 }
 
 func (s *service) Trace(context.Context, *nodev1.TraceRequest) (*nodev1.TraceReply, error) {
-	spans, err := json.Marshal(s.agent.board.Spans())
+	spans, err := s.agent.trace()
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}

@@ -518,6 +518,7 @@ type Unit struct {
 	Restarts      int32                  `protobuf:"varint,5,opt,name=restarts,proto3" json:"restarts,omitempty"`
 	LastExit      string                 `protobuf:"bytes,6,opt,name=last_exit,json=lastExit,proto3" json:"last_exit,omitempty"`
 	WaitingFor    string                 `protobuf:"bytes,7,opt,name=waiting_for,json=waitingFor,proto3" json:"waiting_for,omitempty"`
+	Oneshot       bool                   `protobuf:"varint,8,opt,name=oneshot,proto3" json:"oneshot,omitempty"` // runs to its end: no process and ready is as it should be
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -599,6 +600,13 @@ func (x *Unit) GetWaitingFor() string {
 		return x.WaitingFor
 	}
 	return ""
+}
+
+func (x *Unit) GetOneshot() bool {
+	if x != nil {
+		return x.Oneshot
+	}
+	return false
 }
 
 type StatusReply struct {
@@ -945,7 +953,7 @@ const file_api_node_v1_node_proto_rawDesc = "" +
 	"\bprovider\x18\x05 \x01(\tR\bprovider\x12\x14\n" +
 	"\x05error\x18\x06 \x01(\tR\x05error\x12\x12\n" +
 	"\x04verb\x18\a \x01(\tR\x04verb\x12\x10\n" +
-	"\x03why\x18\b \x01(\tR\x03why\"\xc4\x01\n" +
+	"\x03why\x18\b \x01(\tR\x03why\"\xde\x01\n" +
 	"\x04Unit\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x03R\x03pid\x12&\n" +
@@ -954,7 +962,8 @@ const file_api_node_v1_node_proto_rawDesc = "" +
 	"\brestarts\x18\x05 \x01(\x05R\brestarts\x12\x1b\n" +
 	"\tlast_exit\x18\x06 \x01(\tR\blastExit\x12\x1f\n" +
 	"\vwaiting_for\x18\a \x01(\tR\n" +
-	"waitingFor\"\xe3\x01\n" +
+	"waitingFor\x12\x18\n" +
+	"\aoneshot\x18\b \x01(\bR\aoneshot\"\xe3\x01\n" +
 	"\vStatusReply\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
