@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Spread is the least, the middle and the greatest of some values.
+type Spread struct{ Min, Median, Max float64 }
+
+func spread(values []float64) Spread {
+	if len(values) == 0 {
+		return Spread{}
+	}
+	v := slices.Sorted(slices.Values(values))
+	middle := len(v) / 2
+	s := Spread{v[0], v[middle], v[len(v)-1]}
+	if len(v)%2 == 0 {
+		s.Median = (v[middle-1] + v[middle]) / 2
+	}
+	return s
+}
+
+// figure is one line of the result.
+type figure struct {
+	name   string
+	unit   string
+	value  Spread
+	digits int
+	target float64 // 0: there is none
+	peers  peers
+}
+
+// verdict says whether the median keeps the target, and by how much not.
+func (f figure) verdict() string {
+	switch {
+	case f.target == 0:
+		return ""
+	case f.value.Median <= f.target:
+		return "ok"
+	}
+	return fmt.Sprintf("missed by %.*f %s", f.digits, f.value.Median-f.target, f.unit)
+}
+
+const mebibyte = 1 << 20
+
+// figures are all lines of the result, targets included.
+func (r Report) figures() []figure {
+	of := func(field func(Run) float64) Spread {
+		values := make([]float64, 0, len(r.Runs))
+		for _, run := range r.Runs {
+			values = append(values, field(run))
+		}
+		return spread(values)
+	}
+	once := func(v float64) Spread { return Spread{v, v, v} }
+	out := []figure{
+		{"API ready", "s", of(func(r Run) float64 { return r.APIReady }), 2, 0, peersAPI},
+		{"node Ready", "s", of(func(r Run) float64 { return r.NodeReady }), 2, 4, peersNode},
+		{"first pod accepted", "s", of(func(r Run) float64 { return r.Admitted }), 2, 0, peers{}},
+		{"first pod Running", "s", of(func(r Run) float64 { return r.PodRunning }), 2, 6, peersPod},
+		{"DNS answers in a pod", "s", of(func(r Run) float64 { return r.DNS }), 2, 8, peersDNS},
+		{"up, whole command", "s", of(func(r Run) float64 { return r.Up }), 2, 0, peers{}},
+		{"up again, no change", "s", of(func(r Run) float64 { return r.SecondUp }), 2, 0, peers{}},
+		{"down", "s", of(func(r Run) float64 { return r.Down }), 2, 0, peers{}},
+		{"CPU until DNS answers", "s", of(func(r Run) float64 { return r.CPU }), 2, 6, peersCPU},
+		{"spec and plans, 1 000 machines", "s", once(r.Spec), 2, 1, peers{}},
+		{"bin/slipway", "MiB", once(float64(r.Size) / mebibyte), 1, 0, peers{}},
+	}
+	if i := r.Idle; i != nil {
+		out = append(out,
+			figure{"PSS, all processes, idle", "MiB", once(float64(i.total()) / mebibyte), 0, 560, peersPSS},
+			figure{"PSS of the agent, idle", "MB", once(float64(i.Agent) / 1e6), 1, 40, peers{}},
+			figure{"CPU of the agent, idle", "% of a core", once(100 * i.Share), 2, 0.5, peers{}},
+			figure{"CPU of an idle minute", "s", once(i.CPU), 2, 0, peersIdle},
+		)
+	}
+	return out
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command bench boots and destroys a real cluster again and again and prints every figure that the README claims, beside
+// its target and by how much it is missed.
+//
+// It asks as a user would, through the machine's API, and never through what Slipway says of itself; only the critical path
+// comes from the agent's trace. It changes nothing but its own cluster, which must not exist before. What asking costs is in
+// the figures: one request of /readyz and, until the first is accepted, one new pod each 25 ms.
+//
+// Read [Run] and [bench.cycle] first.
+//
+//	go run ./test/bench -slipway bin/slipway -runs 10 -json bench.json
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/launch"
+)
+
+type options struct {
+	slipway string
+	cluster string
+	spec    string
+	json    string
+	runs    int
+	settle  time.Duration
+	idle    time.Duration
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.slipway, "slipway", "bin/slipway", "the program to measure")
+	flag.StringVar(&o.cluster, "name", "bench", "cluster name; it must not exist")
+	flag.StringVar(&o.spec, "f", "", "cluster spec of one machine (default: the shortest)")
+	flag.StringVar(&o.json, "json", "", "write all runs to this file too")
+	flag.IntVar(&o.runs, "runs", 10, "how many times to boot")
+	flag.DurationVar(&o.settle, "settle", time.Minute, "how long to wait before each run for a host that does nothing else")
+	flag.DurationVar(&o.idle, "idle", time.Minute, "how long to rest before memory is counted, and how long idleness is watched; 0 leaves both out")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options) error {
+	exe, err := filepath.Abs(o.slipway)
+	if err != nil {
+		return fmt.Errorf("find slipway: %w", err)
+	}
+	b := &bench{
+		options:  o,
+		launcher: &launch.Launcher{Root: "/var/lib/slipway", Exe: exe, Log: slog.New(slog.DiscardHandler)},
+	}
+	if err := b.prepare(ctx); err != nil {
+		return err
+	}
+	report, err := b.all(ctx)
+	if err != nil {
+		return err
+	}
+	show(os.Stdout, report)
+	if o.json != "" {
+		return report.save(o.json)
+	}
+	return nil
+}

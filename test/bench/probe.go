@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/machine"
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+// prober notes when a boot reaches what users care about.
+type prober struct {
+	*bench
+	begun time.Time
+	dnsAt time.Time
+	seen  Run // each field is written by one goroutine
+}
+
+func (p *prober) since() float64 { return time.Since(p.begun).Seconds() }
+
+// run ends when everything has been seen.
+func (p *prober) run(ctx context.Context) error {
+	imported := make(chan struct{})
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		defer close(imported)
+		return p.importImage(ctx)
+	})
+	group.Go(func() error {
+		a, err := p.connect(ctx)
+		if err != nil {
+			return err
+		}
+		group.Go(func() error { return p.apiReady(ctx, a) })
+		group.Go(func() error { return p.nodeReady(ctx, a) })
+		group.Go(func() error { return p.podRunning(ctx, a) })
+		group.Go(func() error { return p.pods(ctx, a, imported) })
+		return nil
+	})
+	return group.Wait()
+}
+
+// connect returns once the API server answers anything at all.
+func (p *prober) connect(ctx context.Context) (a api, err error) {
+	if err := poll(ctx, step, func() bool {
+		a, err = connect(p.place.apiSocket(), p.place.credential())
+		return err == nil
+	}); err != nil {
+		return a, err
+	}
+	return a, poll(ctx, step, func() bool {
+		status, _ := a.ask(ctx, http.MethodGet, "/readyz", "")
+		return status != 0
+	})
+}
+
+func (p *prober) apiReady(ctx context.Context, a api) error {
+	err := poll(ctx, step, func() bool {
+		status, _ := a.ask(ctx, http.MethodGet, "/readyz", "")
+		return status == http.StatusOK
+	})
+	p.seen.APIReady = p.since()
+	return err
+}
+
+func (p *prober) nodeReady(ctx context.Context, a api) error {
+	err := a.follow(ctx, "/api/v1/nodes", object.ready)
+	p.seen.NodeReady = p.since()
+	return err
+}
+
+func (p *prober) podRunning(ctx context.Context, a api) error {
+	err := a.follow(ctx, podsPath, func(o object) bool { return o.Metadata.Name == firstPod && o.Status.Phase == "Running" })
+	p.seen.PodRunning = p.since()
+	return err
+}
+
+// pods creates both pods and waits for the second one's answer.
+func (p *prober) pods(ctx context.Context, a api, imported <-chan struct{}) error {
+	select {
+	case <-imported:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := a.create(ctx, pod(firstPod, "sleep")); err != nil {
+		return err
+	}
+	p.seen.Admitted = p.since()
+	if err := a.create(ctx, pod(askingPod, "lookup", "kubernetes.default.svc.cluster.local.", "--retry-for", "30s")); err != nil {
+		return err
+	}
+	at, err := a.answered(ctx)
+	p.dnsAt, p.seen.DNS = at, at.Sub(p.begun).Seconds()
+	return err
+}
+
+// importImage brings the test image into the machine when the cluster's own images are there, so that it delays none.
+func (p *prober) importImage(ctx context.Context) error {
+	agent, err := launch.DialAgent(ctx, p.place.agentSocket())
+	if err != nil {
+		return err
+	}
+	defer agent.Close()
+	images := map[string]bool{}
+	err = agent.Watch(ctx, func(s reconcile.Status, _ bool, _ int) bool {
+		if strings.HasPrefix(s.Ref, "unit/image-") {
+			images[s.Ref] = s.Phase == reconcile.Ready
+		}
+		return len(images) > 0 && !slices.Contains(slices.Collect(maps.Values(images)), false)
+	})
+	if err != nil {
+		return err
+	}
+	before := childrenCPU()
+	archive := "/var/lib/slipway/store/blobs/sha256/" + p.image
+	code, err := p.launcher.Exec(ctx, p.cluster, p.place.node, machine.Command{
+		Args: []string{"/opt/slipway/bin/ctr", "--namespace", "k8s.io", "images", "import", "--local", archive},
+	})
+	p.seen.Imported = childrenCPU() - before
+	if err == nil && code != 0 {
+		err = fmt.Errorf("import test image: ctr ended with %d", code)
+	}
+	return err
+}
