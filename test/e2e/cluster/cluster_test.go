@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cluster_test tells the first story: what a user has after slipway up, and what nobody gets.
+package cluster_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slipway-project/slipway/test/e2e/kit"
+)
+
+// workload is what the story runs: two pods behind a Service, a client, a question to DNS, and a reader's rights.
+const workload = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: default}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - {name: web, image: "slipway.dev/testpod:1", imagePullPolicy: Never, args: [serve], ports: [{containerPort: 8080}],
+         readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client, namespace: default}
+spec:
+  containers:
+  - {name: client, image: "slipway.dev/testpod:1", imagePullPolicy: Never, args: [sleep]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: question, namespace: default}
+spec:
+  restartPolicy: Never
+  containers:
+  - {name: question, image: "slipway.dev/testpod:1", imagePullPolicy: Never,
+     args: [lookup, --retry-for, 60s, kubernetes.default.svc.cluster.local]}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: reader, namespace: default}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: reader, namespace: default}
+rules: [{apiGroups: [""], resources: [pods], verbs: [get, list]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: reader, namespace: default}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: reader}
+subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
+`
+
+// TestCluster boots once; the parts build on each other in this order.
+func TestCluster(t *testing.T) {
+	c := kit.New(t, "cluster")
+	up := c.MustUp()
+	t.Logf("up:\n%s", up.Out)
+	for _, part := range []struct {
+		name string
+		test func(t *testing.T, c *kit.Cluster)
+	}{
+		{"node is ready", nodeIsReady},
+		{"pods reach a service by name and address", pods},
+		{"a reader reads and cannot delete", reader},
+		{"a user's static pod runs", staticPod},
+		{"logs and exec", logsAndExec},
+		{"a secret is unreadable in etcd", secretInEtcd},
+		{"seccomp", seccomp},
+		{"key files", keyFiles},
+		{"no key leaks", noKeyLeaks},
+		{"strangers", strangers},
+		{"a kubelet does not open etcd", kubeletAndEtcd},
+		{"ports", ports},
+		{"another up changes nothing", upAgain},
+		{"an edited flag restarts one component", editedFlag},
+	} {
+		t.Run(part.name, func(t *testing.T) {
+			mine := *c
+			mine.T = t
+			part.test(t, &mine)
+		})
+	}
+}
+
+func nodeIsReady(_ *testing.T, c *kit.Cluster) {
+	c.Healthy(30 * time.Second)
+	c.Wait("node/"+c.Node, "condition=Ready")
+}
+
+func pods(t *testing.T, c *kit.Cluster) {
+	c.ImportTestImage()
+	c.Apply(workload)
+	c.Wait("deployment/web", "condition=Available")
+	c.Wait("pod/client", "condition=Ready")
+	address := c.Kubectl("get", "service", "web", "--output", "jsonpath={.spec.clusterIP}")
+	for _, url := range []string{"http://web.default.svc.cluster.local", "http://web", "http://" + address} {
+		answered := map[string]bool{}
+		kit.Until(t, time.Minute, "both pods answer at "+url, func() error {
+			name := strings.TrimSpace(c.Kubectl("exec", "client", "--", "/testpod", "get", "--retry-for", "30s", url))
+			if !strings.HasPrefix(name, "web-") {
+				t.Fatalf("%s answers %q", url, name)
+			}
+			if answered[name] = true; len(answered) < 2 {
+				return fmt.Errorf("only %s has answered", name)
+			}
+			return nil
+		})
+	}
+}
+
+// reader tries with a token, as a program in a pod has one, and kubectl --as agrees.
+func reader(t *testing.T, c *kit.Cluster) {
+	token := strings.TrimSpace(c.Kubectl("create", "token", "reader"))
+	const pods = "/api/v1/namespaces/default/pods"
+	for _, want := range []struct {
+		method, path string
+		code         int
+	}{
+		{"GET", pods, 200}, {"DELETE", pods + "/client", 403}, {"GET", "/api/v1/namespaces/default/secrets", 403},
+		{"GET", "/api/v1/namespaces/kube-system/pods", 403},
+	} {
+		if code, body := c.HTTPS(t, want.method, apiServer+want.path, kit.Token(token)); code != want.code {
+			t.Errorf("%s %s as reader: %d, want %d: %s", want.method, want.path, code, want.code, body)
+		}
+	}
+	const as = "--as=system:serviceaccount:default:reader"
+	if r := c.TryKubectl("", as, "get", "pods"); r.Code != 0 || !strings.Contains(r.Out, "client") {
+		t.Error(r)
+	}
+	if r := c.TryKubectl("", as, "delete", "pod", "client"); r.Code == 0 || !strings.Contains(r.Err, "Forbidden") {
+		t.Error(r)
+	}
+}
+
+func staticPod(t *testing.T, c *kit.Cluster) {
+	c.ExecIn(strings.NewReader(`
+apiVersion: v1
+kind: Pod
+metadata: {name: mine, namespace: default}
+spec: {containers: [{name: mine, image: "slipway.dev/testpod:1", imagePullPolicy: Never, args: [sleep]}]}
+`), "cat > /etc/kubernetes/manifests/.mine && mv /etc/kubernetes/manifests/.mine /etc/kubernetes/manifests/mine.yaml")
+	mirror := "mine-" + c.Node
+	kit.Until(t, time.Minute, "the mirror pod appears", func() error {
+		if r := c.TryKubectl("", "get", "pod", mirror); r.Code != 0 {
+			return fmt.Errorf("%s", r)
+		}
+		return nil
+	})
+	c.Wait("pod/"+mirror, "condition=Ready")
+	if a := c.Kubectl("get", "pod", mirror, "--output", `jsonpath={.metadata.annotations.kubernetes\.io/config\.mirror}`); a == "" {
+		t.Errorf("pod %s is no mirror pod", mirror)
+	}
+}
+
+func logsAndExec(t *testing.T, c *kit.Cluster) {
+	c.Wait("pod/question", "jsonpath={.status.phase}=Succeeded")
+	if said := c.Kubectl("logs", "question"); !strings.HasPrefix(said, "10.96.0.1 ") {
+		t.Errorf("log of question: %q, want the address of the API server's Service", said)
+	}
+	if said := c.Kubectl("exec", "client", "--", "/testpod", "lookup", "web"); strings.TrimSpace(said) == "" {
+		t.Error("exec in client says nothing")
+	}
+	if said := c.Slipway("logs", "kubelet").Out; said == "" {
+		t.Error("slipway logs kubelet says nothing")
+	}
+}
+
+func seccomp(t *testing.T, c *kit.Cluster) {
+	c.Apply(`
+apiVersion: v1
+kind: Pod
+metadata: {name: confined, namespace: default}
+spec:
+  securityContext: {seccompProfile: {type: RuntimeDefault}}
+  containers:
+  - {name: confined, image: "slipway.dev/testpod:1", imagePullPolicy: Never, args: [serve, --port, "8099"]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: free, namespace: default}
+spec:
+  securityContext: {seccompProfile: {type: Unconfined}}
+  containers:
+  - {name: free, image: "slipway.dev/testpod:1", imagePullPolicy: Never, args: [serve, --port, "8098"]}
+`)
+	c.Wait("pod/confined", "condition=Ready")
+	c.Wait("pod/free", "condition=Ready")
+	for port, want := range map[string]string{"8099": "2", "8098": "0"} { // 2: a filter, 0: none
+		p := c.Process("testpod", "serve", "--port", port)
+		status := c.Exec(fmt.Sprintf("cat /proc/%d/status", p.Inside))
+		if !strings.Contains(status, "Seccomp:\t"+want) {
+			t.Errorf("pod at port %s: want Seccomp: %s\n%s", port, want, status)
+		}
+	}
+}
+
+func upAgain(t *testing.T, c *kit.Cluster) {
+	before := units(t, c)
+	r := c.MustUp("--output", "json")
+	var result struct {
+		Changed bool `json:"changed"`
+		Ready   bool `json:"ready"`
+		Steps   int  `json:"steps"`
+	}
+	if err := json.Unmarshal([]byte(r.Out), &result); err != nil {
+		t.Fatalf("%v: %s", err, r)
+	}
+	if result.Changed || result.Steps != 0 || !result.Ready {
+		t.Errorf("second up: %+v, want no change", result)
+	}
+	if r := c.MustUp(); !strings.Contains(r.Out, "nothing to do") {
+		t.Errorf("third up does not say that nothing is to do: %s", r)
+	}
+	after := units(t, c)
+	for name, u := range before {
+		if after[name].PID != u.PID {
+			t.Errorf("%s: pid %d, then %d", name, u.PID, after[name].PID)
+		}
+	}
+}
+
+func units(t *testing.T, c *kit.Cluster) map[string]kit.Unit {
+	t.Helper()
+	u, err := c.Units()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}

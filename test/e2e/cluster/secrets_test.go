@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/slipway-project/slipway/test/e2e/kit"
+)
+
+const canary = "canary-7f3a91d2c4"
+
+const etcdctl = "etcdctl --endpoints=https://127.0.0.1:2379 --cacert=/etc/kubernetes/pki/etcd/ca.crt " +
+	"--cert=/etc/kubernetes/pki/etcd/healthcheck-client.crt --key=/etc/kubernetes/pki/etcd/healthcheck-client.key "
+
+func secretInEtcd(t *testing.T, c *kit.Cluster) {
+	c.Kubectl("create", "configmap", "canary", "--from-literal=value="+canary)
+	c.Kubectl("create", "secret", "generic", "canary", "--from-literal=value="+canary)
+	if open := c.Exec(etcdctl + "get --print-value-only /registry/configmaps/default/canary"); !strings.Contains(open, canary) {
+		t.Fatalf("a ConfigMap is not readable in etcd, so this test looks at the wrong place: %q", open)
+	}
+	raw := c.Exec(etcdctl + "get --print-value-only /registry/secrets/default/canary")
+	if !strings.HasPrefix(raw, "k8s:enc:secretbox:v1:") {
+		t.Errorf("the Secret in etcd begins with %.30q, want k8s:enc:secretbox:v1:", raw)
+	}
+	for _, form := range []string{canary, base64.StdEncoding.EncodeToString([]byte(canary))} {
+		if strings.Contains(raw, form) {
+			t.Errorf("the Secret is readable in etcd as %q", form)
+		}
+	}
+}
+
+func keyFiles(t *testing.T, c *kit.Cluster) {
+	found := 0
+	for _, folder := range []string{c.Data("etc-kubernetes"), c.Data("kubelet", "pki")} {
+		kit.Files(t, folder, func(path string, info fs.FileInfo) {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			private := bytes.Contains(text, []byte("PRIVATE KEY")) || bytes.Contains(text, []byte("client-key-data")) ||
+				strings.HasSuffix(path, ".key") || strings.HasSuffix(path, "encryption.yaml")
+			if !private {
+				return
+			}
+			found++
+			if mode := info.Mode().Perm(); mode != 0o600 {
+				t.Errorf("%s: mode %04o, want 0600", path, mode)
+			}
+		})
+	}
+	if found < 20 {
+		t.Errorf("only %d files with private keys: the test looks at the wrong place", found)
+	}
+	if info, err := os.Stat(c.Kubeconfig()); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("kubeconfig of the host: %v, %v, want mode 0600", info.Mode(), err)
+	}
+}
+
+// noKeyLeaks looks for every private key of the cluster where none belongs.
+func noKeyLeaks(t *testing.T, c *kit.Cluster) {
+	needles := secrets(t, c)
+	places := 0
+	look := func(where string, text []byte) {
+		places++
+		for name, needle := range needles {
+			if bytes.Contains(text, needle) {
+				t.Errorf("%s holds key material of %s", where, name)
+			}
+		}
+	}
+	for _, folder := range []string{c.Data("log"), c.Data("slipway", "plan"), filepath.Join(kit.Root, "clusters", c.Name, "proxy")} {
+		kit.Files(t, folder, func(path string, _ fs.FileInfo) { look(path, read(t, path)) })
+	}
+	look("console", read(t, filepath.Join(c.Folder(), "console.log")))
+	for _, p := range c.Processes() {
+		for _, file := range []string{"cmdline", "environ"} {
+			if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", p.PID, file)); err == nil { // it may have ended
+				look(fmt.Sprintf("%s of %s", file, p.Exe), text)
+			}
+		}
+	}
+	for _, folder := range []string{filepath.Join(c.Folder(), "data"), filepath.Join(c.Folder(), "upper")} {
+		kit.OpenFiles(t, folder, func(path string, info fs.FileInfo) {
+			program := info.Mode()&0o111 != 0 || strings.HasSuffix(path, ".tar")
+			if info.Mode()&0o004 != 0 && !program {
+				look("world-readable "+path, read(t, path))
+			}
+		})
+	}
+	if places < 50 {
+		t.Errorf("only %d places looked at", places)
+	}
+}
+
+// secrets are pieces of every private key, in each form in which it could leak. Each is found in its own file, or the test
+// would find nothing anywhere.
+func secrets(t *testing.T, c *kit.Cluster) map[string][]byte {
+	needles := map[string][]byte{}
+	kit.Files(t, c.Data("etc-kubernetes", "pki"), func(path string, _ fs.FileInfo) {
+		if !strings.HasSuffix(path, ".key") {
+			return
+		}
+		name, text := filepath.Base(filepath.Dir(path))+"/"+filepath.Base(path), read(t, path)
+		block, _ := pem.Decode(text)
+		if block == nil { // plain bytes: the key of encryption at rest
+			needles[name+" (raw)"], needles[name+" (base64)"] = text, []byte(base64.StdEncoding.EncodeToString(text))
+			return
+		}
+		line := bytes.Split(text, []byte("\n"))[2] // the first one begins alike in all keys
+		if len(line) < 32 {
+			t.Fatalf("%s: second line of its body: %q", path, line)
+		}
+		needles[name+" (PEM)"], needles[name+" (DER)"] = line, block.Bytes
+		needles[name+" (PEM in base64)"] = []byte(base64.StdEncoding.EncodeToString(text)[:400/3*2])
+	})
+	if len(needles) < 40 {
+		t.Fatalf("only %d pieces of keys", len(needles))
+	}
+	admin := c.Read("etc-kubernetes", "admin.conf")
+	if !bytes.Contains(admin, needles["pki/admin.key (PEM in base64)"]) {
+		t.Fatal("the admin's kubeconfig does not hold the admin's key in the form that the test looks for")
+	}
+	return needles
+}
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil && !os.IsNotExist(err) { // rotated away since
+		t.Fatal(err)
+	}
+	return text
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kit
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/artifact"
+	"github.com/slipway-project/slipway/internal/core/catalog"
+)
+
+// TestImage is the image of components/testpod.
+const TestImage = "slipway.dev/testpod:1"
+
+// Bundle is what the default release consists of, in the store.
+func Bundle(t testing.TB) (artifact.Bundle, *artifact.Store) {
+	t.Helper()
+	store, err := artifact.Open(filepath.Join(Root, "store"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bundle, ok, err := artifact.Lookup(context.Background(), store, catalog.Default()) // cleanups ask too, after t.Context has ended
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !ok {
+		t.Fatal("the bundle is not complete: run slipway bundle build")
+	}
+	return bundle, store
+}
+
+// Component is the path of a component's program in the store.
+func Component(t testing.TB, name string) string {
+	t.Helper()
+	bundle, store := Bundle(t)
+	blob, ok := bundle.Binaries[name]
+	if !ok {
+		t.Fatalf("the bundle has no %s", name)
+	}
+	return store.Path(blob.Digest)
+}
+
+// ImportTestImage gives the machine's containerd the image of the tests' pods, from the store that it sees anyway.
+func (c *Cluster) ImportTestImage() {
+	c.T.Helper()
+	bundle, _ := Bundle(c.T)
+	archive := Root + "/store/blobs/sha256/" + bundle.Images[TestImage].Digest.Hex()
+	c.Exec("ctr --namespace k8s.io images import --local " + archive)
+}
+
+// Kubeconfig is the user's.
+func (c *Cluster) Kubeconfig() string { return filepath.Join(Root, "clusters", c.Name, "kubeconfig") }
+
+// TryKubectl runs an ordinary kubectl of the host with the cluster's kubeconfig.
+func (c *Cluster) TryKubectl(stdin string, args ...string) Result {
+	c.T.Helper()
+	args = append([]string{"--kubeconfig", c.Kubeconfig()}, args...)
+	return run(c.T, 3*time.Minute, strings.NewReader(stdin), Component(c.T, "kubectl"), args...)
+}
+
+// Kubectl is TryKubectl that has to succeed; it returns standard output.
+func (c *Cluster) Kubectl(args ...string) string {
+	c.T.Helper()
+	r := c.TryKubectl("", args...)
+	if r.Code != 0 {
+		c.T.Fatal(r)
+	}
+	return r.Out
+}
+
+// Apply applies YAML.
+func (c *Cluster) Apply(manifest string) {
+	c.T.Helper()
+	if r := c.TryKubectl(manifest, "apply", "--filename", "-"); r.Code != 0 {
+		c.T.Fatal(r)
+	}
+}
+
+// Wait is kubectl wait with a reason when it fails.
+func (c *Cluster) Wait(what, condition string, args ...string) {
+	c.T.Helper()
+	r := c.TryKubectl("", append([]string{"wait", what, "--for", condition, "--timeout", "90s"}, args...)...)
+	if r.Code != 0 {
+		events := c.TryKubectl("", "get", "events", "--all-namespaces", "--sort-by", ".lastTimestamp")
+		c.T.Fatalf("%s\n%s", r, lastLines(events.Out, 15))
+	}
+}
+
+// Status is what slipway status says.
+type Status struct {
+	Ready    bool   `json:"ready"`
+	Verdict  string `json:"verdict"`
+	Machines []struct {
+		Name    string `json:"name"`
+		Running bool   `json:"running"`
+		Node    *struct {
+			Converged bool   `json:"converged"`
+			Steps     int    `json:"steps"`
+			Units     []Unit `json:"units"`
+		} `json:"node"`
+	} `json:"machines"`
+}
+
+// Unit is a supervised process of the machine.
+type Unit struct {
+	Name     string `json:"name"`
+	PID      int    `json:"pid"` // in the machine
+	Ready    bool   `json:"ready"`
+	Restarts int    `json:"restarts"`
+}
+
+// Status asks slipway.
+func (c *Cluster) Status() (Status, error) {
+	c.T.Helper()
+	r := c.Slipway("status", "--output", "json")
+	var s Status
+	if err := json.Unmarshal([]byte(r.Out), &s); err != nil {
+		return s, fmt.Errorf("read status: %w: %s", err, r)
+	}
+	return s, nil
+}
+
+// Units returns the machine's long-running units by name. It fails when the agent does not answer.
+func (c *Cluster) Units() (map[string]Unit, error) {
+	c.T.Helper()
+	s, err := c.Status()
+	if err != nil {
+		return nil, err
+	}
+	if len(s.Machines) != 1 || s.Machines[0].Node == nil {
+		return nil, fmt.Errorf("no status of the machine: %s", s.Verdict)
+	}
+	units := map[string]Unit{}
+	for _, u := range s.Machines[0].Node.Units {
+		if !strings.HasPrefix(u.Name, "image-") { // has run to its end
+			units[u.Name] = u
+		}
+	}
+	return units, nil
+}
+
+// Components are the long-running units of a machine that is control plane and worker.
+func Components() []string {
+	return []string{"containerd", "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubelet"}
+}
+
+// Healthy waits until the cluster is: every component runs and is ready, and the node is.
+func (c *Cluster) Healthy(limit time.Duration) {
+	c.T.Helper()
+	Until(c.T, limit, "every component ready", func() error {
+		units, err := c.Units()
+		if err != nil {
+			return err
+		}
+		for _, name := range Components() {
+			if u, ok := units[name]; !ok || !u.Ready || u.PID == 0 {
+				return fmt.Errorf("unit %s: %+v", name, u)
+			}
+		}
+		return nil
+	})
+	c.Wait("node/"+c.Node, "condition=Ready")
+}

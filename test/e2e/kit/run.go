@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Result is how a program ended.
+type Result struct {
+	Code        int
+	Out, Err    string
+	Elapsed     time.Duration
+	commandLine string
+}
+
+// String is what a failed test prints.
+func (r Result) String() string {
+	return fmt.Sprintf("%s: exit code %d after %.1f s\n%s%s", r.commandLine, r.Code, r.Elapsed.Seconds(), lastLines(r.Out, 40), lastLines(r.Err, 40))
+}
+
+func lastLines(s string, n int) string {
+	lines := strings.SplitAfter(s, "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "")
+}
+
+// Slipway runs a sub-command on this cluster.
+func (c *Cluster) Slipway(args ...string) Result {
+	c.T.Helper()
+	return run(c.T, upLimit+time.Minute, nil, c.Bin, named(c.Name, args)...)
+}
+
+// named puts --name behind the sub-command, where also those take it that hand on the rest.
+func named(name string, args []string) []string {
+	return append([]string{args[0], "--name", name}, args[1:]...)
+}
+
+// Start begins a sub-command that the test wants to disturb. Wait ends it.
+func (c *Cluster) Start(args ...string) *exec.Cmd {
+	c.T.Helper()
+	cmd := exec.Command(c.Bin, named(c.Name, args)...) //nolint:noctx // the test signals it, and waits for it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Stdout, cmd.Stderr = &bytes.Buffer{}, &bytes.Buffer{}
+	if err := cmd.Start(); err != nil {
+		c.T.Fatal(err)
+	}
+	return cmd
+}
+
+// Run runs any program; an exit code that is not 0 is for the caller to judge.
+func Run(t testing.TB, name string, args ...string) Result {
+	t.Helper()
+	return run(t, time.Minute, nil, name, args...)
+}
+
+func run(t testing.TB, limit time.Duration, in io.Reader, name string, args ...string) Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit) // cleanups run it too, after t.Context has ended
+	defer cancel()
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, &out, &errs
+	cmd.Env = append(os.Environ(), "NO_COLOR=1")
+	cmd.WaitDelay = 5 * time.Second // what it has started may hold its output open
+	begun := time.Now()
+	err := cmd.Run()
+	r := Result{Out: out.String(), Err: errs.String(), Elapsed: time.Since(begun), commandLine: name + " " + strings.Join(args, " ")}
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		t.Fatalf("%s\nit does not end within %s", r, limit)
+	case errors.As(err, &exit):
+		r.Code = exit.ExitCode()
+	case err != nil:
+		t.Fatalf("%s: %v", r, err)
+	}
+	return r
+}
+
+// Until asks every 50 ms until ask returns nil, and fails with its last error after limit.
+func Until(t testing.TB, limit time.Duration, what string, ask func() error) {
+	t.Helper()
+	begun := time.Now()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := ask()
+		if err == nil {
+			return
+		}
+		if time.Since(begun) > limit {
+			t.Fatalf("waited %s for this: %s: %v", limit, what, err)
+		}
+		<-tick.C
+	}
+}
