@@ -23,16 +23,8 @@ func Connect(kubeconfig string, log *slog.Logger) (Cluster, error) {
 	return Kubernetes{c}, nil
 }
 
-// Apply waits for the API server to be ready first: an object refused before RBAC is bootstrapped would be tried again later.
+// Apply begins before the API server is ready: each object is in as soon as it is taken.
 func (k Kubernetes) Apply(ctx context.Context, addOns []objects.AddOn, waiting func(addOn, reason string), done func(addOn string)) (bool, error) {
-	err := k.client.WaitReadyz(ctx, func(reason string) {
-		for _, a := range addOns {
-			waiting(a.Name, reason)
-		}
-	})
-	if err != nil {
-		return false, err
-	}
 	return k.client.Apply(ctx, addOns, func(p kube.Progress) {
 		switch {
 		case p.Done && p.Object == "":

@@ -91,7 +91,8 @@ func Read(path string, schema int, v any) (recovered bool, err error) {
 	case errors.Is(newest, fs.ErrNotExist) && errors.Is(previous, fs.ErrNotExist):
 		return false, fmt.Errorf("load: %w", newest)
 	}
-	return false, fmt.Errorf("load %s: %w: newest: %s; previous: %s", path, ErrDamaged, newest, previous)
+	// The causes are told, not wrapped: a damaged record must never look like one that does not exist.
+	return false, fmt.Errorf("load %s: %w: newest: %s; previous: %s", path, ErrDamaged, newest, previous) //nolint:errorlint // see above
 }
 
 func loadOne(path string, schema int, v any) error {

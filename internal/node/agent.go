@@ -147,7 +147,7 @@ func (a *Agent) converge(ctx context.Context, now kept) error {
 	loop := reconcile.Loop{Host: a.cfg.Host, Board: a.board, Log: a.cfg.Log, AfterStep: a.cfg.AfterStep}
 	before := now.Before.Plan
 	for {
-		if err := loop.Converge(ctx, now.Want.Plan, before); err != nil {
+		if loop.Converge(ctx, now.Want.Plan, before) != nil {
 			return nil // ctx has ended; everything else is tried again inside
 		}
 		_, steps := a.board.All()
