@@ -18,7 +18,11 @@ func reasons(w io.Writer, items []reconcile.Status, now time.Time) {
 		byRef[s.Ref] = s
 	}
 	for _, s := range items {
-		fmt.Fprintf(w, "  %s  %s for %s (since %s)\n", s.Ref, s.Phase, ago(now.Sub(s.Since)), s.Since.Format(time.TimeOnly))
+		since := ""
+		if !s.Since.IsZero() {
+			since = fmt.Sprintf(" for %s (since %s)", ago(now.Sub(s.Since)), s.Since.Format(time.TimeOnly))
+		}
+		fmt.Fprintf(w, "  %s  %s%s\n", s.Ref, s.Phase, since)
 		for _, line := range because(s, byRef) {
 			fmt.Fprintf(w, "      %-12s %s\n", line[0]+":", line[1])
 		}
@@ -31,7 +35,7 @@ func because(s reconcile.Status, others map[string]reconcile.Status) [][2]string
 	if s.For != "" && s.Phase == reconcile.Doing {
 		out = append(out, [2]string{"doing", s.For})
 	} else if s.For != "" {
-		out = append(out, [2]string{"waiting for", oneLine(s.For)})
+		out = append(out, [2]string{"waiting for", strings.TrimPrefix(oneLine(s.For), "waiting for ")})
 	}
 	if s.Error != "" {
 		out = append(out, [2]string{"last error", oneLine(s.Error)})

@@ -53,7 +53,11 @@ func Run(ctx context.Context, e Env, args []string) int {
 		fmt.Fprintln(e.Err, "slipway: stopped")
 		return exitInterrupted
 	}
-	fmt.Fprintln(e.Err, "slipway: "+strings.TrimSpace(err.Error()))
+	text := strings.TrimSpace(err.Error())
+	if strings.HasPrefix(text, "unknown command") && !strings.Contains(text, "\nSee ") { // of cobra's own making
+		text += "\nSee 'slipway --help'"
+	}
+	fmt.Fprintln(e.Err, "slipway: "+text)
 	return codeOf(err)
 }
 

@@ -83,10 +83,11 @@ func machineRow(m launch.MachineStatus, now time.Time) []string {
 		switch {
 		case m.AgentError != "":
 			agent = "does not answer: " + oneLine(m.AgentError)
-		case m.Node != nil && m.Node.Converged:
-			agent = fmt.Sprintf("%s, converged after %s", m.AgentVersion, plural(m.Node.Steps, "step"))
+		case m.Node == nil:
+		case len(m.Node.Unready()) == 0:
+			agent = fmt.Sprintf("%s, everything ready, %s taken", m.AgentVersion, plural(m.Node.Steps, "step"))
 		default:
-			agent = m.AgentVersion + ", at work"
+			agent = m.AgentVersion + ", at work on " + plural(len(m.Node.Unready()), "item")
 		}
 	}
 	return []string{m.Name, m.Address.String(), state, since, agent}
@@ -95,7 +96,7 @@ func machineRow(m launch.MachineStatus, now time.Time) []string {
 func unitTable(w io.Writer, units []launch.UnitStatus, on string, now time.Time) {
 	rows := [][]string{{"COMPONENT", "STATE", "PID", "UP", "RESTARTS", "LAST EXIT"}}
 	for _, u := range units {
-		if u.PID == 0 && u.Ready { // a oneshot that has done its work
+		if u.Oneshot && u.PID == 0 { // its item tells whether the work is done
 			continue
 		}
 		state, pid, up := "ready", "-", "-"
@@ -116,7 +117,7 @@ func unitTable(w io.Writer, units []launch.UnitStatus, on string, now time.Time)
 func controlTable(w io.Writer, items []reconcile.Status, on string, now time.Time) {
 	rows := [][]string{{"ITEM", "STATE", "FOR"}}
 	for _, i := range items {
-		if name, ok := strings.CutPrefix(i.Ref, "control/"); ok {
+		if name, ok := strings.CutPrefix(i.Ref, "control/"); ok && (name != "role" || i.Phase != reconcile.Ready) {
 			rows = append(rows, []string{name, string(i.Phase), ago(now.Sub(i.Since))})
 		}
 	}

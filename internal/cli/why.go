@@ -65,21 +65,19 @@ and who chose it: the default, another setting, or the user, and on which line.`
 	return cmd
 }
 
-// findItem takes a reference, or its key alone when only one item has it.
+// findItem takes a reference, or its key alone: a unit's name before others, which may have the same.
 func findItem(p plan.Plan, name string) (plan.Entry, bool) {
-	if entry, ok := p.Find(name); ok {
-		return entry, true
-	}
-	var found []plan.Entry
-	for _, entry := range p.Entries {
-		if entry.Item.Key() == name {
-			found = append(found, entry)
+	for _, ref := range []string{name, "unit/" + name} {
+		if entry, ok := p.Find(ref); ok {
+			return entry, true
 		}
 	}
-	if len(found) == 0 {
-		return plan.Entry{}, false
+	for _, entry := range p.Entries {
+		if entry.Item.Key() == name {
+			return entry, true
+		}
 	}
-	return found[0], true
+	return plan.Entry{}, false
 }
 
 type itemView struct {

@@ -4,7 +4,6 @@ package launch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -59,20 +58,23 @@ func (l *Launcher) Status(ctx context.Context, name string) (Status, error) {
 }
 
 func ask(ctx context.Context, socket string, m *MachineStatus) {
-	ctx, cancel := context.WithTimeout(ctx, agentPatience)
+	patient, cancel := context.WithTimeout(ctx, agentPatience)
 	defer cancel()
-	err := askAll(ctx, socket, m)
+	err := askAll(patient, socket, m)
 	if err == nil {
 		return
 	}
-	if conn, dial := proxy.DialUnix(ctx, socket); dial == nil { // tells a dead agent from one that hangs
-		conn.Close()
-		m.AgentError = fmt.Sprintf("it takes connections and does not answer within %s", agentPatience)
-		return
-	} else if !errors.Is(dial, context.DeadlineExceeded) {
-		err = dial
-	}
 	m.AgentError = err.Error()
+	if patient.Err() == nil {
+		return
+	}
+	conn, err := proxy.DialUnix(ctx, socket) // tells a dead agent from one that hangs
+	if err != nil {
+		m.AgentError = err.Error()
+		return
+	}
+	conn.Close()
+	m.AgentError = fmt.Sprintf("it takes connections, and is silent for %s", agentPatience)
 }
 
 func askAll(ctx context.Context, socket string, m *MachineStatus) error {
@@ -151,7 +153,7 @@ func (n NodeStatus) Unready() []reconcile.Status {
 	return append(append(n.fallen(active), active...), waiting...)
 }
 
-// fallen lists units that were ready once and are not now; the plan's items only tell of the way up.
+// fallen lists units that were ready once and are not now; the plan's items only tell of the way up. Since when is not known.
 func (n NodeStatus) fallen(told []reconcile.Status) []reconcile.Status {
 	var out []reconcile.Status
 	for _, u := range n.Units {
@@ -164,7 +166,7 @@ func (n NodeStatus) fallen(told []reconcile.Status) []reconcile.Status {
 			continue // not started yet
 		}
 		out = append(out, reconcile.Status{
-			Ref: ref, Phase: reconcile.Failing, Since: u.Since, For: u.Waiting, Error: u.LastExit, Provider: "the agent, which restarts it by itself",
+			Ref: ref, Phase: reconcile.Failing, For: u.Waiting, Error: u.LastExit, Provider: "the agent, which restarts it by itself",
 		})
 	}
 	return out

@@ -24,6 +24,14 @@ type WaitOptions struct {
 	Report  func(Event) // called from several goroutines
 }
 
+// subject is what is waited for, for people.
+func (o WaitOptions) subject() string {
+	if o.For == "cluster" {
+		return "cluster " + o.Name
+	}
+	return o.For
+}
+
 // Unready is an item that is not ready and the machine that it is on.
 type Unready struct {
 	Machine string `json:"machine"`
@@ -61,7 +69,7 @@ func (l *Launcher) Wait(ctx context.Context, o WaitOptions) ([]Unready, error) {
 		return nil, errors.Join(err, ctx.Err())
 	}
 	if errors.Is(limited.Err(), context.DeadlineExceeded) {
-		err = &Error{TimedOut, fmt.Errorf("%s is not ready after %s; it goes on by itself: see slipway status --name %s", o.For, o.Timeout, o.Name)}
+		err = &Error{TimedOut, fmt.Errorf("%s is not ready after %s: see slipway status --name %s", o.subject(), o.Timeout, o.Name)}
 	}
 	return w.unready(list), err
 }

@@ -27,6 +27,7 @@ type row struct {
 	began  time.Duration // when it was first more than waiting, since the command began
 	told   time.Duration // when a line was last printed
 	active bool          // it was more than waiting at some time
+	worked bool          // something was done to it
 }
 
 type key struct {
@@ -66,6 +67,7 @@ func (rs *rows) take(e launch.Event, plain bool) string {
 	if r.state != waiting && !r.active {
 		r.active, r.began, r.told = true, e.Elapsed, e.Elapsed
 	}
+	r.worked = r.worked || r.state == failing || e.Phase == "doing"
 	if quiet(e) && r.state != failing {
 		return ""
 	}
@@ -100,7 +102,7 @@ func (rs *rows) line(r *row, before launch.Event, was state, known, plain bool) 
 	case waiting:
 		return ""
 	case finished:
-		if changed {
+		if changed && !(e.Stage == launch.StageConverge && !r.worked && e.Elapsed-r.began < noticeable) {
 			return rs.title(e) + ": " + ending(r)
 		}
 	case failing:
@@ -108,7 +110,7 @@ func (rs *rows) line(r *row, before launch.Event, was state, known, plain bool) 
 			return rs.title(e) + ": failing: " + e.Text
 		}
 	case running:
-		if plain && (changed || e.Stage != launch.StageConverge && before.Phase != e.Phase) {
+		if plain && !strings.HasPrefix(e.Item, "control/") && (changed || e.Stage != launch.StageConverge && before.Phase != e.Phase) {
 			return rs.title(e) + ": " + doing(e)
 		}
 	}
@@ -138,9 +140,12 @@ func (rs *rows) beats(elapsed time.Duration) []string {
 	return lines
 }
 
+// noticeable is how long an item takes that was only looked at, at most.
+const noticeable = 100 * time.Millisecond
+
 // title names a row for people.
 func (rs *rows) title(e launch.Event) string {
-	name := strings.TrimPrefix(e.Item, "unit/")
+	name := plainName(e.Item)
 	if name == "" {
 		name = string(e.Stage)
 		if e.Machine != "" {
@@ -151,6 +156,19 @@ func (rs *rows) title(e launch.Event) string {
 		return e.Machine + " " + name
 	}
 	return name
+}
+
+// plainName is how an item is called when nobody has to find it in the plan.
+func plainName(item string) string {
+	for prefix, word := range map[string]string{"unit/": "", "control/node/": "node ", "control/addon/": "add-on "} {
+		if name, ok := strings.CutPrefix(item, prefix); ok {
+			return word + name
+		}
+	}
+	if item == "control/dns" {
+		return "cluster DNS"
+	}
+	return item
 }
 
 func ending(r *row) string {
@@ -179,12 +197,27 @@ func doing(e launch.Event) string {
 		text += fmt.Sprintf(" %d/%d%s", e.Done, e.Total, counted(e.Phase))
 	case e.Stage == launch.StageBundle && e.Done > 0:
 		text += fmt.Sprintf(" %d%s", e.Done, counted(e.Phase))
+	case e.Stage == launch.StageConverge && e.Phase == "doing":
+		return stepping(e.Text)
 	case e.Stage == launch.StageConverge && e.Phase == "starting" && e.Text != "":
-		text += ", waiting for " + e.Text
+		text += ", waiting for " + strings.TrimPrefix(e.Text, "waiting for ")
 	case e.Text != "":
 		text += ": " + e.Text
 	}
 	return strings.TrimPrefix(text, ": ")
+}
+
+// stepping is a plan's verb in the words of one who watches.
+func stepping(verb string) string {
+	switch verb {
+	case "create":
+		return "starting"
+	case "replace":
+		return "replacing"
+	case "remove":
+		return "removing"
+	}
+	return verb
 }
 
 func counted(phase string) string {
