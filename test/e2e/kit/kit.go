@@ -52,14 +52,16 @@ func NewWith(t testing.TB, story, binary string) *Cluster {
 	c := &Cluster{T: t, Name: prefix + story, Bin: binary}
 	c.Node = c.Name + "-main-0"
 	t.Cleanup(func() {
-		if t.Failed() {
-			c.Diagnose()
-			if os.Getenv("SLIPWAY_KEEP") != "" {
-				t.Logf("cluster %s is kept for a look", c.Name)
-				return
-			}
+		if t.Failed() && os.Getenv("SLIPWAY_KEEP") != "" {
+			t.Logf("cluster %s is kept for a look", c.Name)
+			return
 		}
 		c.Down()
+	})
+	t.Cleanup(func() { // the last one runs first
+		if t.Failed() {
+			c.Diagnose()
+		}
 	})
 	return c
 }
