@@ -12,25 +12,25 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-var (
-	missing = plan.State{Existence: plan.Absent}                              //nolint:gochecknoglobals // never changed
-	drifted = plan.State{Existence: plan.Present}                             //nolint:gochecknoglobals // never changed
-	fine    = plan.State{Existence: plan.Present, Matches: true, Ready: true} //nolint:gochecknoglobals // never changed
-	waiting = plan.State{Existence: plan.Present, Matches: true}              //nolint:gochecknoglobals // never changed
-)
+func missing() plan.State { return plan.State{Existence: plan.Absent} }
+func drifted() plan.State { return plan.State{Existence: plan.Present} }
+func fine() plan.State {
+	return plan.State{Existence: plan.Present, Matches: true, Ready: true}
+}
+func waiting() plan.State { return plan.State{Existence: plan.Present, Matches: true} }
 
 func fileIsMadeAndMended(t *testing.T, k kit) {
 	f := plan.File{Path: filepath.Join(k.Dir, "deep", "er", "f.conf"), Mode: 0o600, Content: "one\ntwo\n"}
-	k.want(f, missing)
+	k.want(f, missing())
 	if verb := k.converge(f); verb != plan.Create {
 		t.Errorf("an absent file was brought by %q", verb)
 	}
 	k.Spoil(f.Path, 0o644, f.Content)
-	k.want(f, drifted)
+	k.want(f, drifted())
 	k.wantDetail(f, "mode 0644, want 0600")
 	k.converge(f)
 	k.Spoil(f.Path, 0o600, "one\nthree\n")
-	k.want(f, drifted)
+	k.want(f, drifted())
 	k.wantDetail(f, "content")
 	if s := k.observe(f); strings.Contains(s.Detail, "three") {
 		t.Errorf("detail %q prints content", s.Detail)
@@ -48,17 +48,17 @@ func fileIsMadeAndMended(t *testing.T, k kit) {
 
 func dirIsMadeAndMended(t *testing.T, k kit) {
 	d := plan.Dir{Path: filepath.Join(k.Dir, "a", "b"), Mode: 0o700}
-	k.want(d, missing)
+	k.want(d, missing())
 	k.converge(d)
 	wider := d
 	wider.Mode = 0o755
-	k.want(wider, drifted)
+	k.want(wider, drifted())
 	k.wantDetail(wider, "mode 0700, want 0755")
 	k.converge(wider)
 	k.do(plan.Create, wider)
-	k.want(wider, fine)
+	k.want(wider, fine())
 	k.do(plan.Remove, wider)
-	k.want(wider, missing)
+	k.want(wider, missing())
 	k.do(plan.Remove, wider)
 }
 
@@ -74,7 +74,7 @@ func removeTakesOnlyWhatItMade(t *testing.T, k kit) {
 	f := plan.File{Path: filepath.Join(k.Dir, "f"), Mode: 0o644, Content: "x"}
 	k.converge(f)
 	k.do(plan.Remove, f)
-	k.want(f, missing)
+	k.want(f, missing())
 	k.do(plan.Remove, f)
 }
 
@@ -97,7 +97,7 @@ func gateIsNeverMade(t *testing.T, k kit) {
 func gateIsAwaited(t *testing.T, k kit) {
 	g := k.Gate("peer")
 	k.readyOnOpen(g, "peer")
-	k.want(g, fine)
+	k.want(g, fine())
 }
 
 // readyOnOpen checks that Await gives a reason before and returns soon after the item is opened.

@@ -121,7 +121,7 @@ func (k kit) converge(it plan.Item) plan.Verb {
 		k.do(step.Verb, it)
 	}
 	k.await(it)
-	k.want(it, plan.State{Existence: plan.Present, Matches: true, Ready: true})
+	k.want(it, fine())
 	return step.Verb
 }
 

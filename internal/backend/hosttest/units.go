@@ -24,11 +24,11 @@ func probes() []plan.ProbeKind {
 
 func unitStartsOnce(_ *testing.T, k kit) {
 	u := k.Unit("once", Behaviour{})
-	k.want(u, missing)
+	k.want(u, missing())
 	k.do(plan.Create, u)
 	k.do(plan.Create, u)
 	k.await(u)
-	k.want(u, fine)
+	k.want(u, fine())
 	k.do(plan.Create, u)
 	k.wantStarts("once", 1)
 	if n := k.Running("once"); n != 1 {
@@ -41,10 +41,10 @@ func unitReadyIsSeenAtOnce(_ *testing.T, k kit) {
 		name := "by-" + string(kind)
 		u := k.Unit(name, Behaviour{Ready: kind, HoldReady: true})
 		k.do(plan.Create, u)
-		k.want(u, waiting)
+		k.want(u, waiting())
 		k.wantStarts(name, 1)
 		k.readyOnOpen(u, name)
-		k.want(u, fine)
+		k.want(u, fine())
 	}
 }
 
@@ -177,7 +177,7 @@ func crashIsMended(_ *testing.T, k kit) {
 	k.Crash("crash")
 	k.wantStarts("crash", 2)
 	k.await(u)
-	k.want(u, fine)
+	k.want(u, fine())
 }
 
 func crashesDelayRestarts(t *testing.T, k kit) {
@@ -191,7 +191,7 @@ func crashesDelayRestarts(t *testing.T, k kit) {
 	if first, last := at[1].Sub(at[0]), at[4].Sub(at[3]); last < 3*first/2 || last < 500*time.Millisecond {
 		t.Errorf("the first restart came after %s, the fourth after %s: the delay does not grow", first, last)
 	}
-	k.want(u, waiting)
+	k.want(u, waiting())
 	k.do(plan.Remove, u)
 }
 
@@ -224,7 +224,7 @@ func termComesFirst(t *testing.T, k kit) {
 	if diff := cmp.Diff([]string{"terminated"}, k.Signals("polite")); diff != "" {
 		t.Error(diff)
 	}
-	k.want(u, missing)
+	k.want(u, missing())
 }
 
 func killFollowsTerm(t *testing.T, k kit) {
@@ -249,9 +249,6 @@ func stopEndsWithContext(t *testing.T, k kit) {
 	u.StopTimeout = time.Minute
 	k.converge(u)
 	wantEndsWithin(t, time.Second, func(ctx context.Context) error { return k.tryDo(ctx, plan.Remove, u) })
-	u.StopTimeout = 10 * time.Millisecond
-	fixed := k.Unit("stubborn", Behaviour{Ready: plan.ProbeTCP})
-	_ = fixed
 	if s := k.observe(u); s.Matches && s.Ready {
 		t.Errorf("a unit that was told to end is %+v", s)
 	}
@@ -289,9 +286,9 @@ func oneshotRunsOnce(t *testing.T, k kit) {
 		u := k.Unit(name, Behaviour{Oneshot: true, Ready: kind, Exit: true})
 		u.Inputs = []plan.Ref{plan.RefOf(f)}
 		k.converge(f)
-		k.want(u, missing)
+		k.want(u, missing())
 		k.do(plan.Create, u)
-		k.want(u, fine)
+		k.want(u, fine())
 		if verb := k.converge(u); verb != "" {
 			t.Errorf("%s: %q although it has run", name, verb)
 		}
@@ -310,7 +307,7 @@ func oneshotTellsWhyItFailed(t *testing.T, k kit) {
 	if err == nil || !strings.Contains(err.Error(), "exited with 7") || !strings.Contains(err.Error(), "no disk") {
 		t.Errorf("error %v, want the code and the last words", err)
 	}
-	k.want(u, missing)
+	k.want(u, missing())
 }
 
 func oneshotEndsWithContext(t *testing.T, k kit) {
@@ -319,7 +316,7 @@ func oneshotEndsWithContext(t *testing.T, k kit) {
 	if n := k.Running("job"); n != 0 {
 		t.Errorf("%d processes still run", n)
 	}
-	k.want(u, missing)
+	k.want(u, missing())
 }
 
 func removedUnitIsAbsent(_ *testing.T, k kit) {
@@ -327,7 +324,7 @@ func removedUnitIsAbsent(_ *testing.T, k kit) {
 	k.do(plan.Remove, u)
 	k.converge(u)
 	k.do(plan.Remove, u)
-	k.want(u, missing)
+	k.want(u, missing())
 	k.do(plan.Remove, u)
 	k.converge(u)
 	k.wantStarts("gone", 2)
@@ -353,6 +350,6 @@ func manyEntriesAtOnce(t *testing.T, k kit) {
 		t.Fatal(err)
 	}
 	for _, it := range items {
-		k.want(it, fine)
+		k.want(it, fine())
 	}
 }

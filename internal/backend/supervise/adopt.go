@@ -71,11 +71,18 @@ func (u *unit) findProcess(stale bool) (err error) {
 	r := &u.rec
 	if !stale && (r.Phase == started || r.Phase == stopping) {
 		if isAlive(r.PID, r.Start) {
-			u.proc, err = u.host.watch(r.PID)
-			if err == nil {
+			p, err := u.host.watch(r.PID)
+			if err == nil && p.start == r.Start { // it did not end and leave its PID to another in between
+				u.proc = p
 				u.host.conf.Log.Info("unit adopted", "unit", u.name, "pid", r.PID, "ready", r.Ready)
+				return nil
 			}
-			return ignoreGone(err)
+			if err == nil {
+				p.forget()
+			}
+			if err = ignoreGone(err); err != nil {
+				return err
+			}
 		}
 		return u.noProcess()
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
@@ -44,6 +45,9 @@ func (h *Host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
 	}
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if spec.Name == "" || strings.ContainsAny(spec.Name, "/:\x00") || spec.Name[0] == '.' { // it becomes a part of paths
+		return fmt.Errorf("%s: a unit cannot have this name", e.Ref)
 	}
 	if s.Verb == plan.Remove {
 		return h.remove(ctx, spec.Name)

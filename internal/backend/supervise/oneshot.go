@@ -13,7 +13,10 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-const errorLines = 5
+const (
+	errorLines = 5
+	patience   = 400 * time.Millisecond // with a oneshot that is broken off
+)
 
 // observeOneshot asks first whether the work is done: who did it, and in which boot, does not matter.
 func (h *Host) observeOneshot(ctx context.Context, spec plan.Unit, u *unit) (plan.State, error) {
@@ -99,7 +102,7 @@ func (u *unit) breakOff(p *process) error {
 	if err := p.signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	timer := time.NewTimer(500 * time.Millisecond)
+	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
 	case <-p.done:
@@ -109,7 +112,16 @@ func (u *unit) breakOff(p *process) error {
 		}
 		<-p.done
 	}
-	return u.ended(p)
+	u.mu.Lock()
+	killChildren := u.rec.Unit.KillChildren
+	u.mu.Unlock()
+	var err error
+	if killChildren {
+		ctx, cancel := context.WithTimeout(u.host.ctx, patience)
+		defer cancel()
+		err = u.host.cgroups.kill(ctx, u.name)
+	}
+	return errors.Join(u.ended(p), err)
 }
 
 // awaitEnd waits for a oneshot that an earlier agent started.

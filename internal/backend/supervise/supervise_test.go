@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -61,8 +60,6 @@ type bed struct {
 	conf Config
 }
 
-var beds atomic.Int32 //nolint:gochecknoglobals // numbers the cgroups of this test binary
-
 func newBed(t *testing.T) *bed { return newBedIn(t, "/sys/fs/cgroup") }
 
 func newBedIn(t *testing.T, cgroupRoot string) *bed {
@@ -79,7 +76,7 @@ func newBedIn(t *testing.T, cgroupRoot string) *bed {
 		StateDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"), Files: store, Probe: prober,
 		Log:          slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 		CgroupRoot:   cgroupRoot,
-		CgroupParent: fmt.Sprintf("slipway-test-%d-%d", os.Getpid(), beds.Add(1)),
+		CgroupParent: fmt.Sprintf("slipway-test-%d-%s", os.Getpid(), filepath.Base(dir)),
 	}}
 	t.Cleanup(func() {
 		prober.Close()
