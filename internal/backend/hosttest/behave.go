@@ -170,6 +170,6 @@ func freePort() int {
 	if err != nil {
 		panic(err)
 	}
-	defer l.Close() //nolint:errcheck // only its port is wanted
+	defer l.Close() // only its port is wanted
 	return l.Addr().(*net.TCPAddr).Port
 }

@@ -145,7 +145,7 @@ func TestAwaitEndsWithContext(t *testing.T) {
 	}
 }
 
-func serve(t *testing.T, start func(http.Handler) *httptest.Server) *httptest.Server {
+func serve(t testing.TB, start func(http.Handler) *httptest.Server) *httptest.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/ok", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "all fine") })
 	mux.HandleFunc("/unwell", func(w http.ResponseWriter, _ *http.Request) {

@@ -109,7 +109,7 @@ func (c cgroups) fork(name, argv0 string, args []string, attr *syscall.ProcAttr)
 		if err != nil {
 			return 0, err
 		}
-		defer dir.Close() //nolint:errcheck // only names the group
+		defer dir.Close() // only names the group
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(dir.Fd())
 	}
 	pid, err = syscall.ForkExec(argv0, args, attr)

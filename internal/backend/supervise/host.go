@@ -107,4 +107,5 @@ func (h *Host) remove(ctx context.Context, name string) error {
 }
 
 func (h *Host) recordPath(name string) string { return filepath.Join(h.conf.StateDir, name+".state") }
+
 func (h *Host) notifyPath(name string) string { return filepath.Join(h.conf.StateDir, name+".notify") }

@@ -29,7 +29,7 @@ func (h *Host) Tail(unit string, n int) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // read only
+	defer f.Close() // read only
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func copyFile(to, from string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer src.Close() //nolint:errcheck // read only
+	defer src.Close() // read only
 	dst, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o640)
 	if err != nil {
 		return err

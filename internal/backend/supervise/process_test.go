@@ -128,7 +128,7 @@ func TestRotate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer log.Close() //nolint:errcheck // a test's file
+	defer log.Close() // a test's file
 	for i := range 6 {
 		fmt.Fprintf(log, "generation %d\n", i)
 		if err := rotate(path, 10); err != nil {

@@ -76,12 +76,12 @@ func (u *unit) fork(spec plan.Unit, revision, token string) (pid int, err error)
 	if err != nil {
 		return 0, err
 	}
-	defer log.Close() //nolint:errcheck // the process has its own descriptor
+	defer log.Close() // the process has its own descriptor
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return 0, err
 	}
-	defer null.Close() //nolint:errcheck // read only
+	defer null.Close() // read only
 	command := u.host.conf.ExecCommand
 	args := slices.Concat(command, []string{
 		"-record", u.host.recordPath(u.name), "-token", token, "-oom", strconv.Itoa(spec.OOMScore), "-cgroups", strings.Join(groups, ":"), "--",

@@ -63,7 +63,7 @@ type bed struct {
 func newBed(t *testing.T) *bed { return newBedIn(t, "/sys/fs/cgroup") }
 
 func newBedIn(t *testing.T, cgroupRoot string) *bed {
-	dir, err := os.MkdirTemp("", "sw") // short: socket paths have a limit
+	dir, err := os.MkdirTemp("", "sw") //nolint:usetesting // short: socket paths have a limit
 	if err != nil {
 		t.Fatal(err)
 	}
