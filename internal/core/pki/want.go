@@ -3,7 +3,7 @@
 // Package pki says which certificates and keys must exist. It describes, it never makes: key material is born on the
 // node (package ca signs) and never passes through this package.
 //
-// Read [Want] first, then [Table], which is the cluster's whole certificate table as data.
+// Read [Want] first, then [ControlPlane] and [Worker], which are the cluster's whole certificate table as data.
 //
 //	Want{Name: "apiserver", Kind: Leaf, Signer: "ca", CommonName: "kube-apiserver", Usages: []Usage{ServerAuth}, …}
 package pki

@@ -12,7 +12,7 @@ type Builder struct {
 }
 
 // Add appends an item that starts when all needs are ready, and returns its handle. Adding the same kind and key twice is
-// a bug of the planner and panics.
+// a bug of the planner and panics, as is a unit's input that is not among its needs.
 func (b *Builder) Add(it Item, needs ...Ref) Ref {
 	ref := RefOf(it)
 	if b.index == nil {
@@ -24,6 +24,13 @@ func (b *Builder) Add(it Item, needs ...Ref) Ref {
 	for _, n := range needs {
 		if _, ok := b.index[n]; !ok {
 			panic("plan: " + ref.id + " needs " + n.id + ", which is not in the plan")
+		}
+	}
+	if u, ok := it.(Unit); ok {
+		for _, in := range u.Inputs {
+			if !slices.Contains(needs, in) { // it could be started before what it reads is there
+				panic("plan: " + ref.id + " has the input " + in.id + " and does not need it")
+			}
 		}
 	}
 	b.index[ref] = len(b.entries)

@@ -5,7 +5,9 @@ package plan
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 )
 
 // MarshalJSON writes the reference as its text.
@@ -37,7 +39,7 @@ func (e *Entry) UnmarshalJSON(data []byte) error {
 		Item json.RawMessage `json:"item"`
 	}
 	if err := strict(data, &w); err != nil {
-		return err
+		return fmt.Errorf("entry %s: %w", w.Ref, err)
 	}
 	item, err := decodeItem(w.Kind, w.Item)
 	if err != nil {
@@ -49,6 +51,9 @@ func (e *Entry) UnmarshalJSON(data []byte) error {
 }
 
 func decodeItem(kind Kind, raw []byte) (Item, error) {
+	if len(raw) == 0 {
+		return nil, errors.New("it has no item")
+	}
 	switch kind {
 	case KindDir:
 		return decodeAs[Dir](raw)
@@ -78,14 +83,21 @@ func decodeAs[T Item](raw []byte) (Item, error) {
 	return it, err
 }
 
-// Decode reads a plan and checks that its version is known and that its graph is sound.
+// Decode reads a plan and checks that its version is known and that its graph is sound. The version comes first: what another
+// version means by the rest nobody here can say.
 func Decode(data []byte) (Plan, error) {
+	var head struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal(data, &head); err != nil {
+		return Plan{}, fmt.Errorf("decode plan: %w", err)
+	}
+	if head.Version != Version {
+		return Plan{}, fmt.Errorf("decode plan: version %d, want %d: use the same slipway on operator and node", head.Version, Version)
+	}
 	var p Plan
 	if err := strict(data, &p); err != nil {
 		return Plan{}, fmt.Errorf("decode plan: %w", err)
-	}
-	if p.Version != Version {
-		return Plan{}, fmt.Errorf("decode plan: version %d, want %d: use the same slipway on operator and node", p.Version, Version)
 	}
 	seen := map[Ref]bool{}
 	for _, e := range p.Entries {
@@ -108,5 +120,11 @@ func Encode(p Plan) ([]byte, error) { return json.MarshalIndent(p, "", " ") }
 func strict(data []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
-	return d.Decode(into)
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows the document")
+	}
+	return nil
 }

@@ -71,7 +71,7 @@ func Diff(want, before Plan, have Observed) []Step {
 	return steps
 }
 
-// Gone lists the entries of before that want does not have, dependents first.
+// Gone lists the entries of before that want does not have, dependents first. Gates are not among them: nobody here made them.
 func Gone(want, before Plan) []Entry {
 	keep := map[Ref]bool{}
 	for _, e := range want.Entries {
@@ -79,7 +79,7 @@ func Gone(want, before Plan) []Entry {
 	}
 	var gone []Entry
 	for i := len(before.Entries) - 1; i >= 0; i-- {
-		if e := before.Entries[i]; !keep[e.Ref] {
+		if e := before.Entries[i]; !keep[e.Ref] && e.Item.Kind() != KindGate {
 			gone = append(gone, e)
 		}
 	}
