@@ -4,12 +4,11 @@ package hosttest
 
 import (
 	"context"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
