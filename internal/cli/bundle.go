@@ -51,7 +51,7 @@ func bundleBuild(e Env) *cobra.Command {
 be stopped at any moment; what is finished stays. With nothing to build it takes a fraction of a second.`,
 		Example: `  slipway bundle build
   slipway bundle build --kubernetes-version 1.36`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	release := releaseFlag(cmd)
 	outputFlag(cmd, &out)

@@ -18,7 +18,7 @@ func bundleList(e Env) *cobra.Command {
 		Short: "List the files and images of each release and which are there",
 		Example: `  slipway bundle list
   slipway bundle list --output yaml`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -58,7 +58,7 @@ func bundleVerify(e Env) *cobra.Command {
 again. Files are checked whenever they are taken from the store too; this finds damage before it is in the way.`,
 		Example: `  slipway bundle verify
   slipway bundle verify || slipway bundle build`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	release := releaseFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -22,7 +22,7 @@ The component store stays, so that the next up takes seconds; --purge drops it t
 		Example: `  slipway down
   slipway down --name test
   slipway down --purge       # the built components too`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	nameFlag(e, cmd, &name)
 	purge := cmd.Flags().Bool("purge", false, "drop the component store too, unless another cluster uses it")

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,13 +24,15 @@ file of KUBECONFIG, or ~/.kube/config, as context slipway-NAME, which becomes th
 		Example: `  slipway kubeconfig > dev.conf && kubectl --kubeconfig dev.conf get nodes
   export KUBECONFIG=$(slipway kubeconfig --path)
   slipway kubeconfig --merge --name test`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	nameFlag(e, cmd, &name)
 	cmd.Flags().BoolVar(&merge, "merge", false, "merge it into your own kubeconfig instead of printing it")
 	cmd.Flags().BoolVar(&pathOnly, "path", false, "print where the file is instead of what is in it")
-	cmd.MarkFlagsMutuallyExclusive("merge", "path")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if merge && pathOnly {
+			return usageError{errors.New("use one of --merge and --path")}
+		}
 		access, err := e.Launcher.Access(cmd.Context(), name)
 		if err != nil {
 			return err

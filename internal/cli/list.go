@@ -22,7 +22,7 @@ func clusters(e Env) *cobra.Command {
 		Short:   "List the clusters of this host",
 		Example: `  slipway list
   slipway list --output json`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -26,7 +26,7 @@ that slipway up would take on the running machine and the reason for each. Nothi
 		Example: `  slipway plan
   slipway plan -f cluster.yaml --diff
   slipway plan --node dev-main-0 --output json`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	specFlags(e, cmd, &source)
 	cmd.Flags().StringVar(&node, "node", "", "node (default: the first one)")

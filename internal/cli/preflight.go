@@ -25,7 +25,7 @@ func preflight(e Env) *cobra.Command {
 		Example: `  slipway preflight
   slipway preflight --install
   slipway preflight --output json`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	nameFlag(e, cmd, &name)
 	cmd.Flags().BoolVar(&install, "install", false, "install missing packages")

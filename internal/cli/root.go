@@ -144,6 +144,19 @@ func strict(cmd *cobra.Command) {
 	}
 }
 
+// noArgs says what to do with the argument that a command does not take.
+func noArgs(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return nil
+	case cmd.Flags().Lookup("file") != nil:
+		return fmt.Errorf("%s takes no argument: to name a spec, write %s -f %s", cmd.CommandPath(), cmd.CommandPath(), args[0])
+	case cmd.Flags().Lookup("name") != nil:
+		return fmt.Errorf("%s takes no argument: to name a cluster, write %s --name %s", cmd.CommandPath(), cmd.CommandPath(), args[0])
+	}
+	return fmt.Errorf("%s takes no argument", cmd.CommandPath())
+}
+
 // nameFlag is the --name of every command that concerns a local cluster.
 func nameFlag(e Env, cmd *cobra.Command, name *string) {
 	cmd.Flags().StringVar(name, "name", defaultName, "name of the local cluster")

@@ -41,7 +41,7 @@ func validate(e Env) *cobra.Command {
 		Example: `  slipway spec validate -f cluster.yaml
   slipway spec validate -f - < cluster.yaml
   slipway spec validate --name test            # the kept spec of a cluster`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	specFlags(e, cmd, &source)
 	outputFlag(cmd, &out)
@@ -73,7 +73,7 @@ spec again; completing it gives the same bytes.`,
 		Example: `  slipway spec complete
   slipway spec complete -f cluster.yaml > complete.yaml
   slipway spec complete -f cluster.yaml | grep -n 'user'`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	specFlags(e, cmd, &source)
 	cmd.RunE = func(*cobra.Command, []string) error {

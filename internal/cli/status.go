@@ -26,7 +26,7 @@ since when, the last error, and who provides it. Exit code 0 means that the clus
 		Example: `  slipway status
   slipway status --name test --output json
   until slipway status >/dev/null; do sleep 1; done   # or better: slipway wait`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	nameFlag(e, cmd, &name)
 	outputFlag(cmd, &out)

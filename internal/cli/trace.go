@@ -27,7 +27,7 @@ when it could begin, how long the step took, and how long until it was ready.`,
 		Example: `  slipway trace
   slipway trace --to control/node/dev-main-0
   slipway trace --all --output json`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	nameFlag(e, cmd, &name)
 	machineFlag(e, cmd, &machine, &name)

@@ -32,7 +32,7 @@ some minutes; after that a cluster takes seconds.`,
   slipway up -f cluster.yaml                # what the spec says
   slipway up --name test --wait 0           # do not wait until it is ready
   slipway up --output json 2>events.ndjson  # for programs`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	nameFlag(e, cmd, &o.Source.Name)
 	sourceFlags(cmd, &o.Source)

@@ -36,7 +36,7 @@ func version(e Env) *cobra.Command {
 		Short: "Show the versions of slipway, its releases and the cluster",
 		Example: `  slipway version
   slipway version --output json`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	nameFlag(e, cmd, &name)
 	outputFlag(cmd, &out)

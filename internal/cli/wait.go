@@ -24,7 +24,7 @@ why, and exits with 5; the cluster goes on coming up by itself.`,
 		Example: `  slipway wait                                # the whole cluster
   slipway wait --for=node/dev-main-0
   slipway wait --for=cluster --timeout 30s --name test`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	nameFlag(e, cmd, &o.Name)
 	cmd.Flags().StringVar(&o.For, "for", "cluster", "cluster, or node/NAME")

@@ -120,8 +120,13 @@ func (rs *rows) line(r *row, before launch.Event, was state, known, plain bool) 
 // beats are lines about what runs and has not been heard of for a while.
 func (rs *rows) beats(elapsed time.Duration) []string {
 	var lines []string
+	busy := false
 	for _, r := range rs.order {
-		if r.state != running && r.state != failing || elapsed-r.told < beat {
+		if r.state != running && r.state != failing {
+			continue
+		}
+		busy = true
+		if elapsed-r.told < beat {
 			continue
 		}
 		r.told = elapsed
@@ -131,7 +136,7 @@ func (rs *rows) beats(elapsed time.Duration) []string {
 		}
 		lines = append(lines, fmt.Sprintf("%s%s: %s, %s", verb, rs.title(r.last), doing(r.last), seconds(elapsed-r.began)))
 	}
-	if len(lines) == 0 && elapsed-rs.told >= beat {
+	if !busy && elapsed-rs.told >= beat {
 		lines = append(lines, "still working")
 	}
 	if len(lines) > 0 {

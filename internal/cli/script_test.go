@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli_test
+
+import (
+	"context"
+	"flag"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/slipway-project/slipway/internal/cli"
+	"github.com/slipway-project/slipway/internal/launch"
+)
+
+var update = flag.Bool("update", false, "rewrite the expected output in testdata/script")
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"slipway": slipway})
+}
+
+// slipway is the program as main builds it, without the commands that run on nodes. Its root is relative: a script's own folder.
+func slipway() {
+	os.Exit(cli.Run(context.Background(), cli.Env{
+		Launcher: &launch.Launcher{Root: "root", Exe: "/nowhere/slipway", Version: "v0.0.0-test", Log: slog.New(slog.NewTextHandler(io.Discard, nil))},
+		Out:      os.Stdout, Err: os.Stderr, In: os.Stdin,
+		Version: "v0.0.0-test",
+	}, os.Args[1:]))
+}
+
+// TestScripts runs what needs no machine: testdata/script/NAME.txtar.
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	testscript.Run(t, testscript.Params{
+		Dir:                 filepath.Join("testdata", "script"),
+		UpdateScripts:       *update,
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("HOME", e.WorkDir)
+			return nil
+		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"exit": exit},
+	})
+}
+
+// exit CODE COMMAND...: the command must end with exactly this code.
+func exit(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exit CODE COMMAND [ARGUMENT...]")
+	}
+	err := ts.Exec(args[1], args[2:]...)
+	got := "0"
+	if err != nil {
+		got = exitCode(err)
+	}
+	if got != args[0] {
+		ts.Fatalf("%v: exit code %s, want %s", args[1:], got, args[0])
+	}
+}
