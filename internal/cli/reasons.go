@@ -47,10 +47,18 @@ func because(s reconcile.Status, others map[string]reconcile.Status) [][2]string
 	if need, ok := others[s.For]; ok { // another item: it is the one to look at
 		provider = fmt.Sprintf("%s, which is %s", need.Ref, need.Phase)
 	}
-	if provider != "" {
-		out = append(out, [2]string{"provided by", provider})
+	if provider == "" {
+		provider = usualProvider(s.Ref)
 	}
-	return out
+	return append(out, [2]string{"provided by", provider})
+}
+
+// usualProvider is who brings an item to ready when nobody else was named.
+func usualProvider(ref string) string {
+	if unit, ok := strings.CutPrefix(ref, "unit/"); ok {
+		return unit + " itself: see slipway logs " + unit
+	}
+	return "the agent: see slipway logs agent"
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

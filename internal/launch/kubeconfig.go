@@ -91,14 +91,14 @@ func MergeKubeconfig(path, name string, kubeconfig []byte) error {
 
 // resolved follows symlinks, so that a linked kubeconfig stays a link.
 func resolved(path string) (string, error) {
-	real, err := filepath.EvalSymlinks(path)
+	target, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return path, nil
 	}
 	if err != nil {
 		return "", fmt.Errorf("merge kubeconfig: %w", err)
 	}
-	return real, nil
+	return target, nil
 }
 
 func parseKubeconfig(text []byte) (map[string]any, error) {

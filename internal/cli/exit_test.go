@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
+	"github.com/slipway-project/slipway/internal/launch"
+)
+
+func TestExitCodes(t *testing.T) {
+	t.Parallel()
+	kind := func(k launch.ErrorKind) error { return fmt.Errorf("a: %w", &launch.Error{Kind: k, Err: errors.New("b")}) }
+	for name, test := range map[string]struct {
+		err    error
+		code   int
+		stderr string
+	}{
+		"done":           {nil, 0, ""},
+		"failed":         {errors.New("x: y\n"), 1, "slipway: x: y\n"},
+		"usage":          {usageError{errors.New("bad flag")}, 2, "slipway: bad flag\n"},
+		"spec":           {kind(launch.InvalidSpec), 3, "slipway: a: b\n"},
+		"preflight":      {kind(launch.Preflight), 4, "slipway: a: b\n"},
+		"timeout":        {kind(launch.TimedOut), 5, "slipway: a: b\n"},
+		"passed through": {exitError(42), 42, ""},
+		"interrupted":    {interruptedError("stopped; go on with x"), 130, "slipway: stopped; go on with x\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var stderr bytes.Buffer
+			hidden := &cobra.Command{Use: "probe", Args: noArgs, RunE: func(*cobra.Command, []string) error { return test.err }}
+			e := Env{Launcher: &launch.Launcher{}, Out: &stderr, Err: &stderr, Hidden: []*cobra.Command{hidden}}
+			if code := Run(t.Context(), e, []string{"probe"}); code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+			if diff := cmp.Diff(test.stderr, stderr.String()); diff != "" {
+				t.Errorf("stderr (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestStoppable: Ctrl-C works within a second, whatever the work does; work that ends by itself in time is waited for.
+func TestStoppable(t *testing.T) {
+	t.Parallel()
+	failed := errors.New("failed")
+	for name, test := range map[string]struct {
+		work  time.Duration // after the stop
+		err   error
+		limit time.Duration
+	}{
+		"it obeys":       {100 * time.Millisecond, failed, 100 * time.Millisecond},
+		"it hangs":       {time.Hour, context.Canceled, stopLimit},
+		"it is too slow": {stopLimit + 1, context.Canceled, stopLimit},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, stop := context.WithCancel(t.Context())
+				stop()
+				begun := time.Now()
+				err := stoppable(ctx, func() error {
+					time.Sleep(test.work) // the clock of the bubble
+					return failed
+				})
+				if !errors.Is(err, test.err) || time.Since(begun) != test.limit {
+					t.Errorf("got %v after %s, want %v after %s", err, time.Since(begun), test.err, test.limit)
+				}
+				time.Sleep(2 * time.Hour) // lets the work end
+			})
+		})
+	}
+}
+
+func TestOwnFlags(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		args []string
+		name string
+		root string
+		rest []string
+	}{
+		"none":               {[]string{"get", "pods", "--name", "x"}, "dev", "/r", []string{"get", "pods", "--name", "x"}},
+		"a name":             {[]string{"--name", "test", "get", "-A"}, "test", "/r", []string{"get", "-A"}},
+		"joined":             {[]string{"--name=test", "--root=/q", "get"}, "test", "/q", []string{"get"}},
+		"a dash":             {[]string{"--name=test", "--", "--name", "x"}, "test", "/r", []string{"--name", "x"}},
+		"kubectl's own dash": {[]string{"exec", "web", "--", "ls", "-l"}, "dev", "/r", []string{"exec", "web", "--", "ls", "-l"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := Env{Launcher: &launch.Launcher{Root: "/r"}}
+			name, rest, err := ownFlags(e, test.args)
+			if err != nil || name != test.name || e.Launcher.Root != test.root {
+				t.Errorf("got name %q, root %q, %v", name, e.Launcher.Root, err)
+			}
+			if diff := cmp.Diff(test.rest, rest); diff != "" {
+				t.Errorf("rest (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/machine"
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+// now is the moment at which all of these pictures were taken.
+func now() time.Time { return time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC) }
+
+func before(d time.Duration) time.Time { return now().Add(-d) }
+
+func running(name string, n *launch.NodeStatus, problem string) launch.MachineStatus {
+	m := launch.MachineStatus{
+		Status: machine.Status{Name: name, Address: netip.MustParseAddr("10.89.0.10"), Running: true, PID: 77, Since: before(312 * time.Second)},
+		Node:   n, AgentError: problem,
+	}
+	if n != nil {
+		m.AgentVersion = "v0.1.0"
+	}
+	return m
+}
+
+func stories() map[string]launch.Status {
+	good := &launch.NodeStatus{
+		Steps: 69, Release: "1.36.4",
+		Items: []reconcile.Status{
+			{Ref: "unit/etcd", Phase: reconcile.Ready, Since: before(300 * time.Second)},
+			{Ref: "control/role", Phase: reconcile.Ready, Since: before(300 * time.Second)},
+			{Ref: "control/dns", Phase: reconcile.Ready, Since: before(3*time.Hour + 5*time.Minute)},
+		},
+		Units: []launch.UnitStatus{
+			{Name: "etcd", PID: 12, Since: before(300 * time.Second), Ready: true, Restarts: 2, LastExit: "exited with 1"},
+			{Name: "image-pause", Oneshot: true, LastExit: "exited with 0"},
+		},
+	}
+	bad := &launch.NodeStatus{
+		Release: "1.36.4",
+		Items: []reconcile.Status{
+			{Ref: "unit/kube-scheduler", Phase: reconcile.Ready, Since: before(time.Minute)},
+			{Ref: "unit/kube-proxy", Phase: reconcile.Waiting, Since: before(90 * time.Second), For: "unit/kube-apiserver"},
+			{
+				Ref: "unit/kube-apiserver", Phase: reconcile.Starting, Since: before(12 * time.Second), For: "waiting for https://127.0.0.1:6443/readyz to answer 200",
+				Step: &plan.Step{Verb: plan.Replace, Why: "its arguments differ"},
+			},
+			{Ref: "cert/ca", Phase: reconcile.Failing, Since: before(250 * time.Millisecond), Error: "create: no space\nleft on device"},
+			{Ref: "file//etc/a", Phase: reconcile.Doing, Since: before(time.Second), For: "create", Step: &plan.Step{Verb: plan.Create, Why: "it does not exist"}},
+			{Ref: "control/node/b", Phase: reconcile.Starting, Since: before(time.Minute), For: "the node to say that it is ready", Provider: "kubelet of b"},
+		},
+		Units: []launch.UnitStatus{
+			{Name: "kube-apiserver", PID: 14, Since: before(12 * time.Second), Waiting: "x"},
+			{Name: "kube-scheduler", Since: before(time.Minute), Restarts: 3, LastExit: "ended by signal: killed", Waiting: "starting again in 90ms"},
+		},
+	}
+	return map[string]launch.Status{
+		"ready":   {Cluster: "dev", Ready: true, Verdict: "VERDICT", Machines: []launch.MachineStatus{running("dev-main-0", good, "")}},
+		"unready": {Cluster: "dev", Verdict: "VERDICT", Machines: []launch.MachineStatus{running("dev-main-0", bad, "")}},
+		"dark": {Cluster: "dev", Verdict: "VERDICT", Machines: []launch.MachineStatus{
+			{Status: machine.Status{Name: "a", Address: netip.MustParseAddr("10.89.0.10")}},
+			running("b", nil, "connect: connection refused"),
+			running("c", good, ""),
+		}},
+		"empty": {Cluster: "dev", Verdict: "VERDICT"},
+	}
+}
+
+func TestStatusText(t *testing.T) {
+	t.Parallel()
+	for name, status := range stories() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			statusText(&out, status, now())
+			golden(t, filepath.Join("testdata", "status", name+".txt"), out.String())
+		})
+	}
+}
+
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if flag.Lookup("update").Value.String() == "true" { // declared by the scripts' test
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+}
+
+func TestUpText(t *testing.T) {
+	t.Parallel()
+	milestones := []launch.Milestone{{Name: "API ready", At: 2410 * time.Millisecond}, {Name: "node Ready", At: 3350 * time.Millisecond}}
+	for name, test := range map[string]struct {
+		result launch.Result
+		wait   time.Duration
+	}{
+		"up": {launch.Result{
+			Cluster: "dev", Release: "1.36.4", Changed: true, Steps: 69, Kubeconfig: "/k", Elapsed: 7310 * time.Millisecond, Milestones: milestones,
+		}, time.Minute},
+		"up-nothing": {launch.Result{Cluster: "dev", Release: "1.36.4", Elapsed: 90 * time.Millisecond, Milestones: milestones}, time.Minute},
+		"up-nowait":  {launch.Result{Cluster: "test", Release: "1.36.4", Changed: true}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			upText(&out, test.result, launch.UpOptions{Wait: test.wait})
+			golden(t, filepath.Join("testdata", "status", name+".txt"), out.String())
+		})
+	}
+}
