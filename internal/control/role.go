@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -87,11 +88,16 @@ func (r Role) announce(doc Document) {
 func (r Role) apply(ctx context.Context, cluster Cluster, addOns []objects.AddOn) error {
 	for delay := time.Second; ; delay = min(2*delay, time.Minute) {
 		changed, err := cluster.Apply(ctx, addOns, func(addOn, reason string) {
-			r.Board.Set(reconcile.Status{Ref: itemAddOn(addOn), Phase: reconcile.Starting, For: reason, Provider: "kube-apiserver"})
+			ref := itemAddOn(addOn)
+			if !wanted(addOns, addOn) { // the inventory, or what goes away: no item of its own that could become ready
+				ref = itemRole
+			}
+			r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Starting, For: reason, Provider: "kube-apiserver"})
 		}, func(addOn string) {
 			r.Board.Set(reconcile.Status{Ref: itemAddOn(addOn), Phase: reconcile.Ready})
 		})
 		if err == nil {
+			r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Ready})
 			r.Log.Info("add-ons applied", "changed", changed)
 			return nil
 		}
@@ -106,6 +112,10 @@ func (r Role) apply(ctx context.Context, cluster Cluster, addOns []objects.AddOn
 		}
 		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Ready})
 	}
+}
+
+func wanted(addOns []objects.AddOn, name string) bool {
+	return slices.ContainsFunc(addOns, func(a objects.AddOn) bool { return a.Name == name })
 }
 
 // dns is ready when the cluster DNS has answered a question, through its Service address.
