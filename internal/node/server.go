@@ -82,8 +82,8 @@ func (s *service) Apply(ctx context.Context, r *nodev1.ApplyRequest) (*nodev1.Ap
 }
 
 func (s *service) Watch(_ *nodev1.WatchRequest, stream grpc.ServerStreamingServer[nodev1.Event]) error {
-	changes, end := s.agent.board.Subscribe()
-	defer end()
+	changes := s.agent.board.Subscribe()
+	defer changes.End()
 	all, _ := s.agent.board.All()
 	for _, item := range all {
 		if err := stream.Send(s.event(item)); err != nil {
@@ -94,9 +94,11 @@ func (s *service) Watch(_ *nodev1.WatchRequest, stream grpc.ServerStreamingServe
 		select {
 		case <-stream.Context().Done():
 			return nil
-		case item := <-changes:
-			if err := stream.Send(s.event(item)); err != nil {
-				return err
+		case <-changes.C:
+			for _, item := range changes.Take() {
+				if err := stream.Send(s.event(item)); err != nil {
+					return err
+				}
 			}
 		}
 	}

@@ -15,8 +15,8 @@ import (
 // keepTrace writes the spans of this run once everything is ready, if the run changed something: the trace of a start
 // outlives the agent that started.
 func (a *Agent) keepTrace(ctx context.Context) error {
-	changes, end := a.board.Subscribe()
-	defer end()
+	changes := a.board.Subscribe()
+	defer changes.End()
 	for {
 		all, steps := a.board.All()
 		if up(all) {
@@ -28,7 +28,7 @@ func (a *Agent) keepTrace(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-changes:
+		case <-changes.C:
 		}
 	}
 }

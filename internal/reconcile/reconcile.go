@@ -33,11 +33,11 @@ type Loop struct {
 // Converge removes what before had and want has not, then brings every entry of want to ready. It returns nil when all are
 // ready, otherwise only when ctx ends. Calling it again after a crash, at any point, continues.
 func (l *Loop) Converge(ctx context.Context, want, before plan.Plan) error {
-	if err := l.remove(ctx, plan.Gone(want, before)); err != nil {
+	l.Board.Announce(want)
+	if err := l.remove(ctx, want, before); err != nil {
 		return err
 	}
 	run := &run{Loop: l, ready: map[plan.Ref]chan struct{}{}}
-	l.Board.Announce(want)
 	for _, e := range want.Entries {
 		run.ready[e.Ref] = make(chan struct{})
 	}
@@ -57,7 +57,7 @@ type run struct {
 func (r *run) entry(ctx context.Context, e plan.Entry) error {
 	ref := e.Ref.String()
 	for _, need := range e.Needs {
-		r.Board.Set(Status{Ref: ref, Phase: Waiting, For: need.String()})
+		r.Board.waits(ref, need.String())
 		select {
 		case <-r.ready[need]:
 		case <-ctx.Done():
@@ -128,25 +128,56 @@ func (l *Loop) do(ctx context.Context, step plan.Step, e plan.Entry) error {
 }
 
 // remove takes away what the earlier plan made, dependents first. Unknown is not present: it is asked again.
-func (l *Loop) remove(ctx context.Context, gone []plan.Entry) error {
-	for _, e := range gone {
-		err := l.untilDone(ctx, e.Ref.String(), func() error {
-			state, err := l.Host.Observe(ctx, e)
-			switch {
-			case err != nil:
-				return fmt.Errorf("observe: %w", err)
-			case state.Existence == plan.Unknown && e.Item.Kind() != plan.KindGate:
-				return fmt.Errorf("observe: unknown: %s", state.Detail)
-			case state.Existence != plan.Present:
-				return nil
-			}
-			return l.do(ctx, plan.Step{Verb: plan.Remove, Ref: e.Ref, Why: "the plan no longer has it"}, e)
+func (l *Loop) remove(ctx context.Context, want, before plan.Plan) error {
+	for _, e := range plan.Gone(want, before) {
+		ref := e.Ref.String()
+		err := l.untilDone(ctx, ref, func() error {
+			ctx, cancel := context.WithTimeout(ctx, deadline(e))
+			defer cancel()
+			l.lookAtInputs(ctx, e, want, before)
+			return l.removeOnce(ctx, e)
 		})
 		if err != nil {
 			return err
 		}
+		l.Board.drop(ref)
 	}
 	return nil
+}
+
+func (l *Loop) removeOnce(ctx context.Context, e plan.Entry) error {
+	switch state, err := l.Host.Observe(ctx, e); {
+	case err != nil:
+		return fmt.Errorf("observe: %w", err)
+	case state.Existence == plan.Unknown:
+		return fmt.Errorf("observe: unknown: %s", state.Detail)
+	case state.Existence == plan.Absent:
+		return nil
+	}
+	if err := l.do(ctx, plan.Step{Verb: plan.Remove, Ref: e.Ref, Why: "the plan no longer has it"}, e); err != nil {
+		return err
+	}
+	l.Board.span(e.Ref.String(), func(s *trace.Span) {
+		s.Done, s.Step, s.Why = time.Now(), string(plan.Remove), "the plan no longer has it"
+	})
+	return nil
+}
+
+// lookAtInputs shows the host what a unit reads: it cannot tell how a unit is without having seen its inputs, and those of one
+// that goes have not been looked at before. What they are like does not matter.
+func (l *Loop) lookAtInputs(ctx context.Context, e plan.Entry, plans ...plan.Plan) {
+	u, ok := e.Item.(plan.Unit)
+	if !ok {
+		return
+	}
+	for _, in := range u.Inputs {
+		for _, p := range plans {
+			if input, ok := p.Find(in.String()); ok {
+				_, _ = l.Host.Observe(ctx, input)
+				break
+			}
+		}
+	}
 }
 
 // untilDone calls f until it succeeds or ctx ends, waiting longer each time, with jitter.

@@ -41,33 +41,31 @@ type Status struct {
 // Board holds the status of all items and tells subscribers of each change. Safe for concurrent use.
 type Board struct {
 	mu    sync.Mutex // guards the fields below
-	order []string
+	order []string   // of spans, and so of items
 	items map[string]Status
 	spans map[string]trace.Span
-	subs  map[chan Status]struct{}
+	subs  map[*Subscription]struct{}
 	steps int
 }
 
 // NewBoard returns an empty board.
 func NewBoard() *Board {
-	return &Board{items: map[string]Status{}, spans: map[string]trace.Span{}, subs: map[chan Status]struct{}{}}
+	return &Board{items: map[string]Status{}, spans: map[string]trace.Span{}, subs: map[*Subscription]struct{}{}}
 }
 
 // Set records a status and passes it on. Since is kept while phase and reason stay the same.
 func (b *Board) Set(s Status) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	old, known := b.items[s.Ref]
+	b.setLocked(s)
+}
+
+func (b *Board) setLocked(s Status) {
+	old := b.items[s.Ref]
 	now := time.Now()
-	if !known {
-		b.order = append(b.order, s.Ref)
-		b.spans[s.Ref] = trace.Span{Ref: s.Ref, Needs: s.Needs, Begun: now, Released: now, Done: now}
-	}
+	span := b.spanLocked(s.Ref, s.Needs)
 	if s.Step == nil {
 		s.Step = old.Step
-	}
-	if old.Phase == Ready && s.Phase == Waiting {
-		return // looking again does not make an item unready; only what is found can
 	}
 	if s.Phase == old.Phase && s.For == old.For && s.Error == old.Error {
 		return
@@ -75,27 +73,47 @@ func (b *Board) Set(s Status) {
 	if s.Since.IsZero() {
 		s.Since = now
 	}
-	if span := b.spans[s.Ref]; s.Phase == Ready && span.Ready.IsZero() {
+	if s.Phase == Ready && span.Ready.IsZero() {
 		span.Ready = now
 		b.spans[s.Ref] = span
 	}
 	b.items[s.Ref] = s
-	for sub := range b.subs {
-		select {
-		case sub <- s:
-		default: // a subscriber that does not read loses lines, never holds up the work; it can ask for All
-		}
+	b.tellLocked(s)
+}
+
+// waits says what an item waits for, unless it is ready: to look again at what is ready is no reason to call it unready.
+func (b *Board) waits(ref, what string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.items[ref].Phase != Ready {
+		b.setLocked(Status{Ref: ref, Phase: Waiting, For: what})
+	}
+}
+
+// drop takes an item off the board because it is gone from the machine, as it should be. Subscribers hear that it is done,
+// its span stays.
+func (b *Board) drop(ref string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, known := b.items[ref]; known {
+		b.setLocked(Status{Ref: ref, Phase: Ready})
+		delete(b.items, ref)
 	}
 }
 
 // Announce puts every entry of a plan on the board as waiting; entries that are there already stay as they are.
 func (b *Board) Announce(p plan.Plan) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for _, e := range p.Entries {
+		if _, known := b.items[e.Ref.String()]; known {
+			continue
+		}
 		var needs []string
 		for _, n := range e.Needs {
 			needs = append(needs, n.String())
 		}
-		b.Set(Status{Ref: e.Ref.String(), Phase: Waiting, Needs: needs})
+		b.setLocked(Status{Ref: e.Ref.String(), Phase: Waiting, Needs: needs})
 	}
 }
 
@@ -105,7 +123,9 @@ func (b *Board) All() ([]Status, int) {
 	defer b.mu.Unlock()
 	out := make([]Status, 0, len(b.order))
 	for _, ref := range b.order {
-		out = append(out, b.items[ref])
+		if s, ok := b.items[ref]; ok {
+			out = append(out, s)
+		}
 	}
 	return out, b.steps
 }
@@ -116,24 +136,9 @@ func (b *Board) Spans() []trace.Span {
 	defer b.mu.Unlock()
 	out := make([]trace.Span, 0, len(b.spans))
 	for _, ref := range b.order {
-		if s, ok := b.spans[ref]; ok {
-			out = append(out, s)
-		}
+		out = append(out, b.spans[ref])
 	}
 	return out
-}
-
-// Subscribe returns a channel of changes, and a function that ends the subscription.
-func (b *Board) Subscribe() (<-chan Status, func()) {
-	ch := make(chan Status, 512)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.subs[ch] = struct{}{}
-	return ch, func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		delete(b.subs, ch)
-	}
 }
 
 // Reset forgets the items, spans and count of an earlier run.
@@ -145,13 +150,25 @@ func (b *Board) Reset() {
 	clear(b.spans)
 }
 
+// span changes what the trace says of an item until it is ready; looking at it again later is not part of its way up.
 func (b *Board) span(ref string, change func(*trace.Span)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := b.spans[ref]
-	s.Ref = ref
-	change(&s)
-	b.spans[ref] = s
+	if s := b.spanLocked(ref, nil); s.Ready.IsZero() {
+		change(&s)
+		b.spans[ref] = s
+	}
+}
+
+func (b *Board) spanLocked(ref string, needs []string) trace.Span {
+	s, known := b.spans[ref]
+	if !known {
+		now := time.Now()
+		s = trace.Span{Ref: ref, Needs: needs, Begun: now, Released: now, Done: now}
+		b.spans[ref] = s
+		b.order = append(b.order, ref)
+	}
+	return s
 }
 
 func (b *Board) countStep() int {
