@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/slipway-project/slipway/internal/backend/fake"
+	"github.com/slipway-project/slipway/internal/core/pki"
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newLoop(h reconcile.Host) *reconcile.Loop {
+	return &reconcile.Loop{Host: h, Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler)}
+}
+
+func newFake(t *testing.T) *fake.Host {
+	t.Helper()
+	h := fake.New()
+	t.Cleanup(h.Close)
+	return h
+}
+
+func unit(name string, inputs ...plan.Ref) plan.Unit {
+	return plan.Unit{Name: name, Args: []string{"/bin/" + name}, Inputs: inputs}
+}
+
+func build(add func(b *plan.Builder)) plan.Plan {
+	var b plan.Builder
+	add(&b)
+	return b.Plan("dev", "n1", "1.36.4")
+}
+
+// smallCluster is a plan with most kinds in it: a chain, two branches and a oneshot.
+func smallCluster(h *fake.Host) plan.Plan {
+	h.Behave("import", fake.Behaviour{Exit: true})
+	return build(func(b *plan.Builder) {
+		dir := b.Add(plan.Dir{Path: "/etc/c", Mode: 0o755})
+		ca := b.Add(plan.Cert{Want: pki.Want{Name: "ca", Kind: pki.CA, CertPath: "/etc/c/ca.crt", KeyPath: "/etc/c/ca.key"}}, dir)
+		conf := b.Add(plan.File{Path: "/etc/c/conf", Mode: 0o600, Content: "a: b\n"}, dir)
+		bin := b.Add(plan.Artifact{Path: "/opt/etcd", Digest: "sha256:00"})
+		etcd := b.Add(unit("etcd", conf), conf, ca, bin)
+		b.Add(unit("api"), etcd)
+		runtime := b.Add(unit("runtime"), bin)
+		image := unit("import")
+		image.Oneshot = true
+		b.Add(image, runtime)
+		b.Add(plan.StaticPod{Path: "/etc/c/pod.yaml", Manifest: "kind: Pod\n"}, dir)
+	})
+}
+
+func converge(t *testing.T, l *reconcile.Loop, want, before plan.Plan) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // of a fake clock
+	defer cancel()
+	if err := l.Converge(ctx, want, before); err != nil {
+		t.Fatalf("converge: %v", err)
+	}
+}
+
+func verbs(steps []plan.Step) string {
+	var out []string
+	for _, s := range steps {
+		out = append(out, string(s.Verb)+" "+s.Ref.String())
+	}
+	return strings.Join(out, "\n")
+}
+
+func phase(b *reconcile.Board, ref string) reconcile.Status {
+	all, _ := b.All()
+	for _, s := range all {
+		if s.Ref == ref {
+			return s
+		}
+	}
+	return reconcile.Status{}
+}
+
+func TestConvergeTwice(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newFake(t)
+		want := smallCluster(h)
+		l := newLoop(h)
+		converge(t, l, want, plan.Plan{})
+		if n := len(h.Steps()); n != len(want.Entries) {
+			t.Errorf("%d steps for %d items:\n%s", n, len(want.Entries), verbs(h.Steps()))
+		}
+		for _, s := range h.Steps() {
+			if s.Why == "" {
+				t.Errorf("%s %s has no reason", s.Verb, s.Ref)
+			}
+		}
+		again := newLoop(h)
+		converge(t, again, want, want)
+		if all, steps := again.Board.All(); steps != 0 || len(all) != len(want.Entries) {
+			t.Errorf("the second run did %d steps and shows %d items", steps, len(all))
+		}
+	})
+}
+
+// An agent that looks again at what is ready does not call it unready meanwhile, and leaves the trace of the start alone.
+func TestLookingAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newFake(t)
+		want := smallCluster(h)
+		l := newLoop(h)
+		converge(t, l, want, plan.Plan{})
+		board, _ := l.Board.All()
+		spans := l.Board.Spans()
+		time.Sleep(time.Hour)
+		changes := l.Board.Subscribe()
+		defer changes.End()
+		converge(t, l, want, plan.Plan{})
+		if got := changes.Take(); len(got) > 0 {
+			t.Errorf("it says %v", got)
+		}
+		now, _ := l.Board.All()
+		if diff := cmp.Diff(board, now, cmp.AllowUnexported(plan.Ref{})); diff != "" {
+			t.Errorf("board (-before +after):\n%s", diff)
+		}
+		if diff := cmp.Diff(spans, l.Board.Spans()); diff != "" {
+			t.Errorf("spans (-before +after):\n%s", diff)
+		}
+		h.Write("/etc/c/conf", 0o600, "spoilt")
+		converge(t, l, want, plan.Plan{})
+		if got := verbs(h.Steps()[len(want.Entries):]); got != "replace file//etc/c/conf" { // etcd read the right one
+			t.Errorf("mended by:\n%s", got)
+		}
+	})
+}
+
+func TestUnrelatedItemsDoNotWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newFake(t)
+		h.Behave("slow", fake.Behaviour{ReadyAfter: time.Minute})
+		h.FailDo("unit/broken", errors.New("no disk"), 40)
+		want := build(func(b *plan.Builder) {
+			slow := b.Add(unit("slow"))
+			broken := b.Add(unit("broken"))
+			quick := b.Add(unit("quick"))
+			b.Add(unit("after-quick"), quick)
+			b.Add(unit("after-all"), slow, broken, quick)
+		})
+		l := newLoop(h)
+		begun := time.Now()
+		converge(t, l, want, plan.Plan{})
+		ready := map[string]time.Duration{}
+		for _, s := range l.Board.Spans() {
+			ready[s.Ref] = s.Ready.Sub(begun)
+		}
+		if ready["unit/quick"] != 0 || ready["unit/after-quick"] != 0 {
+			t.Errorf("what is quick waited: %v", ready)
+		}
+		if ready["unit/slow"] != time.Minute {
+			t.Errorf("the slow one was ready after %s", ready["unit/slow"])
+		}
+		if last := max(ready["unit/slow"], ready["unit/broken"]); ready["unit/after-all"] != last {
+			t.Errorf("after-all was ready at %s, its last need at %s", ready["unit/after-all"], last)
+		}
+	})
+}
+
+func TestRetries(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newFake(t)
+		h.FailDo("dir//d", errors.New("no disk"), 30)
+		l := newLoop(&watchful{Host: h})
+		converge(t, l, build(func(b *plan.Builder) { b.Add(plan.Dir{Path: "/d"}) }), plan.Plan{})
+		at := l.Host.(*watchful).did
+		if len(at) != 31 {
+			t.Fatalf("%d attempts, want 31", len(at))
+		}
+		jitter := map[time.Duration]bool{}
+		for i := 1; i < len(at); i++ {
+			nominal := min(50*time.Millisecond<<min(i-1, 10), 10*time.Second)
+			got := at[i].Sub(at[i-1])
+			if got < nominal*9/10 || got > nominal*11/10 {
+				t.Errorf("pause %d is %s, want about %s", i, got, nominal)
+			}
+			if nominal == 10*time.Second {
+				jitter[got] = true
+			}
+		}
+		if len(jitter) < 10 {
+			t.Errorf("the long pauses are all alike: %v", jitter)
+		}
+		if s := l.Board.Spans()[0]; s.Attempts != 30 {
+			t.Errorf("the trace tells of %d failed attempts", s.Attempts)
+		}
+	})
+}
+
+// watchful notes when steps were tried.
+type watchful struct {
+	reconcile.Host
+	did []time.Time
+}
+
+func (w *watchful) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
+	w.did = append(w.did, time.Now())
+	return w.Host.Do(ctx, s, e)
+}
+
+func TestFailuresAreOnTheBoard(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		trouble func(h *fake.Host)
+		want    string
+	}{
+		"a step":         {func(h *fake.Host) { h.FailDo("dir//d", errors.New("no disk"), -1) }, "create: no disk"},
+		"an observation": {func(h *fake.Host) { h.FailObserve("dir//d", errors.New("I/O error"), -1) }, "observe: I/O error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				h := newFake(t)
+				tc.trouble(h)
+				l := newLoop(h)
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+				defer cancel()
+				err := l.Converge(ctx, build(func(b *plan.Builder) { b.Add(plan.Dir{Path: "/d"}) }), plan.Plan{})
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("converge: %v", err)
+				}
+				s := phase(l.Board, "dir//d")
+				if s.Phase != reconcile.Failing || s.Error != tc.want {
+					t.Errorf("the board says %s %q, want failing %q", s.Phase, s.Error, tc.want)
+				}
+				if len(h.Steps()) > 0 {
+					t.Errorf("steps were done: %v", h.Steps())
+				}
+			})
+		})
+	}
+}
+
+// A state that nobody knows leads to no step at all, however often it is asked.
+func TestUnknownIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newFake(t)
+		host := &vague{Host: h, times: 5}
+		l := newLoop(host)
+		converge(t, l, build(func(b *plan.Builder) { b.Add(plan.Dir{Path: "/d"}) }), plan.Plan{})
+		if got := verbs(h.Steps()); got != "create dir//d" || host.times != 0 {
+			t.Errorf("steps: %s", got)
+		}
+	})
+}
+
+// vague does not know the first times.
+type vague struct {
+	reconcile.Host
+	times int
+}
+
+func (v *vague) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
+	if v.times > 0 {
+		v.times--
+		return plan.State{Detail: "the disk is asleep"}, nil
+	}
+	return v.Host.Observe(ctx, e)
+}
+
+// One attempt has a deadline; waiting has none, and always a reason.
+func TestDeadlines(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newFake(t)
+		h.Behave("never", fake.Behaviour{}) // a oneshot that does not end by itself
+		h.Behave("patient", fake.Behaviour{HoldReady: true})
+		once := unit("never")
+		once.Oneshot = true
+		want := build(func(b *plan.Builder) {
+			b.Add(plan.Gate{Name: "quorum", Provider: "the other members"})
+			b.Add(unit("patient"))
+			b.Add(once)
+		})
+		want.Entries[2].Deadline = 3 * time.Second
+		l := newLoop(h)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- l.Converge(ctx, want, plan.Plan{}) }()
+
+		time.Sleep(24 * time.Hour)
+		gate, patient, never := phase(l.Board, "gate/quorum"), phase(l.Board, "unit/patient"), phase(l.Board, "unit/never")
+		if gate.Phase != reconcile.Starting || gate.For != "it is closed" || gate.Provider != "the other members" || time.Since(gate.Since) != 24*time.Hour {
+			t.Errorf("gate: %+v", gate)
+		}
+		if patient.Phase != reconcile.Starting || patient.For != "waiting for nothing" || h.Starts("patient") != 1 {
+			t.Errorf("patient: %+v, %d starts", patient, h.Starts("patient"))
+		}
+		if !strings.Contains(never.Error, context.DeadlineExceeded.Error()) && never.Phase == reconcile.Failing || h.Starts("never") < 1000 {
+			t.Errorf("never: %+v, %d starts", never, h.Starts("never"))
+		}
+		h.Open("quorum")
+		h.Open("patient")
+		synctest.Wait()
+		if a, b := phase(l.Board, "gate/quorum").Phase, phase(l.Board, "unit/patient").Phase; a != reconcile.Ready || b != reconcile.Ready {
+			t.Errorf("opened, the gate is %s and the unit %s", a, b)
+		}
+		cancel()
+		<-ended
+	})
+}
+
+func TestCancellation(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newFake(t)
+		h.Behave("hold", fake.Behaviour{HoldReady: true})
+		h.FailDo("dir//broken", errors.New("no"), -1)
+		once := unit("once")
+		once.Oneshot = true
+		want := build(func(b *plan.Builder) {
+			hold := b.Add(unit("hold"))
+			b.Add(unit("waits"), hold)
+			b.Add(plan.Dir{Path: "/broken"})
+			b.Add(once)
+			b.Add(plan.Gate{Name: "g"})
+		})
+		l := newLoop(h)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- l.Converge(ctx, want, plan.Plan{}) }()
+		time.Sleep(20 * time.Second)
+		cancel()
+		begun := time.Now()
+		if err := <-ended; !errors.Is(err, context.Canceled) || time.Since(begun) > time.Second {
+			t.Errorf("after %s: %v", time.Since(begun), err)
+		}
+	})
+}
+
+func TestWaitingNamesTheNeed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newFake(t)
+		h.Behave("etcd", fake.Behaviour{HoldReady: true})
+		want := build(func(b *plan.Builder) {
+			etcd := b.Add(unit("etcd"))
+			b.Add(unit("api"), etcd)
+		})
+		l := newLoop(h)
+		ended := make(chan error)
+		go func() { ended <- l.Converge(t.Context(), want, plan.Plan{}) }()
+		synctest.Wait()
+		if s := phase(l.Board, "unit/api"); s.Phase != reconcile.Waiting || s.For != "unit/etcd" {
+			t.Errorf("api: %+v", s)
+		}
+		h.Crash("etcd")
+		synctest.Wait()
+		if s := phase(l.Board, "unit/etcd"); s.Phase != reconcile.Starting || !strings.Contains(s.For, "killed") {
+			t.Errorf("etcd: %+v", s)
+		}
+		h.Open("etcd")
+		time.Sleep(time.Second) // it is started again after a moment
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestSpans(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newFake(t)
+		h.Behave("a", fake.Behaviour{ReadyAfter: 3 * time.Second})
+		h.Behave("b", fake.Behaviour{ReadyAfter: 2 * time.Second})
+		want := build(func(b *plan.Builder) {
+			a := b.Add(unit("a"))
+			b.Add(unit("b"), a)
+		})
+		l := newLoop(h)
+		begun := time.Now()
+		converge(t, l, want, plan.Plan{})
+		var got []string
+		for _, s := range l.Board.Spans() {
+			got = append(got, fmt.Sprintf("%s needs %v: begun %s released %s done %s ready %s, %s because %s", s.Ref, s.Needs,
+				s.Begun.Sub(begun), s.Released.Sub(begun), s.Done.Sub(begun), s.Ready.Sub(begun), s.Step, s.Why))
+		}
+		if diff := cmp.Diff([]string{
+			"unit/a needs []: begun 0s released 0s done 0s ready 3s, create because it has never been started",
+			"unit/b needs [unit/a]: begun 0s released 3s done 3s ready 5s, create because it has never been started",
+		}, got); diff != "" {
+			t.Errorf("spans (-want +got):\n%s", diff)
+		}
+	})
+}
