@@ -28,7 +28,7 @@ type Agent struct {
 	client nodev1.NodeClient
 }
 
-// DialAgent connects to an agent's socket and waits until it answers or ctx ends.
+// DialAgent prepares a connection to an agent's socket. The first question waits until the agent answers or its ctx ends.
 func DialAgent(ctx context.Context, socket string) (*Agent, error) {
 	conn, err := grpc.NewClient("passthrough:///agent",
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // a 0600 unix socket
@@ -143,7 +143,7 @@ func (a *Agent) Status(ctx context.Context) (NodeStatus, error) {
 	}
 	for _, u := range r.GetUnits() {
 		s.Units = append(s.Units, UnitStatus{
-			u.GetName(), u.GetPid(), time.Unix(0, u.GetSinceUnixNano()), u.GetReady(), int(u.GetRestarts()), u.GetLastExit(), u.GetWaitingFor(), u.GetOneshot(),
+			u.GetName(), u.GetPid(), moment(u.GetSinceUnixNano()), u.GetReady(), int(u.GetRestarts()), u.GetLastExit(), u.GetWaitingFor(), u.GetOneshot(),
 		})
 	}
 	return s, nil
@@ -161,11 +161,19 @@ func (a *Agent) Trace(ctx context.Context) ([]trace.Span, error) {
 
 func fromWire(i *nodev1.Item) reconcile.Status {
 	s := reconcile.Status{
-		Ref: i.GetRef(), Phase: reconcile.Phase(i.GetPhase()), Since: time.Unix(0, i.GetSinceUnixNano()),
+		Ref: i.GetRef(), Phase: reconcile.Phase(i.GetPhase()), Since: moment(i.GetSinceUnixNano()),
 		For: i.GetWaitingFor(), Provider: i.GetProvider(), Error: i.GetError(),
 	}
 	if i.GetVerb() != "" {
 		s.Step = &plan.Step{Verb: plan.Verb(i.GetVerb()), Why: i.GetWhy()}
 	}
 	return s
+}
+
+// moment is the zero time for 0, which stands for a time that is not known.
+func moment(unixNano int64) time.Time {
+	if unixNano == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, unixNano)
 }

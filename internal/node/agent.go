@@ -7,7 +7,6 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -73,21 +72,15 @@ type Agent struct {
 // ControlRole is the board's item for the control role itself.
 const ControlRole = "control/role"
 
-// kept is the agent's whole memory.
-type kept struct {
-	Want    rawPlan `json:"want"`
-	Before  rawPlan `json:"before"` // what an earlier plan may have made and nobody has removed yet
-	Control []byte  `json:"control,omitempty"`
-}
-
-const keptSchema = 1
-
 // New returns an agent that remembers what it was told before. A damaged memory is an error, never a fresh start.
 func New(cfg Config) (*Agent, error) {
 	a := &Agent{cfg: cfg, board: reconcile.NewBoard(), apply: make(chan chan struct{}, 1)}
-	err := durable.Load(cfg.PlanFile, keptSchema, &a.kept)
+	stale, err := durable.Read(cfg.PlanFile, keptSchema, &a.kept)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("read the kept plan: %w", err)
+		return nil, fmt.Errorf("read the kept plan: %w: move %s away, then run slipway up again", err, cfg.PlanFile)
+	}
+	if stale {
+		cfg.Log.Warn("the newest kept plan is damaged, the one before is taken: run slipway up again", "file", cfg.PlanFile)
 	}
 	if err == nil {
 		a.apply <- make(chan struct{})
@@ -152,7 +145,7 @@ func (a *Agent) converge(ctx context.Context, now kept) error {
 		}
 		_, steps := a.board.All()
 		a.cfg.Log.Info("converged", "node", now.Want.Node, "steps", steps)
-		a.forget(ctx, before)
+		a.forget(now)
 		before = plan.Plan{}
 
 		timer := time.NewTimer(lookAgain - lookAgain/10 + rand.N(lookAgain/5)) // machines must not all look at once
@@ -167,19 +160,6 @@ func (a *Agent) converge(ctx context.Context, now kept) error {
 
 // lookAgain is far below a third of the shortest certificate life.
 const lookAgain = time.Hour
-
-// forget drops the earlier plan once all that was only in it is gone.
-func (a *Agent) forget(ctx context.Context, before plan.Plan) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(before.Entries) == 0 || ctx.Err() != nil {
-		return
-	}
-	a.kept.Before = rawPlan{}
-	if err := durable.Save(a.cfg.PlanFile, keptSchema, a.kept); err != nil {
-		a.cfg.Log.Warn("forget the earlier plan", "error", err)
-	}
-}
 
 func (a *Agent) control(ctx context.Context, doc []byte) error {
 	err := a.cfg.Control(ctx, doc, a.board)
@@ -211,29 +191,6 @@ func (a *Agent) Keep(ctx context.Context, want plan.Plan, control []byte) (chang
 	return changed, nil
 }
 
-func (a *Agent) remember(want plan.Plan, control []byte) (changed bool, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	old := a.kept.Want
-	if old.Version != 0 && (old.Cluster != want.Cluster || old.Node != want.Node) {
-		return false, fmt.Errorf("this machine is node %s of cluster %s: it does not take a plan for node %s of cluster %s",
-			old.Node, old.Cluster, want.Node, want.Cluster)
-	}
-	changed, err = differ(old.Plan, want)
-	if err != nil {
-		return false, err
-	}
-	if !changed && bytes.Equal(a.kept.Control, control) {
-		return false, nil
-	}
-	next := kept{Want: rawPlan{want}, Before: rawPlan{merge(old.Plan, a.kept.Before.Plan)}, Control: control}
-	if err := durable.Save(a.cfg.PlanFile, keptSchema, next); err != nil {
-		return false, fmt.Errorf("keep the plan: %w", err)
-	}
-	a.kept = next
-	return true, nil
-}
-
 // Stop takes the node's units down in order, dependents first.
 func (a *Agent) Stop(ctx context.Context) error {
 	var order []string
@@ -244,10 +201,4 @@ func (a *Agent) Stop(ctx context.Context) error {
 		}
 	}
 	return a.cfg.Host.StopAll(ctx, order)
-}
-
-func (a *Agent) current() kept {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.kept
 }

@@ -52,7 +52,10 @@ func (a *Agent) serve(ctx context.Context) error {
 		<-ctx.Done()
 		s.Stop()
 	}()
-	return s.Serve(listener)
+	if err := s.Serve(listener); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("serve: %w", err)
+	}
+	return nil
 }
 
 // service translates between the wire and the agent, once.
@@ -115,7 +118,7 @@ func (s *service) Status(context.Context, *nodev1.StatusRequest) (*nodev1.Status
 	}
 	for _, u := range s.agent.cfg.Host.Units() {
 		reply.Units = append(reply.Units, &nodev1.Unit{
-			Name: u.Name, Pid: int64(u.PID), SinceUnixNano: u.Since.UnixNano(), Ready: u.Ready, Restarts: int32(u.Restarts),
+			Name: u.Name, Pid: int64(u.PID), SinceUnixNano: unixNano(u.Since), Ready: u.Ready, Restarts: int32(u.Restarts),
 			LastExit: u.LastExit, WaitingFor: u.Waiting, Oneshot: u.Oneshot,
 		})
 	}
@@ -147,10 +150,18 @@ func up(all []reconcile.Status) bool {
 
 func wireItem(i reconcile.Status) *nodev1.Item {
 	w := &nodev1.Item{
-		Ref: i.Ref, Phase: string(i.Phase), SinceUnixNano: i.Since.UnixNano(), WaitingFor: i.For, Provider: i.Provider, Error: i.Error,
+		Ref: i.Ref, Phase: string(i.Phase), SinceUnixNano: unixNano(i.Since), WaitingFor: i.For, Provider: i.Provider, Error: i.Error,
 	}
 	if i.Step != nil {
 		w.Verb, w.Why = string(i.Step.Verb), i.Step.Why
 	}
 	return w
+}
+
+// unixNano is 0 for a time that is not known.
+func unixNano(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
 }
