@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	nodev1 "github.com/slipway-project/slipway/api/node/v1"
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/durable"
+)
+
+func TestDamagedPlanIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		damage func(t *testing.T, file string)
+		want   []string
+	}{
+		"no record": {
+			func(t *testing.T, file string) { t.Helper(); write(t, file, "{}") },
+			[]string{"read the kept plan: ", "record is damaged", "move ", "slipway up"},
+		},
+		"cut off": {
+			func(t *testing.T, file string) {
+				t.Helper()
+				data, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				write(t, file, string(data[:len(data)-1]))
+			},
+			[]string{"record is damaged", "checksum does not match"},
+		},
+		"another schema": {
+			func(t *testing.T, file string) {
+				t.Helper()
+				if err := durable.Save(file, keptSchema+1, "x"); err != nil {
+					t.Fatal(err)
+				}
+			},
+			[]string{"record has another schema: 2, want 1"},
+		},
+		"a plan of the future": {
+			func(t *testing.T, file string) {
+				t.Helper()
+				body := json.RawMessage(`{"want":{"version":1,"cluster":"c","node":"n","release":"r","entries":[{"ref":"vm/a","kind":"vm","item":{}}]},"before":null}`)
+				if err := durable.Save(file, keptSchema, body); err != nil {
+					t.Fatal(err)
+				}
+			},
+			[]string{`unknown kind "vm": this agent is older than the plan, update slipway on the node`},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t)
+			a, err := New(m.config())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := a.remember(planOf(plan.Dir{Path: "/a"}), nil); err != nil {
+				t.Fatal(err)
+			}
+			tc.damage(t, a.cfg.PlanFile)
+			if err := os.RemoveAll(a.cfg.PlanFile + ".prev"); err != nil {
+				t.Fatal(err)
+			}
+			a, err = New(m.config())
+			if err == nil {
+				t.Fatalf("it was read as %+v", a.kept)
+			}
+			for _, part := range append(tc.want, m.dir) {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%q does not say %q", err, part)
+				}
+			}
+		})
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A machine belongs to one node of one cluster until it is made anew.
+func TestPlanOfAnotherIsRefused(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	l := m.boot(t, m.config())
+	l.send(t, planOf(plan.Dir{Path: "/a"}), "")
+	l.converged(t)
+	for name, tc := range map[string]struct {
+		wire string
+		code codes.Code
+		want string
+	}{
+		"another cluster": {
+			`{"version":1,"cluster":"prod","node":"n1","release":"","entries":[]}`, codes.FailedPrecondition,
+			"this machine is node n1 of cluster dev: it does not take a plan for node n1 of cluster prod",
+		},
+		"another node": {
+			`{"version":1,"cluster":"dev","node":"n2","release":"","entries":[]}`, codes.FailedPrecondition,
+			"this machine is node n1 of cluster dev: it does not take a plan for node n2 of cluster dev",
+		},
+		"another version": {
+			`{"version":2}`, codes.InvalidArgument, "decode plan: version 2, want 1: use the same slipway on operator and node",
+		},
+	} {
+		_, err := l.client.Apply(t.Context(), &nodev1.ApplyRequest{Plan: []byte(tc.wire)}, grpc.WaitForReady(true))
+		if s, _ := status.FromError(err); s.Code() != tc.code || s.Message() != tc.want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n := len(m.Steps()); n != 1 {
+		t.Errorf("%d steps", n)
+	}
+	if _, err := l.client.Diff(t.Context(), &nodev1.DiffRequest{Plan: []byte(`{"version":2}`)}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("diff: %v", err)
+	}
+}
+
+func TestMerge(t *testing.T) {
+	t.Parallel()
+	chain := func(names ...string) plan.Plan {
+		var b plan.Builder
+		var needs []plan.Ref
+		for _, n := range names {
+			needs = []plan.Ref{b.Add(plan.Dir{Path: n}, needs...)}
+		}
+		return b.Plan("dev", "n1", "r")
+	}
+	for name, tc := range map[string]struct {
+		a, b plan.Plan
+		want []string
+	}{
+		"nothing yet":           {},
+		"only now":              {a: chain("x", "y"), want: []string{"x", "y"}},
+		"only before":           {b: chain("x", "y"), want: []string{"x", "y"}},
+		"what only b has first": {a: chain("x", "y"), b: chain("o", "x", "p"), want: []string{"o", "p", "x", "y"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := merge(tc.a, tc.b)
+			var names []string
+			for _, e := range got.Entries {
+				names = append(names, e.Item.Key())
+			}
+			if diff := cmp.Diff(tc.want, names); diff != "" {
+				t.Errorf("merged (-want +got):\n%s", diff)
+			}
+			data, err := json.Marshal(rawPlan{got})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var back rawPlan
+			if err := json.Unmarshal(data, &back); err != nil {
+				t.Errorf("a merged plan cannot be read again: %v", err)
+			}
+		})
+	}
+}
