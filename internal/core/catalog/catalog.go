@@ -27,6 +27,9 @@ import (
 //go:embed data/*.yaml
 var files embed.FS
 
+//go:embed data/flags-*.txt
+var flagFiles embed.FS
+
 // Releases lists what exists, oldest minor first. The caller owns the slice,
 // but not what its elements point to.
 func Releases() []Release {
