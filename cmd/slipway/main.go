@@ -24,9 +24,17 @@ import (
 var version = "dev"
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "unit-exec" { // becomes the unit: a signal that comes now is the unit's
+		fail(supervise.Exec(os.Args[2:]))
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx))
+}
+
+func fail(err error) {
+	fmt.Fprintln(os.Stderr, "slipway:", err)
+	os.Exit(1)
 }
 
 func run(ctx context.Context) int {
@@ -56,6 +64,5 @@ func hidden(log *slog.Logger, exe string) []*cobra.Command {
 		command("agent", func(ctx context.Context, _ []string) error { return agent(ctx, log) }),
 		command("machine-init", func(ctx context.Context, _ []string) error { return machineInit(ctx, log, exe) }),
 		command("proxy-serve", proxy.Child),
-		command("unit-exec", func(_ context.Context, args []string) error { return supervise.Exec(args) }),
 	}
 }

@@ -29,7 +29,12 @@ func (k Kubernetes) Apply(ctx context.Context, addOns []objects.AddOn, waiting f
 		switch {
 		case p.Done && p.Object == "":
 			done(p.AddOn)
-		case p.Waiting != "":
+		case p.Waiting == "":
+		case p.AddOn == "": // what holds up all of them
+			for _, a := range addOns {
+				waiting(a.Name, p.Waiting)
+			}
+		default:
 			waiting(p.AddOn, p.Object+": "+p.Waiting)
 		}
 	})
