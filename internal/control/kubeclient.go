@@ -29,12 +29,9 @@ func (k Kubernetes) Apply(ctx context.Context, addOns []objects.AddOn, waiting f
 		switch {
 		case p.Done && p.Object == "":
 			done(p.AddOn)
-		case p.Waiting == "":
-		case p.AddOn == "": // what holds up all of them
-			for _, a := range addOns {
-				waiting(a.Name, p.Waiting)
-			}
-		default:
+		case p.Waiting != "" && p.Object == "":
+			waiting(p.AddOn, p.Waiting) // an empty add-on: the inventory of all
+		case p.Waiting != "":
 			waiting(p.AddOn, p.Object+": "+p.Waiting)
 		}
 	})
