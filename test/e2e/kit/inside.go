@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -85,6 +86,7 @@ func (c *Cluster) Dial(ctx context.Context, network, address string) (net.Conn, 
 // Process is a process of the machine, seen from the host.
 type Process struct {
 	PID    int // on the host
+	Parent int // on the host
 	Inside int // in the machine
 	Exe    string
 	Args   []string
@@ -128,6 +130,9 @@ func process(dir string) (p Process, err error) {
 		return p, err
 	}
 	for line := range strings.Lines(string(status)) {
+		if parent, ok := strings.CutPrefix(line, "PPid:"); ok {
+			p.Parent, err = strconv.Atoi(strings.TrimSpace(parent))
+		}
 		if ids, ok := strings.CutPrefix(line, "NSpid:"); ok {
 			if f := strings.Fields(ids); len(f) > 1 {
 				p.Inside, err = strconv.Atoi(f[1])
@@ -145,6 +150,11 @@ func (c *Cluster) Process(program string, args ...string) Process {
 		if filepath.Base(p.Args[0]) == program && len(p.Args) > len(args) && strings.Join(p.Args[1:1+len(args)], " ") == strings.Join(args, " ") {
 			found = append(found, p)
 		}
+	}
+	if len(found) > 1 { // a child of the one that has not become another program yet
+		found = slices.DeleteFunc(found, func(p Process) bool {
+			return slices.ContainsFunc(found, func(q Process) bool { return p.Parent == q.PID })
+		})
 	}
 	if len(found) != 1 {
 		c.T.Fatalf("processes %s %v in %s: %v, want one", program, args, c.Node, found)

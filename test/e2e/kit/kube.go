@@ -99,6 +99,7 @@ type Status struct {
 	Machines []struct {
 		Name    string `json:"name"`
 		Running bool   `json:"running"`
+		PID     int    `json:"pid"` // of its first process, on the host
 		Node    *struct {
 			Converged bool   `json:"converged"`
 			Steps     int    `json:"steps"`

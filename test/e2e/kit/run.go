@@ -30,8 +30,15 @@ func (r Result) String() string {
 }
 
 func lastLines(s string, n int) string {
+	const width = 500
 	lines := strings.SplitAfter(s, "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "")
+	lines = lines[max(0, len(lines)-n):]
+	for i, line := range lines {
+		if len(line) > width {
+			lines[i] = line[:width] + "…\n"
+		}
+	}
+	return strings.Join(lines, "")
 }
 
 // Slipway runs a sub-command on this cluster.
@@ -54,6 +61,7 @@ func (c *Cluster) Start(args ...string) *exec.Cmd {
 	if err := cmd.Start(); err != nil {
 		c.T.Fatal(err)
 	}
+	c.T.Cleanup(func() { _ = cmd.Process.Kill() }) // a failed test may have left it; it would hold the cluster's lock
 	return cmd
 }
 

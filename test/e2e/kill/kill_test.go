@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kill_test tells what happens when something dies: the agent, a component, the whole machine, or the command.
+package kill_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-project/slipway/test/e2e/kit"
+)
+
+const workload = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: default}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - {name: web, image: "slipway.dev/testpod:1", imagePullPolicy: Never, args: [serve],
+         readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+`
+
+// lasting is how long a client of a Service may be without an answer while one component is started anew. Nothing that
+// dies here lies on the path of the packets; what remains is a busy host.
+const lasting = 2 * time.Second
+
+func TestKill(t *testing.T) {
+	c := kit.New(t, "kill")
+	c.MustUp()
+	c.ImportTestImage()
+	c.Apply(workload)
+	c.Wait("deployment/web", "condition=Available")
+	c.Healthy(30 * time.Second)
+	address := c.Kubectl("get", "service", "web", "--output", "jsonpath={.spec.clusterIP}")
+	poller := c.Poll("http://" + address)
+	defer poller.Stop()
+
+	part(t, c, "agent", func(c *kit.Cluster) { killAgent(c, poller) })
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "containerd", "kube-proxy"} {
+		part(t, c, name, func(c *kit.Cluster) { killComponent(c, poller, name) })
+	}
+	poller.Stop()
+	part(t, c, "machine", powerCut)
+}
+
+func part(t *testing.T, c *kit.Cluster, name string, test func(c *kit.Cluster)) {
+	t.Run(name, func(t *testing.T) {
+		mine := *c
+		mine.T = t
+		test(&mine)
+	})
+}
+
+// killAgent: the components never notice, and the next agent takes them as they are.
+func killAgent(c *kit.Cluster, poller *kit.Poller) {
+	before, pods := units(c), containers(c)
+	agent := c.Process("slipway", "agent")
+	poller.Gap()
+	c.Kill(agent)
+	kit.Until(c.T, 30*time.Second, "another agent has taken over", func() error {
+		now, err := c.Units()
+		if err != nil {
+			return err
+		}
+		if c.Process("slipway", "agent").PID == agent.PID {
+			return fmt.Errorf("process %d is still there", agent.PID)
+		}
+		if diff := cmp.Diff(before, now); diff != "" {
+			return fmt.Errorf("units (- before, + after):\n%s", diff)
+		}
+		return nil
+	})
+	if r := c.MustUp(); !strings.Contains(r.Out, "nothing to do") {
+		c.T.Errorf("up after the agent's death: %s", r)
+	}
+	if diff := cmp.Diff(before, units(c)); diff != "" {
+		c.T.Errorf("units (- before, + after):\n%s", diff)
+	}
+	works(c, "after-agent")
+	unharmed(c, poller, pods)
+}
+
+func killComponent(c *kit.Cluster, poller *kit.Poller, name string) {
+	before, pods := units(c), containers(c)
+	poller.Gap()
+	begun := time.Now()
+	c.Kill(c.Process(name))
+	kit.Until(c.T, time.Minute, name+" runs again", func() error {
+		now, err := c.Units()
+		if err != nil {
+			return err
+		}
+		if u := now[name]; u.PID == before[name].PID || u.PID == 0 || !u.Ready || u.Restarts != before[name].Restarts+1 {
+			return fmt.Errorf("before: %+v, now: %+v", before[name], u)
+		}
+		return nil
+	})
+	c.T.Logf("%s is ready again after %.1f s", name, time.Since(begun).Seconds())
+	c.Healthy(time.Minute)
+	works(c, "after-"+name)
+	after := units(c)
+	others := maps.Clone(before)
+	delete(others, name)
+	delete(after, name)
+	if diff := cmp.Diff(others, after); diff != "" {
+		c.T.Errorf("other units (- before, + after):\n%s", diff)
+	}
+	unharmed(c, poller, pods)
+}
+
+// works runs a new pod, which takes every component, and removes it.
+func works(c *kit.Cluster, name string) {
+	c.T.Helper()
+	c.Apply(fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: default}
+spec: {containers: [{name: main, image: "slipway.dev/testpod:1", imagePullPolicy: Never, args: [sleep]}]}
+`, name))
+	c.Wait("pod/"+name, "condition=Ready")
+	c.Kubectl("exec", name, "--", "/testpod", "get", "--retry-for", "10s", "http://web.default.svc.cluster.local")
+	c.Kubectl("delete", "pod", name, "--grace-period", "1")
+}
+
+// unharmed: the pods of before are the same containers still, and their Service has answered all the time.
+func unharmed(c *kit.Cluster, poller *kit.Poller, before map[string]string) {
+	c.T.Helper()
+	if diff := cmp.Diff(before, containers(c)); diff != "" {
+		c.T.Errorf("containers (- before, + after):\n%s", diff)
+	}
+	gap, answers, err := poller.Gap()
+	c.T.Logf("the Service's client: %d answers, longest gap %.2f s", answers, gap.Seconds())
+	if gap > lasting || answers == 0 {
+		c.T.Errorf("the Service's client was without an answer for %s: %v", gap, err)
+	}
+}
+
+// containers maps each container of each running pod to its id, start and number of restarts.
+func containers(c *kit.Cluster) map[string]string {
+	c.T.Helper()
+	var pods struct {
+		Items []struct {
+			Metadata struct{ Name, DeletionTimestamp string }
+			Status   struct {
+				ContainerStatuses []struct {
+					Name, ContainerID string
+					RestartCount      int
+					State             struct{ Running struct{ StartedAt string } }
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(c.Kubectl("get", "pods", "--all-namespaces", "--output", "json")), &pods); err != nil {
+		c.T.Fatal(err)
+	}
+	found := map[string]string{}
+	for _, p := range pods.Items {
+		for _, s := range p.Status.ContainerStatuses {
+			if p.Metadata.DeletionTimestamp == "" {
+				found[p.Metadata.Name+"/"+s.Name] = fmt.Sprintf("%s since %s, %d restarts", s.ContainerID, s.State.Running.StartedAt, s.RestartCount)
+			}
+		}
+	}
+	if len(found) < 3 { // web, web, coredns
+		c.T.Fatalf("only these containers: %v", found)
+	}
+	return found
+}
+
+func units(c *kit.Cluster) map[string]kit.Unit {
+	c.T.Helper()
+	u, err := c.Units()
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	return u
+}
