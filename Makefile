@@ -6,10 +6,13 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X main.version=$(VERSION)
 BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "$(LDFLAGS)"
 LINT    := bin/golangci-lint
+# Tests that need real components find them here, by name.
+COMPONENTS := .cache/components
+export SLIPWAY_TEST_BINARIES ?= $(CURDIR)/$(COMPONENTS)
 UPFLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test unit e2e check fmt lint race gen gen-check bench clean
+.PHONY: help build components up down test unit e2e check fmt lint race gen gen-check bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,6 +20,11 @@ help: ## this list
 build: ## bin/slipway, one static binary
 	@mkdir -p bin
 	$(BUILD) -o bin/slipway ./cmd/slipway
+
+components: build ## the real components, from the store (built if need be), for the tests
+	bin/slipway preflight --install
+	bin/slipway bundle build
+	bin/slipway bundle unpack $(COMPONENTS)
 
 up: build ## build everything, boot a cluster, say what to do next
 	bin/slipway up $(UPFLAGS)
@@ -26,13 +34,11 @@ down: build ## remove the cluster that `make up` made
 
 test: unit e2e ## all tests: unit, golden, conformance, real cluster
 
-unit: ## unit, golden and conformance tests
+unit: components ## unit, golden and conformance tests
 	$(GO) test ./api/... ./cmd/... ./internal/...
 
-e2e: build ## the real cluster, as a user would see it
-	bin/slipway preflight --install
-	bin/slipway bundle build
-	$(GO) test -count=1 -timeout 45m ./test/e2e/...
+e2e: components ## the real cluster, as a user would see it
+	$(GO) test -count=1 -p 1 -timeout 45m ./test/e2e/...
 
 check: fmt lint gen-check race ## exactly what CI runs before the tests
 
@@ -43,7 +49,7 @@ lint: $(LINT) ## the linters of .golangci.yml, import rules included
 	$(LINT) run ./...
 	$(GO) test ./internal/
 
-race: ## unit tests under the race detector
+race: components ## unit tests under the race detector
 	$(GO) test -race ./api/... ./cmd/... ./internal/...
 
 gen: bin/protoc-gen-go bin/protoc-gen-go-grpc ## write all generated code anew
@@ -55,13 +61,11 @@ gen-check: gen ## fail if generated code is not up to date
 	git diff --exit-code -- api internal
 	@test -z "$$(git ls-files --others --exclude-standard -- api internal)" || { git status --short -- api internal; exit 1; }
 
-bench: build ## boot and destroy a cluster ten times, print every figure that the README claims
-	bin/slipway preflight --install
-	bin/slipway bundle build
+bench: components ## boot and destroy a cluster ten times, print every figure that the README claims
 	$(GO) run ./test/bench -slipway bin/slipway
 
 clean: ## remove what was built here (not the component store)
-	rm -rf bin
+	rm -rf bin .cache
 
 bin/golangci-lint: tools/go.mod
 	cd tools && $(GO) build -o ../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
