@@ -11,11 +11,20 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// certificates adds the certificate table, each leaf after its CA.
+// certificates adds the certificate table, each leaf after its CA. A node without the control plane holds no CA: it asks a
+// remote signer, as soon as it has been let in and knows whom to trust.
 func (n *node) certificates() {
 	wants := pki.Worker(n.pkiParams())
 	if n.has(config.RoleControlPlane) {
 		wants = append(pki.ControlPlane(n.pkiParams()), wants...)
+	} else {
+		for i := range wants {
+			wants[i].SignerKey = ""
+		}
+		n.certs[pki.ClusterCA] = n.Add(plan.Gate{
+			Name: "cluster-ca", Provider: "the control plane, when it lets this node join",
+			Ready: plan.Probe{Kind: plan.ProbeFile, Path: config.ClusterCA + ".crt"},
+		})
 	}
 	for _, w := range wants {
 		needs := []plan.Ref{n.dirs[config.PKIDir]}

@@ -10,9 +10,9 @@ import (
 // etcd starts first of all: everything waits for the API server, and the API server for etcd.
 func (n *node) etcd() plan.Ref {
 	c := n.cfg.Cluster.Etcd
-	certs := n.refs("etcd-server", "etcd-peer", "etcd-ca")
+	certs := n.refs("etcd-server", "etcd-peer", "etcd-ca", "etcd-healthcheck-client")
 	return n.unit("etcd", c, plan.Unit{
-		Ready:    plan.Probe{Kind: plan.ProbeHTTP, URL: flag(c, "listen-metrics-urls", "http://127.0.0.1:2381") + "/readyz"},
+		Ready:    etcdProbe(c),
 		OOMScore: -997,
 	}, append(certs, n.dirs[config.EtcdDir])...)
 }
@@ -53,15 +53,6 @@ func (n *node) apiServer(etcd plan.Ref) plan.Ref {
 		Inputs:   []plan.Ref{audit, encryption},
 		OOMScore: -997,
 	}, append(needs, audit, auth, encryption, n.dirs["/var/log/kubernetes"], etcd)...)
-}
-
-// health is the authenticated health probe of a component that serves https with a certificate of the cluster CA.
-func health(c config.Component, port string) plan.Probe {
-	host := flag(c, "bind-address", "127.0.0.1")
-	if host == "0.0.0.0" || host == "::" {
-		host = "127.0.0.1"
-	}
-	return plan.Probe{Kind: plan.ProbeHTTP, URL: "https://" + host + ":" + flag(c, "secure-port", port) + "/healthz", CA: config.PKIDir + "/ca.crt"}
 }
 
 // auditPolicy logs who changed what, bodies of nothing secret, and leaves out the endless noise of the components.

@@ -38,6 +38,9 @@ func For(cfg config.Node, components Components) (plan.Plan, error) {
 		cfg: cfg, components: components,
 		dirs: map[string]plan.Ref{}, bins: map[string]plan.Ref{}, certs: map[string]plan.Ref{}, confs: map[string]plan.Ref{},
 	}
+	if n.has(config.RoleControlPlane) != cfg.Cluster.RunsEtcd(cfg.Pool) {
+		return plan.Plan{}, fmt.Errorf("plan %s: etcd apart from the control plane is not supported yet: leave the role etcd away", cfg.Name)
+	}
 	if err := n.artifacts(); err != nil {
 		return plan.Plan{}, err
 	}
@@ -46,7 +49,10 @@ func For(cfg config.Node, components Components) (plan.Plan, error) {
 	n.kubeconfigs()
 
 	runtime := n.containerd()
-	images := n.images(runtime)
+	images, err := n.images(runtime)
+	if err != nil {
+		return plan.Plan{}, err
+	}
 	if n.has(config.RoleControlPlane) {
 		n.controlPlane(n.etcd())
 	}

@@ -83,13 +83,13 @@ func (n *node) cniConfig() string {
 
 // images imports what runs in pods, from the component store: no registry is asked. One oneshot per image, side by side
 // with the start of the control plane.
-func (n *node) images(runtime plan.Ref) []plan.Ref {
+func (n *node) images(runtime plan.Ref) ([]plan.Ref, error) {
 	var refs []plan.Ref
 	for _, image := range []string{n.cfg.Cluster.PauseImage, n.cfg.Cluster.CoreDNSImage} {
 		name := imageName(image)
 		digest, ok := n.components[image]
 		if !ok {
-			continue
+			return nil, fmt.Errorf("plan %s: the bundle has no image %s: run slipway bundle build", n.cfg.Name, image)
 		}
 		archive := n.Add(plan.Artifact{Path: "/opt/slipway/images/" + name + ".tar", Digest: digest, Name: image})
 		refs = append(refs, n.Add(plan.Unit{
@@ -103,5 +103,5 @@ func (n *node) images(runtime plan.Ref) []plan.Ref {
 			},
 		}, runtime, archive, n.bins["ctr"]))
 	}
-	return refs
+	return refs, nil
 }

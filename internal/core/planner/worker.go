@@ -23,7 +23,7 @@ func (n *node) kubelet(runtime plan.Ref, images []plan.Ref) {
 	}
 	needs := append(n.refs("ca", "kubelet"), runtime, conf, n.confs[config.KubeletConf], n.dirs[config.ManifestsDir])
 	n.unit("kubelet", c, plan.Unit{
-		Ready:    plan.Probe{Kind: plan.ProbeHTTP, URL: "http://127.0.0.1:10248/healthz"},
+		Ready:    kubeletProbe(c),
 		Inputs:   inputs,
 		OOMScore: -999,
 	}, append(append(needs, inputs...), images...)...)
@@ -41,7 +41,7 @@ func (n *node) kubeProxy() {
 		needs = append(needs, api) // sooner it would only try again, each time later
 	}
 	n.unit("kube-proxy", c, plan.Unit{
-		Ready:    plan.Probe{Kind: plan.ProbeHTTP, URL: "http://127.0.0.1:10256/healthz"},
+		Ready:    proxyProbe(c),
 		Inputs:   []plan.Ref{conf},
 		OOMScore: -999,
 	}, needs...)
