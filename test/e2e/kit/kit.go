@@ -69,9 +69,7 @@ func NewWith(t testing.TB, story, binary string) *Cluster {
 // Host takes this host for the test: it needs root, waits for other tests, and removes the clusters of killed ones.
 func Host(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Fatal("this test boots a real cluster and needs root: run it with sudo, or leave ./test/e2e out")
-	}
+	NeedRoot(t)
 	lock, err := os.OpenFile(filepath.Join(os.TempDir(), "slipway-e2e.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -89,6 +87,14 @@ func Host(t testing.TB) {
 				t.Fatalf("remove leftover cluster %s: %s", name, r)
 			}
 		}
+	}
+}
+
+// NeedRoot fails a test that could only fail later, in words that say less.
+func NeedRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("this test boots a real cluster and needs root: run it with sudo, or leave ./test/e2e out")
 	}
 }
 
