@@ -14,8 +14,9 @@ func bundleUnpack(e Env) *cobra.Command {
 		Short: "Put a bundle's binaries into a folder, under their own names",
 		Long: `Put a bundle's binaries into a folder, under their own names and verified: kube (called by the name of a component, or with it as
 first argument), kubectl, etcdctl, ctr and the rest. What is missing in the store is built first.`,
-		Example: `  slipway bundle unpack ./bin`,
-		Args:    cobra.ExactArgs(1),
+		Example: `  slipway bundle unpack ./bin
+  slipway bundle unpack /usr/local/bin --kubernetes-version 1.36`,
+		Args: cobra.ExactArgs(1),
 	}
 	release := releaseFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

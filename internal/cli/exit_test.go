@@ -19,7 +19,9 @@ import (
 
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
-	kind := func(k launch.ErrorKind) error { return fmt.Errorf("a: %w", &launch.Error{Kind: k, Err: errors.New("b")}) }
+	kind := func(k launch.ErrorKind) error {
+		return fmt.Errorf("a: %w", &launch.Error{Kind: k, Err: errors.New("b")})
+	}
 	for name, test := range map[string]struct {
 		err    error
 		code   int

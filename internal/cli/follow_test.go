@@ -57,7 +57,7 @@ func TestFollow(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		err := showLog(ctx, w, path, 1, true)
-		w.Close()
+		_ = w.Close()
 		done <- err
 	}()
 	expect := func(want string) {

@@ -30,7 +30,11 @@ it booted ("machine"). It works while the machine is down too. Logs of pods: sli
 		if err != nil {
 			return err
 		}
-		return showLog(cmd.Context(), e.Out, path, tail, follow)
+		err = showLog(cmd.Context(), e.Out, path, tail, follow)
+		if err == nil && cmd.Context().Err() != nil {
+			return exitError(exitInterrupted) // how following ends; there is nothing to say
+		}
+		return err
 	}
 	return cmd
 }

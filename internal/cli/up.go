@@ -47,11 +47,19 @@ some minutes; after that a cluster takes seconds.`,
 			return err
 		})
 		if cmd.Context().Err() != nil {
-			return interruptedError("stopped; what runs goes on, and " + withName("up", o.Source.Name) + " continues")
+			return interruptedError("stopped; what runs goes on, and " + again(o.Source) + " continues")
 		}
 		return showUp(e, out, result, o, err)
 	}
 	return cmd
+}
+
+// again is the command that goes on with an interrupted one.
+func again(s launch.Source) string {
+	if s.File != "" {
+		return "slipway up -f " + s.File
+	}
+	return withName("up", s.Name)
 }
 
 // sourceFlags say which spec is meant.
@@ -103,7 +111,8 @@ func showUp(e Env, out format, r launch.Result, o launch.UpOptions, err error) e
 	if out != asText {
 		v := upView{
 			r.Cluster, r.Release, err == nil && o.Wait > 0, r.Changed, r.Steps, r.Kubeconfig, r.Server, r.Elapsed.Round(time.Millisecond).String(),
-			[]milestoneView{}, r.Unready,
+			[]milestoneView{},
+			r.Unready,
 		}
 		for _, m := range r.Milestones {
 			v.Milestones = append(v.Milestones, milestoneView{m.Name, m.At.Round(time.Millisecond).String()})

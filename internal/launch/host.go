@@ -4,6 +4,8 @@ package launch
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -13,7 +15,7 @@ import (
 
 // inStore tells which parts of a release the store has, and whether that is all. A host without a store stays without one.
 func (l *Launcher) inStore(ctx context.Context, r catalog.Release) (have artifact.Bundle, complete bool, err error) {
-	if _, err := os.Stat(filepath.Join(l.Root, "store")); err != nil {
+	if _, err := os.Stat(filepath.Join(l.Root, "store")); errors.Is(err, fs.ErrNotExist) {
 		return artifact.Bundle{}, false, nil
 	}
 	store, err := l.Store()
