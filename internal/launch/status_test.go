@@ -35,8 +35,11 @@ func TestJudge(t *testing.T) {
 		"one is down": {[]MachineStatus{up1(ready), {Status: machine.Status{Name: "b"}}}, false, "is down: machine b does not run: start it with slipway up --name dev"},
 		"no answer":   {[]MachineStatus{up1(nil), up1(ready)}, false, "nobody knows: the agent of m does not answer"},
 		"no plan":     {[]MachineStatus{up1(&NodeStatus{})}, false, "m has no plan yet"},
-		"one waits": {[]MachineStatus{up1(&NodeStatus{Items: []reconcile.Status{item("a", reconcile.Ready), item("b", reconcile.Waiting)}})}, false,
-			"is not ready: 1 of 2 items are not"},
+		"one waits": {
+			[]MachineStatus{up1(&NodeStatus{Items: []reconcile.Status{item("a", reconcile.Ready), item("b", reconcile.Waiting)}})},
+			false,
+			"is not ready: 1 of 2 items are not",
+		},
 		"a unit has fallen": {[]MachineStatus{up1(&NodeStatus{
 			Items: []reconcile.Status{item("unit/etcd", reconcile.Ready)}, Units: []UnitStatus{{Name: "etcd", LastExit: "killed"}},
 		})}, false, "is not ready: 1 of 1 item"},
@@ -60,7 +63,9 @@ func TestUnready(t *testing.T) {
 	t.Parallel()
 	n := NodeStatus{
 		Items: []reconcile.Status{
-			{Ref: "unit/b", Phase: reconcile.Waiting}, {Ref: "unit/a", Phase: reconcile.Starting}, {Ref: "unit/c", Phase: reconcile.Ready},
+			{Ref: "unit/b", Phase: reconcile.Waiting},
+			{Ref: "unit/a", Phase: reconcile.Starting},
+			{Ref: "unit/c", Phase: reconcile.Ready},
 			{Ref: "unit/d", Phase: reconcile.Ready},
 		},
 		Units: []UnitStatus{{Name: "a"}, {Name: "b"}, {Name: "c", LastExit: "exited with 1"}, {Name: "d", Ready: true}},
