@@ -8,6 +8,7 @@
 package control
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -57,14 +58,22 @@ type Workload struct {
 	Name      string `json:"name"`
 }
 
-// Decode reads a document and refuses versions it does not know.
+// Decode reads a document and refuses versions and fields that it does not know.
 func Decode(data []byte) (Document, error) {
-	var d Document
-	if err := json.Unmarshal(data, &d); err != nil {
+	var head struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal(data, &head); err != nil {
 		return Document{}, fmt.Errorf("decode control document: %w", err)
 	}
-	if d.Version != Version {
-		return Document{}, fmt.Errorf("decode control document: version %d, want %d", d.Version, Version)
+	if head.Version != Version {
+		return Document{}, fmt.Errorf("decode control document: version %d, want %d: use the same slipway on operator and node", head.Version, Version)
+	}
+	var d Document
+	strict := json.NewDecoder(bytes.NewReader(data))
+	strict.DisallowUnknownFields()
+	if err := strict.Decode(&d); err != nil {
+		return Document{}, fmt.Errorf("decode control document: %w", err)
 	}
 	return d, nil
 }

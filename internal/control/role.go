@@ -58,10 +58,7 @@ func (r Role) Run(ctx context.Context, data []byte) error {
 	group.Go(func() error { return cluster.ApproveServing(ctx, doc.addresses) })
 	group.Go(func() error { return r.apply(ctx, cluster, doc.AddOns) })
 	for _, n := range doc.Nodes {
-		group.Go(func() error { return cluster.SetNode(ctx, n) })
-		group.Go(func() error {
-			return r.item(itemNode(n.Name), "kubelet of "+n.Name, func(waiting func(string)) error { return cluster.AwaitNode(ctx, n.Name, waiting) })
-		})
+		group.Go(func() error { return r.node(ctx, cluster, n) })
 	}
 	group.Go(func() error { return r.dns(ctx, cluster, doc) })
 	return group.Wait()
@@ -86,7 +83,7 @@ func (r Role) announce(doc Document) {
 
 // apply brings the add-ons to the cluster. An object that the server refuses is shown, and tried again: what it lacks may come.
 func (r Role) apply(ctx context.Context, cluster Cluster, addOns []objects.AddOn) error {
-	for delay := time.Second; ; delay = min(2*delay, time.Minute) {
+	return r.again(ctx, itemRole, func() error {
 		changed, err := cluster.Apply(ctx, addOns, func(addOn, reason string) {
 			ref := itemAddOn(addOn)
 			if !wanted(addOns, addOn) { // the inventory, or what goes away: no item of its own that could become ready
@@ -96,13 +93,35 @@ func (r Role) apply(ctx context.Context, cluster Cluster, addOns []objects.AddOn
 		}, func(addOn string) {
 			r.Board.Set(reconcile.Status{Ref: itemAddOn(addOn), Phase: reconcile.Ready})
 		})
-		if err == nil {
-			r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Ready})
-			r.Log.Info("add-ons applied", "changed", changed)
-			return nil
+		if err != nil {
+			return err
 		}
-		r.Log.Warn("add-ons refused, trying again", "error", err, "in", delay)
-		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Failing, Error: err.Error()})
+		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Ready})
+		r.Log.Info("add-ons applied", "changed", changed)
+		return nil
+	})
+}
+
+// node is ready when its kubelet says so and the machine's record is in the Node. A record that is refused stops nothing else.
+func (r Role) node(ctx context.Context, cluster Cluster, n Node) error {
+	ref := itemNode(n.Name)
+	return r.item(ref, "kubelet of "+n.Name, func(waiting func(string)) error {
+		group, ctx := errgroup.WithContext(ctx)
+		group.Go(func() error { return r.again(ctx, ref, func() error { return cluster.SetNode(ctx, n) }) })
+		group.Go(func() error { return cluster.AwaitNode(ctx, n.Name, waiting) })
+		return group.Wait()
+	})
+}
+
+// again does what may be refused until it is not, later each time, and shows the error at an item meanwhile.
+func (r Role) again(ctx context.Context, ref string, do func() error) error {
+	for delay := time.Second; ; delay = min(2*delay, time.Minute) {
+		err := do()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		r.Log.Warn("refused, trying again", "item", ref, "error", err, "in", delay)
+		r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Failing, Error: err.Error()})
 		timer := time.NewTimer(delay)
 		select {
 		case <-ctx.Done():
@@ -110,7 +129,6 @@ func (r Role) apply(ctx context.Context, cluster Cluster, addOns []objects.AddOn
 			return ctx.Err()
 		case <-timer.C:
 		}
-		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Ready})
 	}
 }
 
@@ -148,7 +166,12 @@ func (r Role) connect(ctx context.Context, kubeconfig string) (cluster Cluster, 
 	err = until(ctx, 10*time.Millisecond, func() error {
 		cluster, err = r.Connect(kubeconfig)
 		return err
-	}, func(string) {})
+	}, func(reason string) {
+		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Starting, For: reason})
+	})
+	if err == nil {
+		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Ready})
+	}
 	return cluster, err
 }
 
