@@ -30,7 +30,7 @@ type Segment struct {
 	Ref   string        `json:"ref"`
 	Start time.Duration `json:"start"` // since the beginning of the trace
 	Doing time.Duration `json:"doing"` // from released to done
-	Ready time.Duration `json:"ready"` // from done to ready
+	Ready time.Duration `json:"ready"` // from done to ready; 0 while it is not
 }
 
 // CriticalPath walks back from the item that was ready last (or from target, if it is not empty), each time to the need that
@@ -52,11 +52,13 @@ func CriticalPath(spans []Span, target string) []Segment {
 		at = s
 	}
 	var path []Segment
+	seen := map[string]bool{} // a trace that was read from somewhere may go in circles
 	for {
-		path = append(path, Segment{at.Ref, at.Released.Sub(zero), at.Done.Sub(at.Released), at.Ready.Sub(at.Done)})
+		seen[at.Ref] = true
+		path = append(path, segment(at, zero))
 		var needs []Span
 		for _, n := range at.Needs {
-			if s, ok := byRef[n]; ok {
+			if s, ok := byRef[n]; ok && !seen[n] {
 				needs = append(needs, s)
 			}
 		}
@@ -66,6 +68,14 @@ func CriticalPath(spans []Span, target string) []Segment {
 		}
 		at = slices.MaxFunc(needs, later)
 	}
+}
+
+func segment(s Span, zero time.Time) Segment {
+	out := Segment{Ref: s.Ref, Start: s.Released.Sub(zero), Doing: s.Done.Sub(s.Released)}
+	if !s.Ready.IsZero() { // it has taken nobody knows how long yet
+		out.Ready = s.Ready.Sub(s.Done)
+	}
+	return out
 }
 
 func later(a, b Span) int { return cmp.Or(a.Ready.Compare(b.Ready), cmp.Compare(b.Ref, a.Ref)) }
