@@ -14,6 +14,10 @@ type Release struct {
 	PauseImage   string
 	CoreDNSImage string
 	Has          func(feature string) bool // nil: everything
+
+	// What its programs know. Nil, also for one program: nothing is known, so nothing is checked.
+	Flags map[string]map[string]FlagRule // by program ("kube-apiserver") and name without dashes
+	Gates map[string]GateRule            // by name
 }
 
 func (r Release) has(feature string) bool { return r.Has == nil || r.Has(feature) }
@@ -25,7 +29,8 @@ type maker struct {
 }
 
 // Complete fills in everything that the user did not say, for the given release. The spec must be free of problems (see
-// spec.Parse); what Complete adds to them are conflicts between what the user said and what is there anyway.
+// spec.Parse); what Complete adds to them are flags and gates that the release does not know, and conflicts between what the
+// user said and what is there anyway.
 func Complete(s spec.Cluster, r Release) (Cluster, []spec.Problem) {
 	c := Cluster{
 		Name: s.Name, Release: r.Kubernetes, Minor: r.Minor, PauseImage: r.PauseImage, CoreDNSImage: r.CoreDNSImage,
@@ -38,11 +43,11 @@ func Complete(s spec.Cluster, r Release) (Cluster, []spec.Problem) {
 	m.coreDNS()
 
 	c.Etcd = etcd(c).component(s.Etcd, "etcd", s)
-	c.APIServer = apiserver(c, m.etcdServers()).component(s.APIServer, "apiserver", s)
-	c.ControllerManager = controllerManager(c).component(s.ControllerManager, "controllerManager", s)
-	c.Scheduler = scheduler(c).component(s.Scheduler, "scheduler", s)
-	c.Kubelet = kubelet(c, r).component(s.Kubelet, "kubelet", s)
-	c.KubeProxy = kubeProxy(c).component(s.KubeProxy, "kubeProxy", s)
+	c.APIServer = apiserver(c.seenBy(apiserverProgram, r), m.etcdServers()).component(s.APIServer, "apiserver", s)
+	c.ControllerManager = controllerManager(c.seenBy(controllerManagerProgram, r)).component(s.ControllerManager, "controllerManager", s)
+	c.Scheduler = scheduler(c.seenBy(schedulerProgram, r)).component(s.Scheduler, "scheduler", s)
+	c.Kubelet = kubelet(c.seenBy(kubeletProgram, r), r).component(s.Kubelet, "kubelet", s)
+	c.KubeProxy = kubeProxy(c.seenBy(kubeProxyProgram, r)).component(s.KubeProxy, "kubeProxy", s)
 	c.Containerd = containerd().component(s.Containerd, "containerd", s)
 	return c, m.conflicts(r)
 }
@@ -60,10 +65,11 @@ func (m *maker) head(r Release) {
 	m.origin("featureGates", len(s.Gates) > 0, std(""))
 }
 
-// conflicts finds overrides that cannot work together with what they override.
+// conflicts finds overrides that cannot work: in this release, or together with what they override.
 func (m *maker) conflicts(r Release) []spec.Problem {
 	s, c := m.spec, m.out
-	var problems []spec.Problem
+	problems := unknown(s, r)
+	more := len(problems) >= enough
 	if s.Minor != "" && s.Minor != r.Minor {
 		problems = append(problems, s.Report("spec.kubernetesVersion", "", "%s is not release %s", s.Minor, r.Kubernetes))
 	}
@@ -84,6 +90,9 @@ func (m *maker) conflicts(r Release) []spec.Problem {
 		}
 	}
 	spec.Sort(problems)
+	if more {
+		problems = append(problems, spec.Problem{File: s.File, Msg: "there may be more problems", Hint: "mend these first"})
+	}
 	return problems
 }
 

@@ -35,7 +35,7 @@ func TestFixedPointRandomly(t *testing.T) {
 		}
 		done++
 		first := config.Print(c)
-		again, problems := complete(t, string(first))
+		again, problems := completeFor(t, string(first), release)
 		if diff := cmp.Diff(string(first), string(config.Print(again))); diff != "" || len(problems) > 0 {
 			t.Fatalf("seed %d: %s\n%s\ncompleted twice (-first +second):\n%s", seed, doc, lines(problems), diff)
 		}

@@ -2,11 +2,7 @@
 
 package config
 
-import (
-	"maps"
-	"slices"
-	"strings"
-)
+import "strings"
 
 const (
 	tlsMin         = "VersionTLS12"
@@ -45,28 +41,4 @@ func leaderElect(c Cluster) setting {
 		return setting{"leader-elect", "true", from("several control planes")}
 	}
 	return setting{"leader-elect", "false", from("a single control plane")}
-}
-
-// withGates adds the feature gates that concern every component.
-func withGates(c Cluster, flags []setting) []setting {
-	if len(c.Gates) == 0 {
-		return flags
-	}
-	var gates []string
-	for _, name := range slices.Sorted(maps.Keys(c.Gates)) {
-		if c.Gates[name] {
-			gates = append(gates, name+"=true")
-		} else {
-			gates = append(gates, name+"=false")
-		}
-	}
-	return append(flags, setting{"feature-gates", strings.Join(gates, ","), from("featureGates")})
-}
-
-// gateFields is withGates for configuration files.
-func gateFields(c Cluster, fields []field) []field {
-	for _, name := range slices.Sorted(maps.Keys(c.Gates)) {
-		fields = append(fields, field{"featureGates." + name, c.Gates[name], from("featureGates")})
-	}
-	return fields
 }

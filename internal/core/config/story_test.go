@@ -12,14 +12,37 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 
+	"github.com/slipway-project/slipway/internal/core/catalog"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected sections in testdata")
 
+// release knows no flags and gates; known has those of the catalogue.
 var release = config.Release{
 	Kubernetes: "1.36.4", Minor: "1.36", PauseImage: "example.org/pause:1", CoreDNSImage: "example.org/coredns:1",
+}
+
+func known(t testing.TB) config.Release {
+	t.Helper()
+	r, from := release, catalog.Default()
+	if from.Kubernetes != r.Kubernetes {
+		t.Fatalf("the stories are of %s, the catalogue has %s", r.Kubernetes, from.Kubernetes)
+	}
+	r.Flags, r.Gates = map[string]map[string]config.FlagRule{}, map[string]config.GateRule{}
+	for _, program := range config.Programs() {
+		r.Flags[program] = map[string]config.FlagRule{}
+		for _, f := range from.Flags(program) {
+			r.Flags[program][f.Name] = config.FlagRule{
+				Bool: f.Kind == catalog.BoolFlag, Single: f.Kind == catalog.OneFlag, Deprecated: f.Deprecated, Exits: f.Exits,
+			}
+		}
+	}
+	for _, g := range from.Gates() {
+		r.Gates[g.Name] = config.GateRule{Locked: g.Locked, Programs: g.Programs}
+	}
+	return r
 }
 
 // TestStories: testdata/NAME.txtar holds spec.yaml and either completed.yaml or problems.
@@ -68,11 +91,16 @@ func TestFixedPoint(t *testing.T) {
 
 func complete(t *testing.T, doc string) (config.Cluster, []spec.Problem) {
 	t.Helper()
+	return completeFor(t, doc, known(t))
+}
+
+func completeFor(t *testing.T, doc string, r config.Release) (config.Cluster, []spec.Problem) {
+	t.Helper()
 	s, problems := spec.Parse("spec.yaml", []byte(doc), spec.Options{Minors: []string{"1.36"}})
 	if len(problems) > 0 {
 		t.Fatalf("the spec has problems:\n%s", lines(problems))
 	}
-	return config.Complete(s, release)
+	return config.Complete(s, r)
 }
 
 func stories(t testing.TB) map[string]*txtar.Archive {

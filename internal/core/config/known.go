@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/slipway-project/slipway/internal/core/spec"
+)
+
+// FlagRule is what a release knows of one flag of a program.
+type FlagRule struct {
+	Bool       bool // true or false and nothing else
+	Single     bool // of several values the last one would win
+	Deprecated bool // accepted, never suggested
+	Exits      bool // the program does something else and ends: --version
+}
+
+// GateRule is what a release knows of one feature gate.
+type GateRule struct {
+	Locked   string   // "true" or "false": a program ends when it is set to the other; empty: free
+	Programs []string // which know it; empty: all of Kubernetes
+}
+
+func (g GateRule) knownBy(program string) bool {
+	return len(g.Programs) == 0 || slices.Contains(g.Programs, program)
+}
+
+// enough problems: nobody reads more, and each costs a search for the name that was meant.
+const enough = 100
+
+// knower finds overrides with which a program would end as soon as it starts, for ever.
+type knower struct {
+	spec     spec.Cluster
+	release  Release
+	problems []spec.Problem
+}
+
+// unknown lists what the release does not know: a release without tables knows everything.
+func unknown(s spec.Cluster, r Release) []spec.Problem {
+	k := &knower{spec: s, release: r}
+	k.clusterGates()
+	for _, o := range overrides(s) {
+		k.flags(o)
+		k.fileGates(o)
+	}
+	return k.problems
+}
+
+func (k *knower) full() bool { return len(k.problems) >= enough }
+
+func (k *knower) say(path, hint, format string, args ...any) {
+	if !k.full() {
+		k.problems = append(k.problems, k.spec.Report(path, hint, format, args...))
+	}
+}
+
+func (k *knower) flags(o override) {
+	rules := k.release.Flags[o.program]
+	if rules == nil {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.Flags)) {
+		at := spec.Child("spec.components."+o.name+".flags", name)
+		rule, known := rules[name]
+		switch {
+		case k.full():
+			return
+		case !known:
+			k.say(at, k.flagHint(name, rules), "%s of release %s has no such flag", o.program, k.release.Kubernetes)
+		default:
+			k.values(o, at, name, rule)
+			if name == "feature-gates" && o.kubernetes() {
+				k.flagGates(o, at)
+			}
+		}
+	}
+}
+
+// flagHint looks for the same name elsewhere first: that is no accident.
+func (k *knower) flagHint(name string, rules map[string]FlagRule) string {
+	for _, other := range overrides(k.spec) {
+		if rule, ok := k.release.Flags[other.program][name]; ok && !rule.Deprecated {
+			return other.program + " has it: spec.components." + other.name + ".flags"
+		}
+	}
+	var names []string
+	for _, n := range slices.Sorted(maps.Keys(rules)) {
+		if !rules[n].Deprecated && !rules[n].Exits {
+			names = append(names, n)
+		}
+	}
+	return didYouMean(name, names)
+}
+
+// values checks what a flag is set to; one that is taken away has none.
+func (k *knower) values(o override, at, name string, rule FlagRule) {
+	values := o.Flags[name]
+	off := !slices.ContainsFunc(values, func(v string) bool { return v != "false" })
+	switch {
+	case rule.Exits && !off:
+		k.say(at, "leave it away", "with this flag %s does something else and ends", o.program)
+		return
+	case (rule.Bool || rule.Single) && len(values) > 1:
+		k.say(at, "write one", "takes one value: of several the last one would win")
+		return
+	}
+	for _, v := range values {
+		if rule.Bool && v != "true" && v != "false" {
+			k.say(at, "write true or false", "%.60q is neither true nor false", v)
+		}
+	}
+}
+
+func didYouMean(name string, known []string) string {
+	if near := spec.Nearest(name, known); near != "" {
+		return `did you mean "` + near + `"?`
+	}
+	return ""
+}
+
+// Programs lists the programs whose flags a spec may override, by their names in a release.
+func Programs() []string {
+	var names []string
+	for _, o := range overrides(spec.Cluster{}) {
+		names = append(names, o.program)
+	}
+	return names
+}
+
+// override is what the user wrote for one component.
+type override struct {
+	name    string // in the spec
+	program string // in the release
+	spec.Component
+}
+
+func overrides(s spec.Cluster) []override {
+	return []override{
+		{"etcd", "etcd", s.Etcd},
+		{"apiserver", apiserverProgram, s.APIServer},
+		{"controllerManager", controllerManagerProgram, s.ControllerManager},
+		{"scheduler", schedulerProgram, s.Scheduler},
+		{"kubelet", kubeletProgram, s.Kubelet},
+		{"kubeProxy", kubeProxyProgram, s.KubeProxy},
+		{"containerd", "containerd", s.Containerd},
+	}
+}
+
+// kubernetes tells the programs that take Kubernetes' feature gates.
+func (o override) kubernetes() bool { return strings.HasPrefix(o.program, "kube") }
