@@ -109,7 +109,34 @@ func releaseFor(r catalog.Release) (config.Release, error) {
 	if err != nil {
 		return config.Release{}, err
 	}
-	return config.Release{Kubernetes: r.Kubernetes, Minor: r.Minor(), PauseImage: pause.Name, CoreDNSImage: dns.Name}, nil
+	known := config.Release{
+		Kubernetes: r.Kubernetes, Minor: r.Minor(), PauseImage: pause.Name, CoreDNSImage: dns.Name,
+		Flags: map[string]map[string]config.FlagRule{},
+	}
+	for _, program := range config.Programs() {
+		known.Flags[program] = flagRules(r.Flags(program))
+	}
+	if gates := r.Gates(); gates != nil {
+		known.Gates = make(map[string]config.GateRule, len(gates))
+		for _, g := range gates {
+			known.Gates[g.Name] = config.GateRule{Locked: g.Locked, Programs: g.Programs}
+		}
+	}
+	return known, nil
+}
+
+// flagRules is nil where the catalogue has no table: then nothing is checked.
+func flagRules(flags []catalog.Flag) map[string]config.FlagRule {
+	if flags == nil {
+		return nil
+	}
+	rules := make(map[string]config.FlagRule, len(flags))
+	for _, f := range flags {
+		rules[f.Name] = config.FlagRule{
+			Bool: f.Kind == catalog.BoolFlag, Single: f.Kind == catalog.OneFlag, Deprecated: f.Deprecated, Exits: f.Exits,
+		}
+	}
+	return rules
 }
 
 func invalid(problems []spec.Problem) error {

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+const head = "apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: dev}\nspec:\n"
+
+// TestCompleteAsksTheCatalogue: what the release's programs do not know is refused with its place, whichever program it is.
+func TestCompleteAsksTheCatalogue(t *testing.T) {
+	t.Parallel()
+	for _, component := range []string{"etcd", "apiserver", "controllerManager", "scheduler", "kubelet", "kubeProxy", "containerd"} {
+		_, err := Complete("cluster.yaml", []byte(head+"  components:\n    "+component+":\n      flags: {no-such-flag: 1}\n"), "")
+		want := "cluster.yaml:7:15: spec.components." + component + ".flags.no-such-flag: "
+		var bad *Error
+		if !errors.As(err, &bad) || bad.Kind != InvalidSpec || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: got %v, want %s", component, err, want)
+		}
+	}
+	_, err := Complete("cluster.yaml", []byte(head+"  featureGates: {InPlacePodVerticalScalling: true}\n"), "")
+	if err == nil || !strings.Contains(err.Error(), `5:18: spec.featureGates.InPlacePodVerticalScalling: `) {
+		t.Errorf("unknown gate: %v", err)
+	}
+	c, err := Complete("cluster.yaml", []byte(head+"  featureGates: {InPlacePodVerticalScaling: true}\n"), "1.36")
+	if err != nil || c.Config.APIServer.Flags["feature-gates"].Values[0] != "InPlacePodVerticalScaling=true" {
+		t.Errorf("known gate: %v", err)
+	}
+}
