@@ -5,6 +5,7 @@ package main
 import (
 	"github.com/slipway-project/slipway/internal/backend/supervise"
 	"github.com/slipway-project/slipway/internal/node"
+	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
 // unitHost is the supervisor as the agent wants to see it.
@@ -21,4 +22,16 @@ func (h unitHost) Units() []node.UnitStatus {
 		out = append(out, s)
 	}
 	return out
+}
+
+// tell puts a unit's own changes on the board: it may fall long after the loop has brought it to ready.
+func tell(board *reconcile.Board, e supervise.Event) {
+	ref := "unit/" + e.Unit
+	switch e.Kind {
+	case supervise.Exited, supervise.Unready:
+		board.Fell(ref, e.Detail)
+	case supervise.Ready:
+		board.Rose(ref)
+	case supervise.Started, supervise.Stopped: // by the loop, which says so itself
+	}
 }

@@ -69,15 +69,17 @@ func buildAgent(log *slog.Logger) (*node.Agent, *supervise.Host, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	board := reconcile.NewBoard()
 	host, err := supervise.New(supervise.Config{
 		StateDir: filepath.Join(runDir, "units"), LogDir: "/var/log/slipway", Files: onDisk, Probe: prober, Log: log,
+		OnEvent: func(e supervise.Event) { tell(board, e) },
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	a, err := node.New(node.Config{
 		Host: unitHost{host}, Facts: found, PlanFile: filepath.Join(stateDir, "plan", "plan.json"),
-		TraceFile: filepath.Join(stateDir, "trace", "last.json"), Socket: filepath.Join(runDir, "agent.sock"), Version: version, Log: log,
+		TraceFile: filepath.Join(stateDir, "trace", "last.json"), Socket: filepath.Join(runDir, "agent.sock"), Version: version, Log: log, Board: board,
 		Control: func(ctx context.Context, doc []byte, board *reconcile.Board) error {
 			connect := func(kubeconfig string) (control.Cluster, error) { return control.Connect(kubeconfig, log) }
 			return control.Role{Connect: connect, Resolve: control.ResolveUDP, Board: board, Log: log}.Run(ctx, doc)

@@ -38,6 +38,8 @@ type Config struct {
 	// Control, if set, runs the control role with the document of the last Apply until ctx ends. It reports items of its own
 	// on the board, all of them before it reports [ControlRole] ready.
 	Control func(ctx context.Context, doc []byte, board *reconcile.Board) error
+	// Board, if set, is one that others report to as well.
+	Board *reconcile.Board
 	// AfterStep is passed on to the loop.
 	AfterStep func(n int, s plan.Step)
 }
@@ -74,7 +76,10 @@ const ControlRole = "control/role"
 
 // New returns an agent that remembers what it was told before. A damaged memory is an error, never a fresh start.
 func New(cfg Config) (*Agent, error) {
-	a := &Agent{cfg: cfg, board: reconcile.NewBoard(), apply: make(chan chan struct{}, 1)}
+	if cfg.Board == nil {
+		cfg.Board = reconcile.NewBoard()
+	}
+	a := &Agent{cfg: cfg, board: cfg.Board, apply: make(chan chan struct{}, 1)}
 	stale, err := durable.Read(cfg.PlanFile, keptSchema, &a.kept)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read the kept plan: %w: move %s away, then run slipway up again", err, cfg.PlanFile)

@@ -46,11 +46,13 @@ type Board struct {
 	spans map[string]trace.Span
 	subs  map[*Subscription]struct{}
 	steps int
+
+	fallen map[string]bool // items that Fell and have not come back
 }
 
 // NewBoard returns an empty board.
 func NewBoard() *Board {
-	return &Board{items: map[string]Status{}, spans: map[string]trace.Span{}, subs: map[*Subscription]struct{}{}}
+	return &Board{items: map[string]Status{}, spans: map[string]trace.Span{}, subs: map[*Subscription]struct{}{}, fallen: map[string]bool{}}
 }
 
 // Set records a status and passes it on. Since is kept while phase and reason stay the same.
@@ -76,6 +78,9 @@ func (b *Board) setLocked(s Status) {
 	if s.Phase == Ready && span.Ready.IsZero() {
 		span.Ready = now
 		b.spans[s.Ref] = span
+	}
+	if s.Phase == Ready {
+		delete(b.fallen, s.Ref)
 	}
 	b.items[s.Ref] = s
 	b.tellLocked(s)
@@ -147,6 +152,7 @@ func (b *Board) Reset() {
 	defer b.mu.Unlock()
 	b.order, b.steps = nil, 0
 	clear(b.items)
+	clear(b.fallen)
 	clear(b.spans)
 }
 
