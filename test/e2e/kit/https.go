@@ -12,12 +12,17 @@ import (
 	"time"
 )
 
-// Credential is what a request carries.
+// Credential is what a request or its connection carries.
 type Credential func(c *Cluster, r *http.Request, conf *tls.Config)
 
 // Token is a bearer token.
 func Token(token string) Credential {
 	return func(_ *Cluster, r *http.Request, _ *tls.Config) { r.Header.Set("Authorization", "Bearer "+token) }
+}
+
+// ServerName asks for the server under another name, for which its certificate has to be valid too.
+func ServerName(name string) Credential {
+	return func(_ *Cluster, _ *http.Request, conf *tls.Config) { conf.ServerName = name }
 }
 
 // Certificate is a client certificate of the machine: path.crt and path.key below Data.
