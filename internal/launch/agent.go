@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	nodev1 "github.com/slipway-project/slipway/api/node/v1"
 	"github.com/slipway-project/slipway/internal/core/config"
@@ -92,19 +94,38 @@ func (a *Agent) Apply(ctx context.Context, p plan.Plan, control []byte) (changed
 }
 
 // Watch calls each for every status, first all as they are, until done returns true or ctx ends. A lost connection (the
-// agent was restarted) is taken up again.
+// agent was restarted) is taken up again; an agent that cannot be watched at all is an error.
 func (a *Agent) Watch(ctx context.Context, each func(s reconcile.Status, converged bool, steps int) (done bool)) error {
 	for {
+		heard := false
 		stream, err := a.client.Watch(ctx, &nodev1.WatchRequest{}, grpc.WaitForReady(true))
 		for err == nil {
 			var e *nodev1.Event
-			if e, err = stream.Recv(); err == nil && each(fromWire(e.GetItem()), e.GetConverged(), int(e.GetSteps())) {
+			if e, err = stream.Recv(); err != nil {
+				break
+			}
+			heard = true
+			if each(fromWire(e.GetItem()), e.GetConverged(), int(e.GetSteps())) {
 				return nil
 			}
 		}
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return ctx.Err()
+		case status.Code(err) == codes.Unimplemented:
+			return fmt.Errorf("watch the agent: %w: another slipway runs on the machine: run slipway up again", err)
+		case !heard:
+			pause(ctx) // it lives and says nothing; to ask at once again would only keep it busy
 		}
+	}
+}
+
+func pause(ctx context.Context) {
+	timer := time.NewTimer(20 * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 }
 

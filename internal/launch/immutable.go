@@ -47,5 +47,28 @@ func frozen(old, now config.Cluster) []string {
 			out = append(out, fmt.Sprintf("  %s: %s, was %s", f.path, f.now, f.old))
 		}
 	}
+	if gone := missing(old, now); len(gone) > 0 {
+		out = append(out, fmt.Sprintf("  spec.pools: no machine %s any more", strings.Join(gone, ", ")))
+	}
 	return out
+}
+
+// missing names the machines that the new configuration does not have. A renamed pool gives its machines other names: the old
+// ones would run on, beside new ones with their addresses.
+func missing(old, now config.Cluster) []string {
+	keep := map[string]bool{}
+	for _, p := range now.Pools {
+		for _, n := range p.Nodes {
+			keep[n.Name] = true
+		}
+	}
+	var gone []string
+	for _, p := range old.Pools {
+		for _, n := range p.Nodes {
+			if !keep[n.Name] {
+				gone = append(gone, n.Name)
+			}
+		}
+	}
+	return gone
 }
