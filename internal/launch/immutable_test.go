@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const shortest = "apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: dev}\n"
+
+func mustComplete(t *testing.T, rest string) Cluster {
+	t.Helper()
+	c, err := Complete("cluster.yaml", []byte(shortest+rest), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestImmutable(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ kept, now, want string }{
+		"nothing":               {},
+		"what may change":       {now: "spec: {components: {kubelet: {config: {maxPods: 7}}}, controlPlane: {extraSANs: [a.example.org]}}\n"},
+		"said as it was anyway": {now: "spec: {networking: {podCIDR: 10.244.0.0/16}, kubernetesVersion: \"1.36\", pools: [{name: main, count: 1}]}\n"},
+		"everything at once": {
+			now: "spec: {networking: {podCIDR: 10.32.0.0/14, nodePodPrefix: 25, serviceCIDR: 10.97.0.0/16, clusterDomain: shop.internal}, controlPlane: {form: StaticPods}}\n",
+			want: `cluster dev exists, and this cannot be changed in it:
+  spec.networking.podCIDR: 10.32.0.0/14, was 10.244.0.0/16
+  spec.networking.nodePodPrefix: 25, was 24
+  spec.networking.serviceCIDR: 10.97.0.0/16, was 10.96.0.0/16
+  spec.networking.clusterDomain: shop.internal, was cluster.local
+  spec.networking.dnsAddress: 10.97.0.10, was 10.96.0.10
+  spec.controlPlane.form: StaticPods, was HostUnits
+undo the change, or make a new cluster: slipway down --name dev`,
+		},
+		"a renamed pool": {
+			kept: "spec: {pools: [{name: old, count: 3}]}\n", now: "spec: {pools: [{name: new, count: 3}]}\n",
+			want: `cluster dev exists, and this cannot be changed in it:
+  spec.pools: no machine dev-old-0, dev-old-1, dev-old-2 any more
+undo the change, or make a new cluster: slipway down --name dev`,
+		},
+		"a larger pool": {kept: "spec: {pools: [{name: p, count: 1}]}\n", now: "spec: {pools: [{name: p, count: 3}]}\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			u := &up{Launcher: &Launcher{Root: t.TempDir()}, cluster: mustComplete(t, tc.now)}
+			if err := u.immutable(); err != nil {
+				t.Errorf("a new cluster: %v", err)
+			}
+			if err := u.keepSpec(mustComplete(t, tc.kept)); err != nil {
+				t.Fatal(err)
+			}
+			err := u.immutable()
+			if tc.want == "" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			var bad *Error
+			if !errors.As(err, &bad) || bad.Kind != InvalidSpec {
+				t.Fatalf("error %v, want one of kind InvalidSpec", err)
+			}
+			if diff := cmp.Diff(tc.want, err.Error()); diff != "" {
+				t.Errorf("refusal (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A spec that was kept and cannot be read is no new cluster.
+func TestImmutableUnreadable(t *testing.T) {
+	t.Parallel()
+	u := &up{Launcher: &Launcher{Root: t.TempDir()}, cluster: mustComplete(t, "")}
+	if err := u.keepSpec(Cluster{Name: "dev", Spec: []byte("{")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := u.immutable(); err == nil || !strings.HasPrefix(err.Error(), "read the kept spec: ") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestRefuse(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ spec, want string }{
+		"one machine":  {},
+		"three machines": {"spec: {pools: [{name: p, count: 3}]}\n", "spec.pools: 3 machines: this slipway boots clusters of one machine; set one pool with count 1"},
+		"static pods": {
+			"spec: {controlPlane: {form: StaticPods}}\n", "spec.controlPlane.form: StaticPods: this slipway runs the control plane as HostUnits only",
+		},
+	} {
+		u := &up{Launcher: &Launcher{}, cluster: mustComplete(t, tc.spec)}
+		err := u.refuse()
+		if (err == nil) != (tc.want == "") || err != nil && err.Error() != tc.want {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+	}
+}
+
+func TestCompleteRefuses(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ spec, version, want string }{
+		"all problems at once": {
+			"apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {nam: dev}\nspec: {colour: red}\n", "",
+			"cluster.yaml:3:12: metadata.nam: ",
+		},
+		"a version that is not there": {shortest, "1.12", `find release "1.12": not in the catalogue, which has `},
+	} {
+		_, err := Complete("cluster.yaml", []byte(tc.spec), tc.version)
+		var bad *Error
+		if !errors.As(err, &bad) || bad.Kind != InvalidSpec || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %s", name, err, tc.want)
+		}
+	}
+	_, err := Complete("cluster.yaml", []byte("apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {nam: dev}\nspec: {colour: red}\n"), "")
+	if n := strings.Count(err.Error(), "cluster.yaml:"); n < 2 {
+		t.Errorf("%d problems were told:\n%s", n, err)
+	}
+}
