@@ -88,7 +88,7 @@ func TestImmutableUnreadable(t *testing.T) {
 func TestRefuse(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ spec, want string }{
-		"one machine":  {},
+		"one machine":    {},
 		"three machines": {"spec: {pools: [{name: p, count: 3}]}\n", "spec.pools: 3 machines: this slipway boots clusters of one machine; set one pool with count 1"},
 		"static pods": {
 			"spec: {controlPlane: {form: StaticPods}}\n", "spec.controlPlane.form: StaticPods: this slipway runs the control plane as HostUnits only",
