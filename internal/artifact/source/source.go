@@ -5,6 +5,8 @@
 // folders that hold a go.mod, hence one text archive, made from components/ by
 // the generator in gen/ and committed.
 //
+// Read [Component] and [File] first.
+//
 // It never touches the disk: [Component] gives names and bytes. Modules that
 // the components require are not inside; go.sum pins them.
 //
