@@ -24,7 +24,7 @@ func Dir(t testing.TB, programs ...string) string {
 		if os.Getenv("CI") != "" {
 			t.Fatalf("%s is not set: under CI it must name the folder with %v", Variable, programs)
 		}
-		t.Skipf("%s names no folder with %v: `make binaries` makes one", Variable, programs)
+		t.Skipf("%s names no folder with %v: make components fills one", Variable, programs)
 	}
 	for _, name := range programs {
 		info, err := os.Stat(filepath.Join(dir, name))

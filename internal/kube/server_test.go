@@ -17,11 +17,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/bintest"
 	"github.com/slipway-project/slipway/internal/ca"
 	"github.com/slipway-project/slipway/internal/core/pki"
 )
 
-// server is a real kube-apiserver with its etcd on loopback. The folder that SLIPWAY_TEST_BINARIES names holds "etcd" and "kube".
+// server is a real kube-apiserver with its etcd on loopback.
 type server struct {
 	dir, bin, url string
 	etcdURL       string
@@ -58,7 +59,7 @@ var sharedMu sync.Mutex // guards sharedUsed
 
 func sharedServer(t *testing.T) *server {
 	t.Helper()
-	skipWithoutBinaries(t)
+	bintest.Dir(t, "kube", "etcd")
 	sharedMu.Lock()
 	sharedUsed = true
 	sharedMu.Unlock()
@@ -75,7 +76,7 @@ func sharedServer(t *testing.T) *server {
 // ownServer starts one for this test alone and does not wait for it.
 func ownServer(t *testing.T) *server {
 	t.Helper()
-	skipWithoutBinaries(t)
+	bintest.Dir(t, "kube", "etcd")
 	s := &server{dir: t.TempDir()}
 	t.Cleanup(func() {
 		s.stop()
@@ -89,21 +90,8 @@ func ownServer(t *testing.T) *server {
 	return s
 }
 
-func skipWithoutBinaries(t *testing.T) {
-	t.Helper()
-	dir := os.Getenv("SLIPWAY_TEST_BINARIES")
-	if dir == "" {
-		t.Skip("SLIPWAY_TEST_BINARIES names no folder with kube and etcd: `slipway bundle build` makes them")
-	}
-	for _, name := range []string{"kube", "etcd"} {
-		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
-			t.Fatalf("SLIPWAY_TEST_BINARIES: %v", err)
-		}
-	}
-}
-
 func (s *server) start(ctx context.Context) error {
-	s.bin = os.Getenv("SLIPWAY_TEST_BINARIES")
+	s.bin = os.Getenv(bintest.Variable)
 	if err := s.keys(ctx); err != nil {
 		return err
 	}
@@ -133,7 +121,7 @@ func (s *server) startAPI() (err error) {
 func (s *server) file(name string) string { return filepath.Join(s.dir, name) }
 
 func (s *server) run(name string, args ...string) (*exec.Cmd, error) {
-	cmd := exec.Command(filepath.Join(s.bin, name), args...) //nolint:noctx // ends with the server, not with one test
+	cmd := exec.Command(filepath.Join(s.bin, name), args...) // ends with the server, not with one test
 	log, err := os.OpenFile(s.file(name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err

@@ -13,14 +13,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slipway-project/slipway/internal/bintest"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
-// TestFlagsAreKnown asks the real binaries in the folder SLIPWAY_BINS: a component ends on a flag that it does not know.
+// TestFlagsAreKnown asks the real binaries (see package bintest): a component ends on a flag that it does not know.
 func TestFlagsAreKnown(t *testing.T) {
 	t.Parallel()
-	dir := binaries(t)
+	dir := bintest.Dir(t, "kube", "etcd", "containerd")
 	c := rich(t)
 	for name, x := range map[string]struct {
 		command   []string
@@ -61,7 +62,7 @@ func TestFlagsAreKnown(t *testing.T) {
 // tells; the scheduler ends. None of the three gets far enough here to touch the machine.
 func TestConfigsAreStrict(t *testing.T) {
 	t.Parallel()
-	dir, c := binaries(t), rich(t)
+	dir, c := bintest.Dir(t, "kube"), rich(t)
 	c.Kubelet.Config["authentication"] = map[string]any{} // its client CA would have to exist
 	for name, x := range map[string]struct {
 		component config.Component
@@ -102,15 +103,6 @@ func TestConfigsAreStrict(t *testing.T) {
 
 const kubeconfig = `{apiVersion: v1, kind: Config, current-context: a, clusters: [{name: a, cluster: {server: "https://127.0.0.1:1"}}],
 contexts: [{name: a, context: {cluster: a, user: a}}], users: [{name: a, user: {token: none}}]}`
-
-func binaries(t *testing.T) string {
-	t.Helper()
-	dir := os.Getenv("SLIPWAY_BINS")
-	if dir == "" {
-		t.Skip("SLIPWAY_BINS names no folder with kube, etcd and containerd")
-	}
-	return dir
-}
 
 // rich is one node's configuration with everything in it that the tables can add.
 func rich(t *testing.T) config.Cluster {
