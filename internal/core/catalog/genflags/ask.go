@@ -47,13 +47,12 @@ func ask(ctx context.Context, all []program, c candidates) (catalog.FlagTable, e
 		table.Kubernetes = strings.TrimPrefix(strings.TrimSpace(p.run(ctx, "--version")), "Kubernetes v")
 		names := slices.Concat(c.gates, readGates(help))
 		slices.Sort(names)
-		gates, err := p.gates(ctx, slices.Compact(names))
+		gates, err := p.gates(ctx, slices.Compact(names), locked)
 		if err != nil {
 			return catalog.FlagTable{}, err
 		}
 		for _, g := range gates {
 			knownBy[g.Name] = append(knownBy[g.Name], p.name)
-			locked[g.Name] = g.Locked
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(knownBy)) {
@@ -114,14 +113,16 @@ func (p program) try(ctx context.Context, name string) (known, boolean bool) {
 
 var refusedGate = regexp.MustCompile(`unrecognized feature gate: (\w+)|cannot set feature gate (\w+) to (?:true|false)`)
 
-// gates finds out which names are gates and which are locked. A program tells one mistake at a time.
-func (p program) gates(ctx context.Context, names []string) ([]catalog.Gate, error) {
-	known, locked := map[string]bool{}, map[string]string{}
+// gates finds out which names are gates and which are locked. A program tells one mistake at a time, so what is in locked
+// already is believed: a gate is locked in all of a release.
+func (p program) gates(ctx context.Context, names []string, locked map[string]string) ([]catalog.Gate, error) {
+	known := map[string]bool{}
 	for _, name := range names {
 		known[name] = true
 	}
 	for value, other := range map[string]string{"true": "false", "false": "true"} {
 		try := maps.Clone(known)
+		maps.DeleteFunc(try, func(name string, _ bool) bool { return locked[name] == other })
 		for {
 			m := refusedGate.FindStringSubmatch(p.runGates(ctx, try, value))
 			if m == nil {

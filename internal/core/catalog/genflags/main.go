@@ -4,14 +4,16 @@
 // what --help says, and what they say when they are given a flag or a gate. None of them gets far enough to touch the
 // machine. It never guesses: a name that the sources mention and no program knows is left out.
 //
-// Without SLIPWAY_TEST_BINARIES, a folder with kube, etcd and containerd, it leaves the file as it is.
+// Without the folder SLIPWAY_TEST_BINARIES with kube, etcd and containerd it leaves the file as it is.
 //
 //	genflags components/kubernetes-1.36 flags-1.36.txt
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -32,7 +34,7 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("want the folder of Kubernetes' go.mod and the output file")
 	}
 	bins := os.Getenv(folderVariable)
-	if bins == "" {
+	if _, err := os.Stat(bins); bins == "" || errors.Is(err, fs.ErrNotExist) {
 		fmt.Fprintf(os.Stderr, "genflags: %s names no folder with kube, etcd and containerd: %s stays as it is\n", folderVariable, args[1])
 		return nil
 	}

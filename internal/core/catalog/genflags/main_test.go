@@ -118,7 +118,7 @@ func (p program) checkGates(t *testing.T, r catalog.Release, help string) {
 		}
 	}
 	if p.name == "kube-scheduler" { // each locked gate costs a start; they share what is locked
-		got, err := p.gates(t.Context(), names)
+		got, err := p.gates(t.Context(), names, map[string]string{})
 		if err != nil {
 			t.Fatal(err)
 		}
