@@ -110,10 +110,11 @@ func mayLowerOOMScore() bool {
 // upstreamDNS tells whether /etc/resolv.conf names a server that a pod could ask, too.
 func upstreamDNS() bool {
 	text, err := os.ReadFile("/etc/resolv.conf")
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(string(text)) {
+	return err == nil && namesUpstream(string(text))
+}
+
+func namesUpstream(resolvConf string) bool {
+	for line := range strings.Lines(resolvConf) {
 		f := strings.Fields(line)
 		if len(f) < 2 || f[0] != "nameserver" {
 			continue

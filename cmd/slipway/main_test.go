@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !failpoints
+
+package main
+
+import (
+	"log/slog"
+	"slices"
+	"testing"
+)
+
+// What Slipway runs itself is called by these words, from other processes and other versions of it.
+func TestHiddenCommands(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for _, c := range hidden(slog.New(slog.DiscardHandler), "/proc/self/exe") {
+		names = append(names, c.Name())
+		if !c.Hidden || !c.DisableFlagParsing || c.RunE == nil {
+			t.Errorf("%s is seen, or takes its flags for ours", c.Name())
+		}
+	}
+	if want := []string{"agent", "machine-init", "proxy-serve", "unit-exec"}; !slices.Equal(names, want) {
+		t.Errorf("commands %v, want %v", names, want)
+	}
+}
+
+// A program that is released does not crash on request.
+func TestNoFailpoint(t *testing.T) {
+	t.Parallel()
+	if failpoint() != nil {
+		t.Error("this build has a failpoint")
+	}
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+func TestFind(t *testing.T) {
+	t.Parallel()
+	f, err := Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Address == "" {
+		return // a machine without an address of its own says nothing
+	}
+	if a, err := netip.ParseAddr(f.Address); err != nil || a.IsLoopback() || !a.Is4() {
+		t.Errorf("address %q: %v", f.Address, err)
+	}
+}
+
+func TestNamesUpstream(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		text string
+		want bool
+	}{
+		"empty":             {"", false},
+		"comments":          {"# nameserver 192.0.2.1\n; nameserver 192.0.2.1\nsearch example.org\n", false},
+		"loopback":          {"nameserver 127.0.0.53\nnameserver ::1\n", false},
+		"loopback, then so": {"nameserver 127.0.0.1\nnameserver\t192.0.2.1", true},
+		"IPv6":              {"nameserver 2001:db8::1\n", true},
+		"no address":        {"nameserver\nnameserver example\n", false},
+	} {
+		if got := namesUpstream(tc.text); got != tc.want {
+			t.Errorf("%s: %t, want %t", name, got, tc.want)
+		}
+	}
+}
+
+func TestHasBit(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		mask string
+		bit  int
+		want bool
+	}{
+		"all of a root":          {"000001ffffffffff", unix.CAP_SYS_RESOURCE, true},
+		"root without":           {"000001fffeffffff", unix.CAP_SYS_RESOURCE, false},
+		"that one alone":         {"0000000001000000", unix.CAP_SYS_RESOURCE, true},
+		"none":                   {"0000000000000000", 0, false},
+		"the lowest":             {"1", 0, true},
+		"beyond the mask":        {"ff", 24, false},
+		"what is no mask":        {"z", 0, false},
+		"nothing":                {"", 0, false},
+		"the highest of a digit": {"8", 3, true},
+	} {
+		if got := hasBit(tc.mask, tc.bit); got != tc.want {
+			t.Errorf("%s: bit %d of %s is %t", name, tc.bit, tc.mask, got)
+		}
+	}
+}
+
+func TestIsDefault(t *testing.T) {
+	t.Parallel()
+	dst := func(cidr string) *net.IPNet {
+		_, n, err := net.ParseCIDR(cidr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for name, tc := range map[string]struct {
+		dst  *net.IPNet
+		want bool
+	}{
+		"no destination": {nil, true}, "everything": {dst("0.0.0.0/0"), true}, "half of it": {dst("0.0.0.0/1"), false}, "a network": {dst("192.0.2.0/24"), false},
+	} {
+		if got := isDefault(netlink.Route{Dst: tc.dst}); got != tc.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
