@@ -88,6 +88,7 @@ func TestCluster(t *testing.T) {
 		{"ports", ports},
 		{"another up changes nothing", upAgain},
 		{"an edited flag restarts one component", editedFlag},
+		{"the user's commands", commands},
 	} {
 		passed := t.Run(part.name, func(t *testing.T) {
 			mine := *c
@@ -134,7 +135,9 @@ func reader(t *testing.T, c *kit.Cluster) {
 		method, path string
 		code         int
 	}{
-		{"GET", pods, 200}, {"DELETE", pods + "/client", 403}, {"GET", "/api/v1/namespaces/default/secrets", 403},
+		{"GET", pods, 200},
+		{"DELETE", pods + "/client", 403},
+		{"GET", "/api/v1/namespaces/default/secrets", 403},
 		{"GET", "/api/v1/namespaces/kube-system/pods", 403},
 	} {
 		if code, body := c.HTTPS(t, want.method, apiServer+want.path, kit.Token(token)); code != want.code {

@@ -71,7 +71,7 @@ func part(t *testing.T, c *kit.Cluster, name string, test func(c *kit.Cluster)) 
 func killAgent(c *kit.Cluster, poller *kit.Poller) {
 	before, pods := units(c), containers(c)
 	agent := c.Process("slipway", "agent")
-	poller.Gap()
+	poller.Reset()
 	c.Kill(agent)
 	kit.Until(c.T, 30*time.Second, "another agent has taken over", func() error {
 		now, err := c.Units()
@@ -98,7 +98,7 @@ func killAgent(c *kit.Cluster, poller *kit.Poller) {
 
 func killComponent(c *kit.Cluster, poller *kit.Poller, name string) {
 	before, pods := units(c), containers(c)
-	poller.Gap()
+	poller.Reset()
 	begun := time.Now()
 	c.Kill(c.Process(name))
 	kit.Until(c.T, time.Minute, name+" runs again", func() error {

@@ -193,8 +193,10 @@ func walk(t testing.TB, dir string, enter func(folder fs.FileInfo) bool, each fu
 		}
 		info, err := e.Info()
 		switch {
-		case err != nil: // gone since
+		case os.IsNotExist(err): // gone since
 			return nil
+		case err != nil:
+			return err
 		case e.IsDir() && path != dir && !enter(info):
 			return fs.SkipDir
 		case e.Type().IsRegular():

@@ -76,13 +76,18 @@ func (p *Poller) note(err error, now time.Time) {
 	p.last = now
 }
 
-// Gap is the longest time without an answer since it was asked last, and the last error in it.
+// Gap is the longest time without an answer since the last Reset, and the last error in it.
 func (p *Poller) Gap() (gap time.Duration, answers int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	gap, answers, err = max(p.gap, time.Since(p.last)), p.answers, p.err
-	p.gap, p.answers, p.err = 0, 0, nil
-	return gap, answers, err
+	return max(p.gap, time.Since(p.last)), p.answers, p.err
+}
+
+// Reset begins to count anew.
+func (p *Poller) Reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gap, p.answers, p.err, p.last = 0, 0, nil, time.Now()
 }
 
 // Stop ends it.

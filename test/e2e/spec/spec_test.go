@@ -20,7 +20,7 @@ spec:
   kubernetsVersion: "1.36"
   networking: {podCIDR: 10.244.0.0/33}
   components:
-    scheduler: {flags: {bind-adress: 127.0.0.1}}
+    scheduler: {flags: {no-such-flag: 1}}
   pools:
   - {name: main, count: many}
 `
@@ -47,7 +47,8 @@ func TestRefused(t *testing.T) {
 		"unknown cluster":   {[]string{c.Bin, "status", "--name", c.Name}, 1, []string{c.Name, "slipway up --name " + c.Name}},
 		"unsuitable folder": {[]string{c.Bin, "--root", unsuitable, "up", "--name", c.Name, "--no-install"}, 4, []string{"tmpfs", "remedy"}},
 		"all problems at once": {
-			[]string{"setpriv", "--bounding-set=-sys_admin,-net_admin", c.Bin, "--root", unsuitable, "up", "--name", c.Name, "--no-install"}, 4,
+			[]string{"setpriv", "--bounding-set=-sys_admin,-net_admin", c.Bin, "--root", unsuitable, "up", "--name", c.Name, "--no-install"},
+			4,
 			[]string{"CAP_SYS_ADMIN", "CAP_NET_ADMIN", "tmpfs", "nothing has been touched"},
 		},
 	} {
