@@ -18,7 +18,8 @@ type Options struct {
 	// Progress is told how it goes, from one goroutine at a time. Optional.
 	Progress func(Event)
 	// Verify reads every blob that is there and makes damaged ones again.
-	// Optional: without it a blob is checked when it is taken.
+	// Optional: without it a blob is read only if its file was touched since it
+	// was last found right; and it is checked when it is taken.
 	Verify bool
 }
 
@@ -110,7 +111,7 @@ func (b *builder) recall(ctx context.Context, title string, k key) map[string]Bl
 		return nil
 	}
 	for name, blob := range files {
-		if !b.Store.Has(blob) || b.Verify && b.Store.Verify(ctx, blob.Digest) != nil {
+		if !b.Store.Sound(ctx, blob) || b.Verify && b.Store.Verify(ctx, blob.Digest) != nil {
 			delete(files, name)
 		}
 	}
