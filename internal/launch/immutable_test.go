@@ -122,3 +122,14 @@ func TestCompleteRefuses(t *testing.T) {
 		t.Errorf("%d problems were told:\n%s", n, err)
 	}
 }
+
+func TestVersionByAnyOfItsNames(t *testing.T) {
+	t.Parallel()
+	full := mustComplete(t, "").Release
+	for _, version := range []string{"", full.Minor(), "v" + full.Minor(), full.Kubernetes, "v" + full.Kubernetes} {
+		c, err := Complete("cluster.yaml", []byte(shortest), version)
+		if err != nil || c.Release.Kubernetes != full.Kubernetes || c.Config.Minor != full.Minor() {
+			t.Errorf("%q: %s, %v", version, c.Release.Kubernetes, err)
+		}
+	}
+}

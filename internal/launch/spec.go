@@ -47,6 +47,7 @@ func Complete(file string, text []byte, version string) (Cluster, error) {
 		if release, err = catalog.Find(v); err != nil {
 			return Cluster{}, &Error{InvalidSpec, err}
 		}
+		parsed.Minor = release.Minor() // "1.36.4" and "v1.36" name it, too
 	}
 	known, err := releaseFor(release)
 	if err != nil {
