@@ -48,7 +48,7 @@ func (l *Launcher) access(ctx context.Context, machines *machine.Local, name, no
 	inside := filepath.Join(machines.DataDir(name, node, "etc-kubernetes"), "admin.conf")
 	text, err := os.ReadFile(inside)
 	if errors.Is(err, fs.ErrNotExist) {
-		return a, fmt.Errorf("cluster %s has no admin credential yet: see slipway status --name %s", name, name)
+		return a, fmt.Errorf("cluster %s: %w: see slipway status --name %s", name, errNoCredential, name)
 	}
 	if err != nil {
 		return a, fmt.Errorf("read the admin kubeconfig: %w", err)
@@ -62,6 +62,9 @@ func (l *Launcher) access(ctx context.Context, machines *machine.Local, name, no
 	}
 	return a, durable.WriteFile(a.Kubeconfig, 0o600, []byte(outside))
 }
+
+// errNoCredential: the agent has not come to it yet.
+var errNoCredential = errors.New("no admin credential yet")
 
 // withServer is the kubeconfig with another server. The agent wrote the file, one "server:" per cluster, so a line is all
 // that has to change.
@@ -126,7 +129,7 @@ func (l *Launcher) runcPath(ctx context.Context) string {
 // reachable opens the way for the user's kubectl; while the credential is not there yet it only starts the proxy.
 func (u *up) reachable(ctx context.Context, machines *machine.Local, node string) error {
 	a, err := u.access(ctx, machines, u.cluster.Name, node)
-	if err != nil {
+	if err != nil && (u.o.Wait > 0 || !errors.Is(err, errNoCredential)) {
 		return err
 	}
 	u.result.Kubeconfig, u.result.Server = a.Kubeconfig, a.Server

@@ -21,7 +21,7 @@ func (u *up) immutable() error {
 	if err != nil {
 		return fmt.Errorf("read the kept spec: %w", err)
 	}
-	old, err := Complete(u.specFile(u.cluster.Name), text, "")
+	old, err := complete(u.specFile(u.cluster.Name), text, Source{Name: u.cluster.Name})
 	if err != nil {
 		return fmt.Errorf("read the kept spec: %w", err)
 	}

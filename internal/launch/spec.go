@@ -18,7 +18,7 @@ import (
 
 // Source says where a spec comes from.
 type Source struct {
-	Name    string // cluster name; also the name in the default spec
+	Name    string // the cluster; "" leaves it to the spec
 	File    string // "" means: the one kept from the last up, or else the default spec; "-" is standard input
 	Version string // overrides spec.kubernetesVersion; "" leaves it
 }
@@ -29,17 +29,21 @@ func (l *Launcher) Load(s Source) (Cluster, error) {
 	if err != nil {
 		return Cluster{}, err
 	}
-	return Complete(file, text, s.Version)
+	return complete(file, text, s)
 }
 
-// Complete checks and completes a spec's text.
+// Complete checks and completes a spec's text. The version, if not empty, is taken instead of the spec's.
 func Complete(file string, text []byte, version string) (Cluster, error) {
-	parsed, problems := spec.Parse(file, text, spec.Options{Minors: minors()})
+	return complete(file, text, Source{Version: version})
+}
+
+func complete(file string, text []byte, s Source) (Cluster, error) {
+	parsed, problems := spec.Parse(file, text, spec.Options{Minors: minors(), Name: s.Name})
 	if len(problems) > 0 {
 		return Cluster{}, invalid(problems)
 	}
-	if version != "" {
-		parsed.Minor = version
+	if s.Version != "" {
+		parsed.Minor = s.Version
 	}
 	release := catalog.Default()
 	if v := parsed.Minor; v != "" {

@@ -51,9 +51,6 @@ func (l *Launcher) Up(ctx context.Context, o UpOptions) (Result, error) {
 	if err != nil {
 		return u.result, err
 	}
-	if cluster.Name != o.Source.Name && o.Source.File == "" {
-		return u.result, &Error{InvalidSpec, fmt.Errorf("the kept spec names cluster %q, not %q", cluster.Name, o.Source.Name)}
-	}
 	u.cluster, u.result.Cluster, u.result.Release = cluster, cluster.Name, cluster.Release.Kubernetes
 	u.report(Event{Stage: StageSpec, Text: "Kubernetes " + cluster.Release.Kubernetes})
 	if err := u.refuse(); err != nil {

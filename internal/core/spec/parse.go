@@ -20,6 +20,8 @@ import (
 type Options struct {
 	// Minors that the release catalogue has, "1.36". Nil: any is taken.
 	Minors []string
+	// Name, if not empty, is the cluster's name whatever the document says: one spec can serve several clusters.
+	Name string
 }
 
 // The limits of a document. Nobody writes that much by hand; a bomb does.
@@ -42,6 +44,9 @@ func Parse(file string, doc []byte, o Options) (Cluster, []Problem) {
 	}
 	var in v1alpha1.Cluster
 	d.decode(root, reflect.ValueOf(&in).Elem(), at{node: root})
+	if o.Name != "" {
+		in.Metadata.Name = o.Name
+	}
 	out := check(in, d, o)
 	if len(d.problems) > 0 {
 		Sort(d.problems)
