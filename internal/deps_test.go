@@ -23,25 +23,39 @@ type neverArrow struct {
 }
 
 var neverArrows = []neverArrow{
-	{from: []string{"internal/core/..."}, except: []string{"internal/core/spec/genexplain", "internal/core/catalog/genflags"}, to: []string{"os/...", "net", "net/http", "os/exec", "log/...", "context", "math/rand/...", "syscall", "golang.org/x/sys/..."},
-		why: "core is pure: no I/O, no clock, no context, no logger"},
-	{from: []string{"internal/core/plan"}, to: []string{"internal/core/config", "internal/core/planner", "internal/core/spec", "internal/core/catalog"},
-		why: "the plan does not know why"},
-	{from: []string{"internal/node/...", "internal/backend/...", "internal/reconcile/..."},
-		to:  []string{"internal/core/spec", "internal/core/catalog", "internal/core/config", "internal/core/planner", "internal/control/..."},
-		why: "the agent never plans"},
+	{
+		from: []string{"internal/core/..."}, except: []string{"internal/core/spec/genexplain", "internal/core/catalog/genflags"}, to: []string{"os/...", "net", "net/http", "os/exec", "log/...", "context", "math/rand/...", "syscall", "golang.org/x/sys/..."},
+		why: "core is pure: no I/O, no clock, no context, no logger",
+	},
+	{
+		from: []string{"internal/core/plan"}, to: []string{"internal/core/config", "internal/core/planner", "internal/core/spec", "internal/core/catalog"},
+		why: "the plan does not know why",
+	},
+	{
+		from: []string{"internal/node/...", "internal/backend/...", "internal/reconcile/..."},
+		to:   []string{"internal/core/spec", "internal/core/catalog", "internal/core/config", "internal/core/planner", "internal/control/..."},
+		why:  "the agent never plans",
+	},
 	{from: []string{"internal/backend/supervise"}, to: []string{"internal/backend/fake", "internal/backend/systemd"}, why: "siblings never import siblings"},
-	{from: []string{"internal/backend/files", "internal/backend/probe"}, to: []string{"internal/backend/supervise", "internal/backend/fake", "internal/backend/systemd"},
-		why: "what the backends share knows none of them"},
-	{from: []string{"..."}, except: []string{"internal/node/...", "internal/control/...", "internal/cli/...", "internal/launch/...", "api/..."},
-		to: []string{"api/node/..."}, why: "proto types are translated at the border, once"},
-	{from: []string{"..."}, except: []string{"internal/core/spec/...", "internal/core/config", "api/..."}, to: []string{"api/cluster/..."},
-		why: "YAML types stay inside spec; config prints them back"},
+	{
+		from: []string{"internal/backend/files", "internal/backend/probe"}, to: []string{"internal/backend/supervise", "internal/backend/fake", "internal/backend/systemd"},
+		why: "what the backends share knows none of them",
+	},
+	{
+		from: []string{"..."}, except: []string{"internal/node/...", "internal/control/...", "internal/cli/...", "internal/launch/...", "api/..."},
+		to: []string{"api/node/..."}, why: "proto types are translated at the border, once",
+	},
+	{
+		from: []string{"..."}, except: []string{"internal/core/spec/...", "internal/core/config", "api/..."}, to: []string{"api/cluster/..."},
+		why: "YAML types stay inside spec; config prints them back",
+	},
 	{from: []string{"..."}, to: []string{"k8s.io/kubernetes/..."}, why: "the monorepo is not for import"},
 	{from: []string{"..."}, except: []string{"internal/kube/..."}, to: []string{"k8s.io/client-go/..."}, why: "client-go only in kube"},
 	{from: []string{"internal/..."}, except: []string{"internal/cli/..."}, to: []string{"internal/cli/...", "cmd/..."}, why: "nothing imports cli or cmd; only cmd builds concrete things"},
-	{from: []string{"..."}, except: []string{"internal/backend/hosttest/..."}, to: []string{"internal/backend/fake/...", "internal/backend/hosttest/...", "internal/bintest"},
-		why: "code that ships never imports a fake or a test kit"},
+	{
+		from: []string{"..."}, except: []string{"internal/backend/hosttest/..."}, to: []string{"internal/backend/fake/...", "internal/backend/hosttest/...", "internal/bintest"},
+		why: "code that ships never imports a fake or a test kit",
+	},
 }
 
 type listed struct {

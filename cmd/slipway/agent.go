@@ -39,7 +39,7 @@ func agent(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	defer host.Close()
+	defer func() { _ = host.Close() }() // the units go on, whatever it says
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.Run(ctx) })
 	group.Go(func() error { return proxy.ServeUnix(ctx, filepath.Join(runDir, "api.sock"), apiLocal) })

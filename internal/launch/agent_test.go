@@ -44,7 +44,7 @@ func (s *scripted) Watch(r *nodev1.WatchRequest, stream grpc.ServerStreamingServ
 
 func shortDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "launch") // a socket's path has a limit
+	dir, err := os.MkdirTemp("", "launch") //nolint:usetesting // a socket's path has a limit
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,8 @@ func TestFacts(t *testing.T) {
 	}{
 		"no upstream DNS": {
 			&nodev1.FactsReply{Address: "192.0.2.1", CgroupV1: true, OomScoreAdj: true, DefaultRoute: true},
-			config.Facts{Address: usual(0), CgroupV1: true, OOMScoreAdj: true, HasDefaultGW: true, ResolvConf: config.ResolvConfFile}, "",
+			config.Facts{Address: usual(0), CgroupV1: true, OOMScoreAdj: true, HasDefaultGW: true, ResolvConf: config.ResolvConfFile},
+			"",
 		},
 		"upstream DNS": {&nodev1.FactsReply{Address: "192.0.2.1", UpstreamDns: true}, config.Facts{Address: usual(0)}, ""},
 		"no address":   {&nodev1.FactsReply{}, config.Facts{}, `the machine has no address of its own (fact "address"): give it one, or name it in the spec`},

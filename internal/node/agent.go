@@ -146,7 +146,7 @@ func (a *Agent) converge(ctx context.Context, now kept) error {
 	before := now.Before.Plan
 	for {
 		if loop.Converge(ctx, now.Want.Plan, before) != nil {
-			return nil // ctx has ended; everything else is tried again inside
+			return nil //nolint:nilerr // ctx has ended; everything else is tried again inside
 		}
 		_, steps := a.board.All()
 		a.cfg.Log.Info("converged", "node", now.Want.Node, "steps", steps)

@@ -46,7 +46,7 @@ func (m *machine) StopAll(_ context.Context, order []string) error {
 
 func newMachine(t *testing.T) *machine {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "agent") // short: a socket's path has a limit
+	dir, err := os.MkdirTemp("", "agent") //nolint:usetesting // a socket's path has a limit
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 
 // has is a machine that answers from a table and refuses to do anything.
 type has struct {
-	Host // its other methods panic: Diff must not call them
+	Host   // its other methods panic: Diff must not call them
 	states map[string]plan.State
 }
 

@@ -317,7 +317,9 @@ func TestDeadlines(t *testing.T) {
 			t.Errorf("opened, the gate is %s and the unit %s", a, b)
 		}
 		cancel()
-		<-ended
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("it ended with %v", err)
+		}
 	})
 }
 
