@@ -107,8 +107,13 @@ func explain(e Env) *cobra.Command {
 	}
 }
 
-// specFlags are for commands that only look at a spec.
+// specFlags say which spec is meant, and which cluster: the one that --name names, or else the spec's own.
 func specFlags(e Env, cmd *cobra.Command, s *launch.Source) {
 	nameFlag(e, cmd, &s.Name)
 	sourceFlags(cmd, s)
+	cmd.PreRun = func(cmd *cobra.Command, _ []string) {
+		if s.File != "" && !cmd.Flags().Changed("name") {
+			s.Name = ""
+		}
+	}
 }

@@ -34,8 +34,7 @@ some minutes; after that a cluster takes seconds.`,
   slipway up --output json 2>events.ndjson  # for programs`,
 		Args: noArgs,
 	}
-	nameFlag(e, cmd, &o.Source.Name)
-	sourceFlags(cmd, &o.Source)
+	specFlags(e, cmd, &o.Source)
 	cmd.Flags().BoolVar(&o.NoInstall, "no-install", false, "report missing packages, install nothing")
 	cmd.Flags().DurationVar(&o.Wait, "wait", 5*time.Minute, "how long to wait for the cluster; 0 does not wait")
 	outputFlag(cmd, &out)
