@@ -21,7 +21,11 @@ func (u *up) immutable() error {
 	if err != nil {
 		return fmt.Errorf("read the kept spec: %w", err)
 	}
-	old, err := complete(u.specFile(u.cluster.Name), text, Source{Name: u.cluster.Name})
+	version, err := u.keptVersion(u.cluster.Name)
+	if err != nil {
+		return fmt.Errorf("read the kept version: %w", err)
+	}
+	old, err := complete(u.specFile(u.cluster.Name), text, Source{Name: u.cluster.Name, Version: version})
 	if err != nil {
 		return fmt.Errorf("read the kept spec: %w", err)
 	}

@@ -29,6 +29,11 @@ func (l *Launcher) Load(s Source) (Cluster, error) {
 	if err != nil {
 		return Cluster{}, err
 	}
+	if s.File == "" && s.Version == "" {
+		if s.Version, err = l.keptVersion(s.Name); err != nil {
+			return Cluster{}, err
+		}
+	}
 	return complete(file, text, s)
 }
 
@@ -94,7 +99,23 @@ func (l *Launcher) keepSpec(c Cluster) error {
 	if err := os.MkdirAll(l.clusterDir(c.Name), 0o700); err != nil {
 		return fmt.Errorf("keep spec: %w", err)
 	}
+	if err := durable.WriteFile(l.versionFile(c.Name), 0o600, []byte(c.Release.Minor()+"\n")); err != nil {
+		return fmt.Errorf("keep version: %w", err)
+	}
 	return durable.WriteFile(l.specFile(c.Name), 0o600, c.Spec)
+}
+
+// keptVersion is the minor that the cluster was made with: a spec that names none must not upgrade it by itself one day.
+func (l *Launcher) keptVersion(name string) (string, error) {
+	text, err := os.ReadFile(l.versionFile(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return strings.TrimSpace(string(text)), err
+}
+
+func (l *Launcher) versionFile(name string) string {
+	return filepath.Join(l.clusterDir(name), "kubernetes-version")
 }
 
 func minors() []string {

@@ -84,6 +84,9 @@ func New(cfg Config) (*Agent, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read the kept plan: %w: move %s away, then run slipway up again", err, cfg.PlanFile)
 	}
+	if err := errors.Join(a.kept.Want.unreadable, a.kept.Before.unreadable); err != nil {
+		return nil, fmt.Errorf("read the kept plan: %w", err)
+	}
 	if stale {
 		cfg.Log.Warn("the newest kept plan is damaged, the one before is taken: run slipway up again", "file", cfg.PlanFile)
 	}

@@ -44,7 +44,7 @@ func (a *Agent) remember(want plan.Plan, control []byte) (changed bool, err erro
 		return false, nil
 	}
 	next := kept{
-		Want: rawPlan{want}, Before: rawPlan{merge(old.Plan, a.kept.Before.Plan)}, Control: control, generation: a.kept.generation + 1,
+		Want: rawPlan{Plan: want}, Before: rawPlan{Plan: merge(old.Plan, a.kept.Before.Plan)}, Control: control, generation: a.kept.generation + 1,
 	}
 	if err := durable.Save(a.cfg.PlanFile, keptSchema, next); err != nil {
 		return false, fmt.Errorf("keep the plan: %w", err)
@@ -70,8 +70,12 @@ func (a *Agent) forget(done kept) {
 	a.kept = next
 }
 
-// rawPlan is a plan in the agent's memory; it is read as strictly as one from the wire, except that there may be none.
-type rawPlan struct{ plan.Plan }
+// rawPlan is a plan in the agent's memory; it is read as strictly as one from the wire, except that there may be none. A plan
+// that this agent does not understand is no damage: it is not replaced by an older one, but refused (see New).
+type rawPlan struct {
+	plan.Plan
+	unreadable error
+}
 
 func (r rawPlan) MarshalJSON() ([]byte, error) {
 	if r.Version == 0 {
@@ -84,9 +88,8 @@ func (r *rawPlan) UnmarshalJSON(data []byte) error {
 	if string(data) == "null" {
 		return nil
 	}
-	p, err := plan.Decode(data)
-	r.Plan = p
-	return err
+	r.Plan, r.unreadable = plan.Decode(data)
+	return nil
 }
 
 // merge is the plan of everything that two plans may have made: all of a, then what only b has.

@@ -159,7 +159,7 @@ func TestMerge(t *testing.T) {
 			if diff := cmp.Diff(tc.want, names); diff != "" {
 				t.Errorf("merged (-want +got):\n%s", diff)
 			}
-			data, err := json.Marshal(rawPlan{got})
+			data, err := json.Marshal(rawPlan{Plan: got})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -82,6 +82,10 @@ func (m *maker) conflicts(r Release) []spec.Problem {
 		problems = append(problems, s.Report(flags+"authorization-config", "set authorization-mode to null",
 			"the API server does not start with both this and authorization-mode"))
 	}
+	if v := c.APIServer.Flags["bind-address"].Values; len(v) != 1 || v[0] != "0.0.0.0" && v[0] != "::" {
+		problems = append(problems, s.Report(flags+"bind-address", "use extraSANs and a firewall to say who may come",
+			"the node's own components reach the API server at 127.0.0.1: only 0.0.0.0 and :: include it"))
+	}
 	for _, x := range c.components() {
 		for _, path := range []string{"apiVersion", "kind"} {
 			if x.Config != nil && x.Origins[path].From == User {

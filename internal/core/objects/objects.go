@@ -20,8 +20,8 @@ type Object map[string]any
 // AddOn is a named set of objects, in the order in which a reader expects them. The name becomes a label of each, by which
 // they are known as ours when the add-on is no longer wanted.
 type AddOn struct {
-	Name    string
-	Objects []Object
+	Name    string   `json:"name"`
+	Objects []Object `json:"objects"`
 }
 
 // Label is the label whose value is the add-on's name.

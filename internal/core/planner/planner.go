@@ -63,13 +63,15 @@ func For(cfg config.Node, components Components) (plan.Plan, error) {
 
 func (n *node) has(role string) bool { return slices.Contains(n.cfg.Pool.Roles, role) }
 
-// unit adds a component's process. Its flags are written in full, sorted, so that an edit restarts it and nothing else does.
+// unit adds a component's process. Its flags are written in full, sorted, so that an edit restarts it and nothing else does;
+// a new binary does, too.
 func (n *node) unit(name string, c config.Component, u plan.Unit, needs ...plan.Ref) plan.Ref {
 	u.Name = name
 	u.Args = append([]string{binPath(name)}, arguments(c)...)
 	for _, k := range sorted(c.Env) {
 		u.Env = append(u.Env, k+"="+c.Env[k])
 	}
+	u.Inputs = append(u.Inputs, n.bins[name])
 	return n.Add(u, append(needs, n.bins[name])...)
 }
 
