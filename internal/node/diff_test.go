@@ -57,7 +57,7 @@ func TestDiff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.kept.Want = rawPlan{old.Plan("c", "n", "1")}
+	a.kept.Want = rawPlan{Plan: old.Plan("c", "n", "1")}
 
 	steps, unknown, err := a.Diff(t.Context(), next.Plan("c", "n", "1"))
 	if err != nil {
