@@ -67,7 +67,7 @@ func (b *bench) prepare(ctx context.Context) error {
 		return fmt.Errorf("cluster %s exists already: choose another -name, or remove it with slipway down --name %s", b.cluster, b.cluster)
 	}
 	if len(known) > 0 {
-		b.note("clusters %v run beside: they share pages with this one, so its PSS comes out too small", known)
+		b.note("clusters %v exist on this host too", known)
 	}
 	if b.place, err = placeOf(b.launcher, cluster); err != nil {
 		return err
@@ -89,8 +89,12 @@ func (b *bench) prepare(ctx context.Context) error {
 	return nil
 }
 
+// all boots as often as wanted. Whatever happens, no cluster stays.
 func (b *bench) all(ctx context.Context) (r Report, err error) {
-	defer func() { // whatever happened, no cluster stays
+	defer func() {
+		if b.keep {
+			return
+		}
 		err = errors.Join(err, b.command(context.WithoutCancel(ctx), "down", "--name", b.cluster).err)
 	}()
 	if b.report.Host, err = b.host(ctx); err != nil {

@@ -36,8 +36,12 @@ func (b *bench) cycle(ctx context.Context, last bool) (Run, error) {
 	if again.err != nil {
 		return run, again.err
 	}
+	run.SecondUp = again.elapsed.Seconds()
+	if last && b.keep {
+		return run, nil
+	}
 	down := b.command(ctx, "down", "--name", b.cluster)
-	run.SecondUp, run.Down = again.elapsed.Seconds(), down.elapsed.Seconds()
+	run.Down = down.elapsed.Seconds()
 	return run, down.err
 }
 

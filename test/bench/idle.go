@@ -12,7 +12,8 @@ const agentProgram = "slipway agent"
 
 // Idle is what a cluster needs that has nothing to do.
 type Idle struct {
-	PSS    map[string]int64   `json:"pss"`    // bytes by program
+	PSS    map[string]int64   `json:"pss"`    // bytes by program, shared with nobody else on the host
+	Kernel int64              `json:"kernel"` // the kernel's PSS of all: less when another cluster maps the same files
 	CPU    float64            `json:"cpu"`    // seconds of all processes of the machine in a minute
 	CPUBy  map[string]float64 `json:"cpuBy"`  // by program, in a minute; steps of 10 ms
 	Agent  int64              `json:"agent"`  // PSS
@@ -46,6 +47,10 @@ func (b *bench) rest(ctx context.Context) (*Idle, error) {
 	if err != nil {
 		return nil, err
 	}
+	own, err := alone(before)
+	if err != nil {
+		return nil, err
+	}
 	used, err := b.place.cgroup.cpu()
 	if err != nil {
 		return nil, fmt.Errorf("read CPU time of the machine: %w", err)
@@ -66,7 +71,8 @@ func (b *bench) rest(ctx context.Context) (*Idle, error) {
 	i := &Idle{PSS: map[string]int64{}, CPUBy: map[string]float64{}, CPU: (now - used) * perMinute, Rested: b.idle.Seconds()}
 	began := map[int]float64{}
 	for _, p := range before {
-		i.PSS[p.program] += p.pss
+		i.PSS[p.program] += own[p.pid]
+		i.Kernel += p.pss
 		began[p.pid] = p.cpu
 	}
 	for _, p := range after {

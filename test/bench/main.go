@@ -34,6 +34,7 @@ type options struct {
 	runs    int
 	settle  time.Duration
 	idle    time.Duration
+	keep    bool
 }
 
 func main() {
@@ -45,6 +46,7 @@ func main() {
 	flag.IntVar(&o.runs, "runs", 10, "how many times to boot")
 	flag.DurationVar(&o.settle, "settle", time.Minute, "how long to wait before each run for a host that does nothing else")
 	flag.DurationVar(&o.idle, "idle", time.Minute, "how long to rest before memory is counted, and how long idleness is watched; 0 leaves both out")
+	flag.BoolVar(&o.keep, "keep", false, "leave the last cluster, to look into it")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

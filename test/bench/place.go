@@ -44,6 +44,7 @@ func placeOf(l *launch.Launcher, c launch.Cluster) (place, error) {
 func (p place) agentSocket() string {
 	return filepath.Join(p.local.RunDir(p.name, p.node), "agent.sock")
 }
+
 func (p place) apiSocket() string { return filepath.Join(p.local.RunDir(p.name, p.node), "api.sock") }
 
 // credential is allowed everything from the first moment, before RBAC knows anybody.

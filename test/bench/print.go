@@ -16,12 +16,18 @@ import (
 func show(w io.Writer, r Report) {
 	fmt.Fprintf(w, "%d runs, %s UTC, %d CPUs, kernel %s, cgroup v%d; load before %s, %.0f %% of the CPUs in use\n",
 		len(r.Runs), r.Host.When, r.Host.CPUs, r.Host.Kernel, map[bool]int{true: 1, false: 2}[r.Host.CgroupV1], r.Host.Load, 100*r.Host.Busy)
-	var foreign, imported []float64
-	for _, run := range r.Runs {
+	runs := r.undisturbed()
+	foreign, imported := []float64{}, []float64{}
+	for _, run := range runs {
 		foreign, imported = append(foreign, run.Foreign), append(imported, run.Imported)
 	}
 	f := spread(foreign)
 	fmt.Fprintf(w, "CPU that others took during a boot: %.2f s (%.2f–%.2f)\n", f.Median, f.Min, f.Max)
+	if left := len(r.Runs) - len(runs); left > 0 {
+		fmt.Fprintf(w, "%d runs are left out: others took more than %.0f %% of the CPUs\n", left, 100*disturbed)
+	} else if f.Max > disturbed*float64(r.Host.CPUs)*5 {
+		fmt.Fprintln(w, "WARNING: other work on this host disturbed the runs, and too few were calm to leave the others out")
+	}
 	for _, n := range r.Notes {
 		fmt.Fprintln(w, "note:", n)
 	}
@@ -29,10 +35,11 @@ func show(w io.Writer, r Report) {
 	printFigures(w, r)
 	fmt.Fprintf(w, "\nSeconds count from the start of `slipway up`. CPU is that of the machine's cgroup and of slipway up itself; the import of\n"+
 		"the benchmark's own image is in it, about %.2f s. PSS is that of every process of the machine, CoreDNS and agent included.\n", spread(imported).Median)
-	printPath(w, r)
-	printShares(w, "CPU seconds until DNS answers, by unit", medians(r.Runs), "s")
+	printPath(w, runs)
+	printShares(w, "CPU seconds until DNS answers, by unit", medians(runs), "s")
 	if r.Idle != nil {
-		printShares(w, fmt.Sprintf("PSS after %.0f s, by program", r.Idle.Rested), scaled(r.Idle.PSS), "MiB")
+		printShares(w, fmt.Sprintf("PSS after %.0f s, by program, as if alone on the host (the kernel says %d MiB in all)",
+			r.Idle.Rested, r.Idle.Kernel/mebibyte), scaled(r.Idle.PSS), "MiB")
 		printShares(w, "CPU seconds of an idle minute, by program", r.Idle.CPUBy, "s")
 	}
 }
@@ -53,12 +60,12 @@ func printFigures(w io.Writer, r Report) {
 	t.Flush()
 }
 
-func printPath(w io.Writer, r Report) {
+func printPath(w io.Writer, runs []Run) {
 	fmt.Fprintln(w, "\nCritical path (medians, seconds; time 0 is when the agent took up the plan)")
 	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
 	fmt.Fprintln(t, "| item\t| on it in runs\t| ready at\t| took since the one before\t| of that its step\t|")
 	fmt.Fprintln(t, "|---\t|---\t|---\t|---\t|---\t|")
-	for _, l := range links(r.Runs) {
+	for _, l := range links(runs) {
 		fmt.Fprintf(t, "| %s\t| %d\t| %.3f\t| %.3f\t| %.3f\t|\n", l.ref, l.runs, l.at, l.took, l.doing)
 	}
 	t.Flush()
