@@ -49,8 +49,12 @@ func (l *Local) writeBundle(s Spec) error {
 		},
 		Linux: &specs.Linux{
 			Namespaces: []specs.LinuxNamespace{
-				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
-				{Type: specs.CgroupNamespace}, {Type: specs.NetworkNamespace, Path: f.netns()},
+				{Type: specs.PIDNamespace},
+				{Type: specs.IPCNamespace},
+				{Type: specs.UTSNamespace},
+				{Type: specs.MountNamespace},
+				{Type: specs.CgroupNamespace},
+				{Type: specs.NetworkNamespace, Path: f.netns()},
 			},
 			CgroupsPath:       l.cgroupOf(s.Cluster, s.Name),
 			RootfsPropagation: "shared",

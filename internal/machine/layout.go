@@ -34,7 +34,9 @@ func (l *Local) clusterDir(cluster string) string { return filepath.Join(l.clust
 func (l *Local) switchPin(cluster string) string {
 	return filepath.Join(l.clusterDir(cluster), "switch")
 }
+
 func (l *Local) runcRoot(cluster string) string { return filepath.Join(l.clusterDir(cluster), ".runc") }
+
 func (l *Local) folders(cluster, n string) folders {
 	return folders{filepath.Join(l.clusterDir(cluster), n)}
 }

@@ -85,7 +85,7 @@ func New(cfg Config) (*Agent, error) {
 		return nil, fmt.Errorf("read the kept plan: %w: move %s away, then run slipway up again", err, cfg.PlanFile)
 	}
 	if err := errors.Join(a.kept.Want.unreadable, a.kept.Before.unreadable); err != nil {
-		return nil, fmt.Errorf("read the kept plan: %w", err)
+		return nil, fmt.Errorf("read the kept plan %s: %w", cfg.PlanFile, err)
 	}
 	if stale {
 		cfg.Log.Warn("the newest kept plan is damaged, the one before is taken: run slipway up again", "file", cfg.PlanFile)
