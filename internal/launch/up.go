@@ -138,7 +138,8 @@ func (u *up) run(ctx context.Context) error {
 	return nil
 }
 
-func (u *up) node(ctx context.Context, machines *machine.Local, n config.NodeName, bundle artifact.Bundle) error {
+// machine makes it exist and run.
+func (u *up) machine(ctx context.Context, machines *machine.Local, n config.NodeName) error {
 	change, err := machines.Ensure(ctx, machine.Spec{Cluster: u.cluster.Name, Name: n.Name, Index: n.Index, Address: n.Address, Binary: u.Exe})
 	if err != nil {
 		return fmt.Errorf("machine %s: %w", n.Name, err)
@@ -150,15 +151,21 @@ func (u *up) node(ctx context.Context, machines *machine.Local, n config.NodeNam
 	}
 	u.result.Changed = u.result.Changed || !change.None()
 	u.report(Event{Stage: StageMachine, Machine: n.Name, Phase: "ready", Text: machineText(change)})
+	return nil
+}
 
+// plan hands the machine its plan and waits for what comes of it.
+func (u *up) plan(ctx context.Context, machines *machine.Local, n config.NodeName, bundle artifact.Bundle) error {
+	limited, cancel := context.WithTimeout(ctx, agentLimit)
+	defer cancel()
 	agent, err := DialAgent(ctx, u.agentSocket(machines, n.Name))
 	if err != nil {
 		return err
 	}
 	defer agent.Close()
-	facts, _, err := agent.Facts(ctx)
+	facts, _, err := agent.Facts(limited)
 	if err != nil {
-		return err
+		return u.silent(ctx, limited, n.Name, err)
 	}
 	node, err := config.ForNode(u.cluster.Config, n.Name, facts)
 	if err != nil {
@@ -172,9 +179,9 @@ func (u *up) node(ctx context.Context, machines *machine.Local, n config.NodeNam
 	if err != nil {
 		return err
 	}
-	changed, err := agent.Apply(ctx, plan, doc)
+	changed, err := agent.Apply(limited, plan, doc)
 	if err != nil {
-		return err
+		return u.silent(ctx, limited, n.Name, err)
 	}
 	u.result.Changed = u.result.Changed || changed
 	u.report(Event{Stage: StagePlan, Machine: n.Name, Text: fmt.Sprintf("%d items", len(plan.Entries)), Total: len(plan.Entries)})

@@ -54,6 +54,25 @@ func (l *Local) RestartAgent(ctx context.Context, cluster, name string) error {
 	return p.Signal(unix.SIGUSR1)
 }
 
+// AwaitEnd returns nil as soon as the machine does not run, and the context's error if that ends first.
+func (l *Local) AwaitEnd(ctx context.Context, cluster, name string) error {
+	for {
+		p, err := l.pid1(ctx, cluster, name)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if errors.Is(err, ErrNotRunning) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if ended, err := p.Wait(ctx, time.Hour); ended || err != nil {
+			return err
+		}
+	}
+}
+
 func (l *Local) halt(ctx context.Context, cluster, name string, sig unix.Signal) error {
 	p, err := l.pid1(ctx, cluster, name)
 	if err != nil && !errors.Is(err, ErrNotRunning) {
