@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kill_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/slipway-project/slipway/test/e2e/kit"
+)
+
+// moments of a boot, told by the file that appears then.
+func moments(c *kit.Cluster) []string {
+	return []string{
+		filepath.Join(c.Folder(), "state.json"), c.Data("slipway", "plan", "plan.json"), c.Data("etc-kubernetes", "pki", "ca.key"),
+		c.Data("etc-kubernetes", "pki", "encryption.key"), c.Data("etcd", "member", "wal"), c.Data("kubelet", "pki"),
+	}
+}
+
+// TestRoughBoot pulls the plug of the machine at several moments of its first boot, and of the command with it.
+func TestRoughBoot(t *testing.T) {
+	c := kit.New(t, "rough")
+	seen := map[string]string{}
+	for _, moment := range moments(c) {
+		cmd := c.Start("up")
+		kit.Until(t, 30*time.Second, moment+" exists", func() error { _, err := os.Stat(moment); return err })
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+		if s, err := c.Status(); err == nil && len(s.Machines) == 1 && s.Machines[0].PID != 0 {
+			_ = unix.Kill(s.Machines[0].PID, unix.SIGKILL) // it may not have started
+		}
+		now := authorities(c)
+		for file, sum := range seen {
+			if now[file] != sum {
+				t.Errorf("cut when %s existed: %s changed", filepath.Base(moment), file)
+			}
+		}
+		seen = now
+	}
+	c.MustUp()
+	c.Healthy(time.Minute)
+	for file, sum := range authorities(c) {
+		if seen[file] != "" && seen[file] != sum {
+			t.Errorf("%s changed in the end", file)
+		}
+	}
+}
+
+// TestMachineDiesUnderUp: the command that is at work starts it again and ends well.
+func TestMachineDiesUnderUp(t *testing.T) {
+	c := kit.New(t, "rough")
+	cmd := c.Start("up")
+	moment := c.Data("etcd", "member", "wal")
+	kit.Until(t, 30*time.Second, moment+" exists", func() error { _, err := os.Stat(moment); return err })
+	s, err := c.Status()
+	if err != nil || len(s.Machines) != 1 || s.Machines[0].PID == 0 {
+		t.Fatalf("status: %+v, %v", s, err)
+	}
+	before := authorities(c)
+	c.Kill(kit.Process{PID: s.Machines[0].PID, Args: []string{"PID 1 of " + c.Node}})
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("up: %v\n%s%s", err, cmd.Stdout, cmd.Stderr)
+	}
+	c.Healthy(time.Minute)
+	if diff := cmp.Diff(before, authorities(c)); diff != "" {
+		t.Errorf("key material (- before, + after):\n%s", diff)
+	}
+}
+
+// TestRoughRun does what nobody should do to a running cluster, and what happens all the same.
+func TestRoughRun(t *testing.T) {
+	c := kit.New(t, "rough")
+	first, second := c.Start("up"), c.Start("up")
+	if err := errors.Join(first.Wait(), second.Wait()); err != nil {
+		t.Fatalf("two ups at once: %v\n%s%s", err, first.Stderr, second.Stderr)
+	}
+	c.Healthy(30 * time.Second)
+
+	part(t, c, "all components at once", func(c *kit.Cluster) {
+		before := units(c)
+		for _, name := range kit.Components() {
+			c.Kill(c.Process(name))
+		}
+		kit.Until(c.T, time.Minute, "all run again", func() error {
+			now, err := c.Units()
+			for name, u := range now {
+				if u.PID == before[name].PID || !u.Ready {
+					return fmt.Errorf("%s: %+v", name, u)
+				}
+			}
+			return err
+		})
+		c.Healthy(time.Minute)
+		if r := c.MustUp(); !strings.Contains(r.Out, "nothing to do") {
+			c.T.Errorf("up after it: %s", r)
+		}
+	})
+	part(t, c, "the agent and everything else", func(c *kit.Cluster) {
+		c.Kill(c.Process("slipway", "agent"))
+		for _, name := range kit.Components() {
+			c.Kill(c.Process(name))
+		}
+		c.MustUp()
+		c.Healthy(time.Minute)
+		for _, name := range kit.Components() {
+			c.Process(name) // one, not two
+		}
+	})
+	part(t, c, "the way to the API", func(c *kit.Cluster) {
+		before, err := os.ReadFile(c.Kubeconfig())
+		if err != nil {
+			c.T.Fatal(err)
+		}
+		killProxy(c)
+		if r := c.Slipway("kubectl", "get", "nodes"); r.Code != 0 {
+			c.T.Error(r)
+		}
+		after, err := os.ReadFile(c.Kubeconfig())
+		if err != nil {
+			c.T.Fatal(err)
+		}
+		if diff := cmp.Diff(string(before), string(after)); diff != "" {
+			c.T.Error("the kubeconfig that users have copied is void: another proxy listens at another port")
+		}
+		c.Kubectl("get", "nodes")
+	})
+	part(t, c, "down, killed half-way", func(c *kit.Cluster) {
+		cmd := c.Start("down")
+		pid := c.Process("slipway", "agent").PID
+		kit.Until(c.T, 20*time.Second, "the agent is gone", func() error {
+			if unix.Kill(pid, 0) == nil {
+				return errors.New("it runs")
+			}
+			return nil
+		})
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+		c.Down()
+		for _, folder := range []string{"machines", "clusters", "locks"} {
+			if _, err := os.Lstat(filepath.Join(kit.Root, folder, c.Name)); !os.IsNotExist(err) {
+				c.T.Errorf("%s of the cluster is left", folder)
+			}
+		}
+	})
+}
+
+// killProxy ends the process on this host that leads to the cluster's API.
+func killProxy(c *kit.Cluster) {
+	c.T.Helper()
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range files {
+		line, _ := os.ReadFile(file) // it may have ended
+		args := strings.Split(string(line), "\x00")
+		if len(args) > 1 && args[1] == "proxy-serve" && strings.Contains(string(line), "/"+c.Name+"/") {
+			var pid int
+			if _, err := fmt.Sscanf(file, "/proc/%d/cmdline", &pid); err != nil {
+				c.T.Fatal(err)
+			}
+			c.Kill(kit.Process{PID: pid, Args: args})
+			return
+		}
+	}
+	c.T.Fatal("no process of this host is the proxy to the cluster")
+}
