@@ -55,7 +55,6 @@ func CriticalPath(spans []Span, target string) []Segment {
 	seen := map[string]bool{} // a trace that was read from somewhere may go in circles
 	for {
 		seen[at.Ref] = true
-		path = append(path, segment(at, zero))
 		var needs []Span
 		for _, n := range at.Needs {
 			if s, ok := byRef[n]; ok && !seen[n] {
@@ -63,11 +62,26 @@ func CriticalPath(spans []Span, target string) []Segment {
 			}
 		}
 		if len(needs) == 0 {
+			path = append(path, segment(at, zero))
 			slices.Reverse(path)
 			return path
 		}
-		at = slices.MaxFunc(needs, later)
+		last := slices.MaxFunc(needs, later)
+		path = append(path, segment(at.from(last.Ready), zero))
+		at = last
 	}
+}
+
+// from is the span as it counts on a path: what watches from the beginning for others to be ready begins in earnest when they
+// are.
+func (s Span) from(needed time.Time) Span {
+	if s.Released.Before(needed) && needed.Before(s.Ready) {
+		s.Released = needed
+		if s.Done.Before(needed) {
+			s.Done = needed
+		}
+	}
+	return s
 }
 
 func segment(s Span, zero time.Time) Segment {
