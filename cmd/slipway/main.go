@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Slipway takes a short cluster spec to a running Kubernetes cluster. One program for operator and node: the commands that
-// run on nodes are hidden (agent.go). Only this package builds concrete things.
+// run on nodes are hidden (agent.go). Only this package builds concrete things; it
+// decides nothing. Read run first, then agent.go.
 package main
 
 import (

@@ -30,7 +30,7 @@ func why(e Env) *cobra.Command {
 		Long: `Tell of an item of the plan what it is, what it comes after, what needs it, and how it is; or of a setting what its value is
 and who chose it: the default, another setting, or the user, and on which line.`,
 		Example: `  slipway why kubelet
-  slipway why file//etc/kubernetes/audit.yaml
+  slipway why file//etc/kubernetes/audit-policy.yaml
   slipway why apiserver.flags.audit-log-path`,
 		Args: cobra.ExactArgs(1),
 	}

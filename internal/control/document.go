@@ -2,7 +2,8 @@
 
 // Package control is the control-plane role: it keeps what concerns the cluster and no single node, applies the cluster's
 // own objects, approves the kubelets' serving certificates, and sets on each Node what a kubelet must not say of itself.
-// It runs inside the agent of a control plane and meets the rest of the agent only in main.
+// It runs inside the agent of a control plane and meets the rest of the agent only in main. It never plans for a machine and
+// never believes what a kubelet says of its node.
 //
 // Read [Document] (what it keeps) and [Role.Run] (what it does).
 package control

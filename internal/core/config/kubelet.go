@@ -13,6 +13,7 @@ func kubelet(c Cluster, r Release) defaults {
 		fields = append(fields, field{"failCgroupV1", true, std("false on a machine with cgroup v1")})
 	}
 	return defaults{
+		env: smallHeap(),
 		flags: []setting{
 			{"config", KubeletFile, std("")},
 			{"kubeconfig", KubeletConf, std("")},

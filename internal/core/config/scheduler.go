@@ -6,6 +6,7 @@ package config
 func scheduler(c Cluster) defaults {
 	elect := leaderElect(c)
 	return defaults{
+		env: smallHeap(),
 		flags: withGates(c, append(delegation(SchedulerConf, SchedulerServing), []setting{
 			{"config", SchedulerFile, std("")},
 			{"bind-address", "127.0.0.1", std("")},

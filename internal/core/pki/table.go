@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Names of the CAs. Four trust domains, one signer each: a kubelet's certificate opens no etcd.
+// Names of the CAs. Three trust domains, one signer each: a kubelet's certificate opens no etcd.
 const (
 	ClusterCA    = "ca"
 	FrontProxyCA = "front-proxy-ca"

@@ -34,7 +34,7 @@ type Entry struct {
 	Deadline time.Duration `json:"deadline,omitempty"`
 }
 
-// Ref points to an entry: "unit/etcd", "file//etc/kubernetes/audit.yaml". Only a Builder or the decoder makes one.
+// Ref points to an entry: "unit/etcd", "file//etc/kubernetes/audit-policy.yaml". Only a Builder or the decoder makes one.
 type Ref struct{ id string }
 
 func (r Ref) String() string { return r.id }

@@ -3,6 +3,8 @@
 package planner
 
 import (
+	"time"
+
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
@@ -52,6 +54,8 @@ func (n *node) apiServer(etcd plan.Ref) plan.Ref {
 		Ready:    plan.Probe{Kind: plan.ProbeHTTP, URL: n.apiURL() + "/readyz", CA: config.PKIDir + "/ca.crt"},
 		Inputs:   []plan.Ref{audit, encryption},
 		OOMScore: -997,
+		// From SIGTERM on it takes no new request, and its watches never end by themselves: waiting long is only a longer outage.
+		StopTimeout: 2 * time.Second,
 	}, append(needs, audit, auth, encryption, n.dirs["/var/log/kubernetes"], etcd)...)
 }
 

@@ -5,7 +5,7 @@
 //
 // Read [For] first; it is the table of contents of a node.
 //
-//	config.Node{Name: "dev-main-0", Pool: {Roles: [control-plane worker]}}  →  plan.Plan of some eighty entries
+//	config.Node{Name: "dev-main-0", Pool: {Roles: [control-plane worker]}}  →  plan.Plan of some seventy entries
 package planner
 
 import (

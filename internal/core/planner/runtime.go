@@ -54,8 +54,8 @@ state = "/run/containerd"
 `, config.ContainerdSocket, n.cfg.Cluster.PauseImage, !n.cfg.Facts.OOMScoreAdj, binPath("runc"), CNIDir)
 }
 
-// cniConfig is the pod network of one node: a bridge with this node's share of the pod range. The agent adds routes to
-// the other nodes' shares, so the same file serves one machine and many (docs/adr/0008).
+// cniConfig is the pod network of one node: a bridge with this node's share of the pod range. With routes to the other
+// nodes' shares the same file serves many machines; one machine needs none (docs/adr/0008).
 func (n *node) cniConfig() string {
 	return fmt.Sprintf(`{
   "cniVersion": "1.0.0",

@@ -3,7 +3,9 @@
 // Package facts finds out what a machine is. What cannot be found out is left out, and whoever needs it says so: a missing
 // address is never replaced by a guess.
 //
-// Read [Find].
+// Read [Find]:
+//
+//	Facts{Address: "10.89.0.10", CgroupV1: true, OOMScoreAdj: false, DefaultRoute: true, UpstreamDNS: false}
 package facts
 
 import (
