@@ -24,6 +24,7 @@ const Version = 1
 type Document struct {
 	Version     int             `json:"version"`
 	Cluster     string          `json:"cluster"`
+	RootCA      string          `json:"rootCA"`     // path on the node of the CA that pods trust
 	Kubeconfig  string          `json:"kubeconfig"` // path on the node
 	DNS         DNS             `json:"dns"`
 	AddOns      []objects.AddOn `json:"addOns"` // in order; the cluster's own objects are the first

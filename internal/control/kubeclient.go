@@ -42,13 +42,21 @@ func (k Kubernetes) ApproveServing(ctx context.Context, addresses func(node stri
 	return k.client.ApproveServing(ctx, addresses, nil)
 }
 
-// SetNode writes what the machine's record says into the Node.
+// Seed makes what the first pods wait for.
+func (k Kubernetes) Seed(ctx context.Context, rootCA string) error {
+	return k.client.Seed(ctx, objects.Seeds(rootCA))
+}
+
+// SetNode writes what the machine's record says into the Node, and takes the taint of its birth away when it is Ready.
 func (k Kubernetes) SetNode(ctx context.Context, n Node) error {
 	taints := make([]kube.Taint, 0, len(n.Taints))
 	for _, t := range n.Taints {
 		taints = append(taints, kube.Taint(t))
 	}
-	return k.client.EnsureNodeFields(ctx, n.Name, n.PodCIDR, n.Labels, taints)
+	if err := k.client.EnsureNodeFields(ctx, n.Name, n.PodCIDR, n.Labels, taints); err != nil {
+		return err
+	}
+	return k.client.ClearNotReady(ctx, n.Name)
 }
 
 // AwaitNode waits for the Node to be Ready.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"time"
 
@@ -20,6 +21,8 @@ import (
 type Cluster interface {
 	// Apply makes the cluster have exactly these add-ons; done is told of each that is finished.
 	Apply(ctx context.Context, addOns []objects.AddOn, waiting func(addOn, reason string), done func(addOn string)) (changed bool, err error)
+	// Seed makes what the first pods wait for, in the namespaces that every cluster has.
+	Seed(ctx context.Context, rootCA string) error
 	ApproveServing(ctx context.Context, addresses func(node string) ([]netip.Addr, bool)) error
 	SetNode(ctx context.Context, n Node) error
 	AwaitNode(ctx context.Context, name string, waiting func(reason string)) error
@@ -56,6 +59,7 @@ func (r Role) Run(ctx context.Context, data []byte) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return cluster.ApproveServing(ctx, doc.addresses) })
+	group.Go(func() error { return r.seed(ctx, cluster, doc.RootCA) })
 	group.Go(func() error { return r.apply(ctx, cluster, doc.AddOns) })
 	for _, n := range doc.Nodes {
 		group.Go(func() error { return r.node(ctx, cluster, n) })
@@ -79,6 +83,18 @@ func (r Role) announce(doc Document) {
 	}
 	r.Board.Set(reconcile.Status{Ref: itemDNS, Phase: reconcile.Waiting, For: "the DNS deployment", Needs: dnsNeeds})
 	r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Ready})
+}
+
+// seed is a head start and nothing more: what it cannot make, the controller-manager makes.
+func (r Role) seed(ctx context.Context, cluster Cluster, path string) error {
+	ca, err := os.ReadFile(path)
+	if err == nil {
+		err = cluster.Seed(ctx, string(ca))
+	}
+	if err != nil && ctx.Err() == nil {
+		r.Log.Warn("first pods wait for the controller-manager", "error", err)
+	}
+	return nil
 }
 
 // apply brings the add-ons to the cluster. An object that the server refuses is shown, and tried again: what it lacks may come.

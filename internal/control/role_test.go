@@ -8,6 +8,8 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -32,6 +34,7 @@ type cluster struct {
 	applied  []string
 	refuse   map[string]int // how often Apply of an add-on, or SetNode of a node, is refused
 	set      []Node
+	seeded   string
 	approver func(string) ([]netip.Addr, bool)
 }
 
@@ -44,6 +47,16 @@ func (c *cluster) refused(what string) bool {
 	defer c.mu.Unlock()
 	c.refuse[what]--
 	return c.refuse[what] >= 0
+}
+
+func (c *cluster) Seed(_ context.Context, rootCA string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.seeded = rootCA
+	if c.refuse["seeds"] > 0 {
+		return errors.New("seeds are refused")
+	}
+	return nil
 }
 
 func (c *cluster) Apply(_ context.Context, addOns []objects.AddOn, waiting func(addOn, reason string), done func(addOn string)) (bool, error) {
@@ -283,5 +296,33 @@ func TestDecode(t *testing.T) {
 	d, err := Decode(document(t, "a"))
 	if err != nil || d.Nodes[0].Name != "n1" || d.AddOns[0].Name != "a" {
 		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+func TestSeedsAreAHeadStartOnly(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(file, []byte("the CA"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		path, want string
+		refuse     int
+	}{
+		"as it should be": {path: file, want: "the CA"},
+		"refused":         {path: file, want: "the CA", refuse: 1},
+		"no CA":           {path: file + ".away"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster()
+			c.refuse["seeds"] = tc.refuse
+			if err := (Role{Log: slog.New(slog.DiscardHandler)}).seed(t.Context(), c, tc.path); err != nil {
+				t.Errorf("seeding ends the role: %v", err)
+			}
+			if c.seeded != tc.want {
+				t.Errorf("seeded with %q, want %q", c.seeded, tc.want)
+			}
+		})
 	}
 }

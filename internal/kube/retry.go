@@ -16,6 +16,8 @@ import (
 
 const (
 	firstPause = 50 * time.Millisecond
+	startPause = 150 * time.Millisecond
+	startTime  = 15 * time.Second
 	lastPause  = 2 * time.Second
 
 	// settle is how long a server may refuse what it would accept in a moment: RBAC's first roles, a namespace, a kind whose
@@ -26,15 +28,18 @@ const (
 )
 
 // backoff paces tries of one thing. The zero value is ready.
-type backoff struct{ next time.Duration }
+type backoff struct {
+	next  time.Duration
+	begun time.Time
+}
 
 // pause waits a little longer each time, and returns the context's error when that ends first.
 func (b *backoff) pause(ctx context.Context) error {
 	if b.next == 0 {
-		b.next = firstPause
+		b.next, b.begun = firstPause, time.Now()
 	}
 	d := b.next/2 + rand.N(b.next) // jitter: agents of many machines must not knock together
-	b.next = min(b.next*8/5, lastPause)
+	b.next = min(b.next*8/5, b.longest())
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -43,6 +48,14 @@ func (b *backoff) pause(ctx context.Context) error {
 	case <-timer.C:
 		return nil
 	}
+}
+
+// longest keeps the pauses short while a server is likely to be starting, which is when somebody waits.
+func (b *backoff) longest() time.Duration {
+	if time.Since(b.begun) < startTime {
+		return startPause
+	}
+	return lastPause
 }
 
 func (b *backoff) reset() { b.next = 0 }

@@ -40,7 +40,9 @@ func (l *Launcher) Access(ctx context.Context, name string) (Access, error) {
 }
 
 func (l *Launcher) access(ctx context.Context, machines *machine.Local, name, node string) (Access, error) {
-	endpoint, err := proxy.Spawn(ctx, l.proxyConfig(name, machines.RunDir(name, node)))
+	c := l.proxyConfig(name, machines.RunDir(name, node))
+	c.Exe = machines.Binary(name, node) // one file in memory for proxy and agent
+	endpoint, err := proxy.Spawn(ctx, c)
 	if err != nil {
 		return Access{}, fmt.Errorf("start the API proxy: %w", err)
 	}
@@ -97,7 +99,7 @@ func controlPlane(ctx context.Context, machines *machine.Local, name string) (st
 }
 
 func (l *Launcher) proxyConfig(name, runDir string) proxy.Config {
-	return proxy.Config{Dir: filepath.Join(l.clusterDir(name), "proxy"), Exe: l.Exe, Socket: filepath.Join(runDir, "api.sock")}
+	return proxy.Config{Dir: filepath.Join(l.clusterDir(name), "proxy"), Socket: filepath.Join(runDir, "api.sock")}
 }
 
 func (l *Launcher) kubeconfigFile(name string) string {

@@ -44,6 +44,11 @@ func (l *Local) folders(cluster, n string) folders {
 // StoreDir is the component store on the host; machines see it, read-only, at /var/lib/slipway/store.
 func (l *Local) StoreDir() string { return filepath.Join(l.root, "store") }
 
+// Binary is the host's path of the machine's own copy of slipway.
+func (l *Local) Binary(cluster, name string) string {
+	return filepath.Join(l.folders(cluster, name).bin(), "slipway")
+}
+
 // RunDir is the host's path of the machine's /run/slipway: the agent's sockets are there.
 func (l *Local) RunDir(cluster, name string) string { return l.folders(cluster, name).run() }
 

@@ -51,6 +51,7 @@ func (l *Local) ensureNetwork(s Spec) error {
 		"ipv4/ip_forward":             "1",
 		"ipv4/conf/all/rp_filter":     "0",
 		"ipv4/conf/default/rp_filter": "0",
+		"ipv4/icmp_ratelimit":         "0", // a refusal that is dropped is a client that waits out its time limit
 	})
 	if err != nil {
 		return err

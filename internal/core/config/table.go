@@ -135,8 +135,7 @@ func (c Component) clone(text func(string) string) Component {
 	return out
 }
 
-// smallHeap is for the components whose heap is mostly garbage of their start: 50 MiB less for the six together, for about
-// two tenths of a CPU second until the cluster is up.
+// smallHeap is for components whose heap is mostly garbage of their start and who are not what a start waits for.
 func smallHeap() []setting {
 	return []setting{{"GOGC", "50", std("a smaller heap for a little more CPU")}}
 }
