@@ -82,6 +82,7 @@ func TestInterrupt(t *testing.T) {
 		c.Data("etcd", "member"), c.Kubeconfig(),
 	} {
 		cmd := c.Start("up")
+		cmd.Speaks(t)
 		kit.Until(t, 30*time.Second, moment+" exists", func() error { _, err := os.Stat(moment); return err })
 		if err := cmd.Process.Signal(os.Interrupt); err != nil {
 			t.Fatal(err)
@@ -93,7 +94,7 @@ func TestInterrupt(t *testing.T) {
 			t.Errorf("Ctrl-C when %s existed: it took %s to end", filepath.Base(moment), took)
 		}
 		if !errors.As(err, &exit) && moment != c.Kubeconfig() || exit != nil && exit.ExitCode() != 130 {
-			t.Errorf("Ctrl-C when %s existed: %v, want exit code 130\n%s%s", filepath.Base(moment), err, cmd.Stdout, cmd.Stderr)
+			t.Errorf("Ctrl-C when %s existed: %v, want exit code 130\n%s", filepath.Base(moment), err, cmd.Said())
 		}
 		if exit != nil && exit.Sys().(syscall.WaitStatus).Signaled() {
 			t.Errorf("Ctrl-C when %s existed: %v, want an orderly end", filepath.Base(moment), exit)

@@ -67,7 +67,7 @@ func TestMachineDiesUnderUp(t *testing.T) {
 	before := authorities(c)
 	c.Kill(kit.Process{PID: s.Machines[0].PID, Args: []string{"PID 1 of " + c.Node}})
 	if err := cmd.Wait(); err != nil {
-		t.Errorf("up: %v\n%s%s", err, cmd.Stdout, cmd.Stderr)
+		t.Errorf("up: %v\n%s", err, cmd.Said())
 	}
 	c.Healthy(time.Minute)
 	if diff := cmp.Diff(before, authorities(c)); diff != "" {
@@ -80,7 +80,7 @@ func TestRoughRun(t *testing.T) {
 	c := kit.New(t, "rough")
 	first, second := c.Start("up"), c.Start("up")
 	if err := errors.Join(first.Wait(), second.Wait()); err != nil {
-		t.Fatalf("two ups at once: %v\n%s%s", err, first.Stderr, second.Stderr)
+		t.Fatalf("two ups at once: %v\n%s%s", err, first.Said(), second.Said())
 	}
 	c.Healthy(30 * time.Second)
 

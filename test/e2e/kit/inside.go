@@ -57,30 +57,38 @@ func (c *Cluster) Read(elem ...string) []byte {
 }
 
 // Dial connects from within the machine's network, as a process there would. The host's network has no part in it.
-func (c *Cluster) Dial(ctx context.Context, network, address string) (net.Conn, error) {
-	type answer struct {
-		conn net.Conn
-		err  error
-	}
-	done := make(chan answer, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine and its namespace with it
-		ns, err := os.Open(filepath.Join(c.Folder(), "netns"))
-		if err != nil {
-			done <- answer{nil, err}
+func (c *Cluster) Dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
+	onOwnThread(func() {
+		var ns *os.File
+		if ns, err = os.Open(filepath.Join(c.Folder(), "netns")); err != nil {
 			return
 		}
 		defer ns.Close()
-		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- answer{nil, fmt.Errorf("enter network of %s: %w", c.Node, err)}
+		if err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			err = fmt.Errorf("enter network of %s: %w", c.Node, err)
 			return
 		}
 		var d net.Dialer // addresses, never names: looking one up would take another thread
-		conn, err := d.DialContext(ctx, network, address)
-		done <- answer{conn, err}
+		conn, err = d.DialContext(ctx, network, address)
+	})
+	return conn, err
+}
+
+// onOwnThread runs f on a thread that ends afterwards, and whatever namespace f has entered with it. The first thread of the
+// process cannot end and is never used.
+func onOwnThread(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked
+		if unix.Gettid() == unix.Getpid() {
+			onOwnThread(f)
+			runtime.UnlockOSThread()
+			return
+		}
+		f()
 	}()
-	a := <-done
-	return a.conn, a.err
+	<-done
 }
 
 // Process is a process of the machine, seen from the host.

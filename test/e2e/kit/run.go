@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -52,17 +51,44 @@ func named(name string, args []string) []string {
 	return append([]string{args[0], "--name", name}, args[1:]...)
 }
 
-// Start begins a sub-command that the test wants to disturb. Wait ends it.
-func (c *Cluster) Start(args ...string) *exec.Cmd {
+// Running is a sub-command at work.
+type Running struct {
+	*exec.Cmd
+	said string // path of the file that holds its output
+}
+
+// Said is everything that it has written so far.
+func (r Running) Said() string {
+	text, _ := os.ReadFile(r.said) // the file is there as long as the test
+	return string(text)
+}
+
+// Speaks waits for the first word: a signal that comes sooner meets the loader, not slipway.
+func (r Running) Speaks(t testing.TB) {
+	t.Helper()
+	Until(t, 20*time.Second, "slipway says something", func() error {
+		if r.Said() == "" {
+			return errors.New("it is silent")
+		}
+		return nil
+	})
+}
+
+// Start begins a sub-command that the test wants to disturb. The test calls Wait.
+func (c *Cluster) Start(args ...string) Running {
 	c.T.Helper()
+	file, err := os.CreateTemp(c.T.TempDir(), "said")
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	defer file.Close()
 	cmd := exec.Command(c.Bin, named(c.Name, args)...) //nolint:noctx // the test signals it, and waits for it
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	cmd.Stdout, cmd.Stderr = &bytes.Buffer{}, &bytes.Buffer{}
+	cmd.Stdout, cmd.Stderr = file, file
 	if err := cmd.Start(); err != nil {
 		c.T.Fatal(err)
 	}
 	c.T.Cleanup(func() { _ = cmd.Process.Kill() }) // a failed test may have left it; it would hold the cluster's lock
-	return cmd
+	return Running{cmd, file.Name()}
 }
 
 // Run runs any program; an exit code that is not 0 is for the caller to judge.
