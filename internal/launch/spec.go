@@ -44,16 +44,16 @@ func Complete(file string, text []byte, version string) (Cluster, error) {
 
 func complete(file string, text []byte, s Source) (Cluster, error) {
 	parsed, problems := spec.Parse(file, text, spec.Options{Minors: minors(), Name: s.Name})
-	if len(problems) > 0 {
-		return Cluster{}, invalid(problems)
-	}
 	if s.Version != "" {
 		parsed.Minor = s.Version
 	}
 	release := catalog.Default()
 	if v := parsed.Minor; v != "" {
 		var err error
-		if release, err = catalog.Find(v); err != nil {
+		switch release, err = catalog.Find(v); {
+		case err != nil && len(problems) > 0: // without a release there is no more to find
+			return Cluster{}, invalid(problems)
+		case err != nil:
 			return Cluster{}, &Error{InvalidSpec, err}
 		}
 		parsed.Minor = release.Minor() // "1.36.4" and "v1.36" name it, too
@@ -61,6 +61,9 @@ func complete(file string, text []byte, s Source) (Cluster, error) {
 	known, err := releaseFor(release)
 	if err != nil {
 		return Cluster{}, err
+	}
+	if len(problems) > 0 {
+		return Cluster{}, invalid(config.Unknown(parsed, known, problems))
 	}
 	complete, problems := config.Complete(parsed, known)
 	if len(problems) > 0 {
@@ -165,10 +168,16 @@ func flagRules(flags []catalog.Flag) map[string]config.FlagRule {
 	return rules
 }
 
-func invalid(problems []spec.Problem) error {
-	lines := make([]string, 0, len(problems))
-	for _, p := range problems {
+// ProblemsError is everything that is wrong with a spec. It comes in an Error of kind InvalidSpec.
+type ProblemsError []spec.Problem
+
+// Error has a line per problem.
+func (e ProblemsError) Error() string {
+	lines := make([]string, 0, len(e))
+	for _, p := range e {
 		lines = append(lines, p.String())
 	}
-	return &Error{InvalidSpec, errors.New(strings.Join(lines, "\n"))}
+	return strings.Join(lines, "\n")
 }
+
+func invalid(problems []spec.Problem) error { return &Error{InvalidSpec, ProblemsError(problems)} }

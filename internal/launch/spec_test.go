@@ -6,6 +6,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 const head = "apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: dev}\nspec:\n"
@@ -28,5 +30,32 @@ func TestCompleteAsksTheCatalogue(t *testing.T) {
 	c, err := Complete("cluster.yaml", []byte(head+"  featureGates: {InPlacePodVerticalScaling: true}\n"), "1.36")
 	if err != nil || c.Config.APIServer.Flags["feature-gates"].Values[0] != "InPlacePodVerticalScaling=true" {
 		t.Errorf("known gate: %v", err)
+	}
+}
+
+// TestAllProblemsAtOnce: a field that nobody knows does not hide the flags and gates that the release does not know, and what
+// is wrong already is not told twice.
+func TestAllProblemsAtOnce(t *testing.T) {
+	t.Parallel()
+	const doc = head + `  featureGates: {Nonsense: true}
+  componentz: {}
+  components:
+    apiserver:
+      flags: {nosuch: 1, --dashed: 1}
+`
+	_, err := Complete("cluster.yaml", []byte(doc), "")
+	var problems ProblemsError
+	if !errors.As(err, &problems) {
+		t.Fatalf("got %v", err)
+	}
+	var got []string
+	for _, p := range problems {
+		got = append(got, p.Path)
+	}
+	want := []string{
+		"spec.featureGates.Nonsense", "spec.componentz", "spec.components.apiserver.flags.nosuch", "spec.components.apiserver.flags.--dashed",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("paths (-want +got):\n%s\n%v", diff, err)
 	}
 }

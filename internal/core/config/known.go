@@ -38,6 +38,23 @@ type knower struct {
 	problems []spec.Problem
 }
 
+// Unknown lists the overrides that the release does not know; one without tables knows everything. The spec need not be free of
+// problems: places that already have one of those given are passed over, and the answer holds both, sorted by place.
+func Unknown(s spec.Cluster, r Release, problems []spec.Problem) []spec.Problem {
+	said := make(map[string]bool, len(problems))
+	for _, p := range problems {
+		said[p.Path] = true
+	}
+	all := slices.Clone(problems)
+	for _, p := range unknown(s, r) {
+		if !said[p.Path] {
+			all = append(all, p)
+		}
+	}
+	spec.Sort(all)
+	return all
+}
+
 // unknown lists what the release does not know: a release without tables knows everything.
 func unknown(s spec.Cluster, r Release) []spec.Problem {
 	k := &knower{spec: s, release: r}

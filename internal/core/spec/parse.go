@@ -33,8 +33,8 @@ const (
 	maxProblems = 1000
 )
 
-// Parse decodes and checks one document. All problems are returned at once, sorted by place; with any, the cluster is not
-// to be used.
+// Parse decodes and checks one document. All problems are returned at once, sorted by place; with any, the cluster holds
+// what could be read and is good for looking for more problems only.
 func Parse(file string, doc []byte, o Options) (Cluster, []Problem) {
 	d := &decoder{file: file, places: map[string]Place{}}
 	root := d.document(doc)
@@ -48,11 +48,8 @@ func Parse(file string, doc []byte, o Options) (Cluster, []Problem) {
 		in.Metadata.Name = o.Name
 	}
 	out := check(in, d, o)
-	if len(d.problems) > 0 {
-		Sort(d.problems)
-		return Cluster{}, d.problems
-	}
-	return out, nil
+	Sort(d.problems)
+	return out, d.problems
 }
 
 // document turns bytes into the one root object, or reports why not.
