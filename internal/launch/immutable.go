@@ -54,7 +54,7 @@ func frozen(old, now config.Cluster) []string {
 	if gone := missing(old, now); len(gone) > 0 {
 		out = append(out, fmt.Sprintf("  spec.pools: no machine %s any more", strings.Join(gone, ", ")))
 	}
-	return out
+	return append(out, frozenFlags(old, now)...)
 }
 
 // missing names the machines that the new configuration does not have. A renamed pool gives its machines other names: the old

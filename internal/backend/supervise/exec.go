@@ -52,6 +52,9 @@ func Exec(args []string) error {
 	if r.Token != *token {
 		return errors.New("another agent has taken over: this start is no longer wanted")
 	}
+	if err := checkHolds(r.Unit.Holds); err != nil {
+		return err
+	}
 	if err := syscall.Exec(command[0], command, os.Environ()); err != nil {
 		return fmt.Errorf("run %s: %w", command[0], err)
 	}

@@ -25,6 +25,7 @@ const (
 	ResolvConfFile     = "/etc/kubernetes/resolv.conf" // for pods, where the machine has no upstream DNS
 
 	EtcdDir          = "/var/lib/etcd"
+	EtcdMark         = "/var/lib/slipway/state/etcd-created" // see plan.Holds
 	KubeletDir       = "/var/lib/kubelet"
 	ContainerdSocket = "/run/containerd/containerd.sock"
 )

@@ -94,10 +94,20 @@ type Unit struct {
 	// Inputs are items whose change restarts the unit. What the process reloads by itself does not belong here.
 	Inputs []Ref `json:"inputs,omitempty"`
 
+	// Holds names data without which the unit must not begin anew.
+	Holds Holds `json:"holds,omitzero"`
+
 	StopTimeout time.Duration `json:"stopTimeout,omitempty"` // between SIGTERM and SIGKILL; 0 means 10 s
 	// KillChildren: stop every process of the unit's cgroup, not only the main one. False for what parents containers.
 	KillChildren bool `json:"killChildren,omitempty"`
 	OOMScore     int  `json:"oomScore,omitempty"`
+}
+
+// Holds is the memory that data has been there: when Mark exists and Data does not, the data is lost or not mounted, and the
+// unit is not started over the hole. Mark is an item of the plan that comes after the unit.
+type Holds struct {
+	Mark string `json:"mark"` // a file
+	Data string `json:"data"` // a file or folder
 }
 
 // StaticPod is a manifest that the kubelet runs by itself.

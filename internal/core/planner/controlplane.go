@@ -9,14 +9,22 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// etcd starts first of all: everything waits for the API server, and the API server for etcd.
+// etcd starts first of all: everything waits for the API server, and the API server for etcd. Its data is made once: the mark
+// is written when it has been ready for the first time, before the API server can write anything, and from then on etcd does
+// not start over an empty folder.
 func (n *node) etcd() plan.Ref {
 	c := n.cfg.Cluster.Etcd
-	certs := n.refs("etcd-server", "etcd-peer", "etcd-ca", "etcd-healthcheck-client")
-	return n.unit("etcd", c, plan.Unit{
+	dir := flag(c, "data-dir", config.EtcdDir)
+	needs := append(n.refs("etcd-server", "etcd-peer", "etcd-ca", "etcd-healthcheck-client"), n.dirs[config.EtcdDir])
+	if dir != config.EtcdDir {
+		needs = append(needs, n.Add(plan.Dir{Path: dir, Mode: 0o700}, n.dirs[config.EtcdDir]))
+	}
+	unit := n.unit("etcd", c, plan.Unit{
 		Ready:    etcdProbe(c),
+		Holds:    plan.Holds{Mark: config.EtcdMark, Data: dir + "/member"},
 		OOMScore: -997,
-	}, append(certs, n.dirs[config.EtcdDir])...)
+	}, needs...)
+	return n.Add(plan.File{Path: config.EtcdMark, Mode: 0o600, Content: dir + " has held the data of cluster " + n.cfg.Cluster.Name + ".\n"}, unit)
 }
 
 // controlPlane adds the API server and its two clients. The clients start when the API server has bootstrapped RBAC: sooner
@@ -27,6 +35,7 @@ func (n *node) controlPlane(etcd plan.Ref) {
 	kcm := n.cfg.Cluster.ControllerManager
 	n.unit("kube-controller-manager", kcm, plan.Unit{
 		Ready:    health(kcm, "10257"),
+		Inputs:   []plan.Ref{n.confs[config.ControllerManagerConf]},
 		OOMScore: -997,
 	}, append(n.refs("ca", "service-account", "front-proxy-ca", "controller-manager-server"), n.confs[config.ControllerManagerConf], api)...)
 
@@ -34,7 +43,7 @@ func (n *node) controlPlane(etcd plan.Ref) {
 	conf := n.file(config.SchedulerFile, 0o600, yamlText(sched.Config))
 	n.unit("kube-scheduler", sched, plan.Unit{
 		Ready:    health(sched, "10259"),
-		Inputs:   []plan.Ref{conf},
+		Inputs:   []plan.Ref{conf, n.confs[config.SchedulerConf]},
 		OOMScore: -997,
 	}, append(n.refs("ca", "scheduler-server"), n.confs[config.SchedulerConf], conf, api)...)
 }
@@ -59,13 +68,18 @@ func (n *node) apiServer(etcd plan.Ref) plan.Ref {
 	}, append(needs, audit, auth, encryption, n.dirs["/var/log/kubernetes"], etcd)...)
 }
 
-// auditPolicy logs who changed what, bodies of nothing secret, and leaves out the endless noise of the components.
+// auditPolicy logs who changed what and who read a Secret, bodies of nothing, and leaves out the endless noise of the
+// components.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
 - level: None
   nonResourceURLs: ["/healthz*", "/livez*", "/readyz*", "/version", "/openapi/*"]
+- level: Metadata
+  resources:
+  - {group: "", resources: [secrets, serviceaccounts/token]}
+  - {group: "authentication.k8s.io", resources: [tokenreviews]}
 - level: None
   users: ["system:kube-scheduler", "system:kube-controller-manager", "system:apiserver"]
   verbs: [get, list, watch]

@@ -17,11 +17,11 @@ import (
 func (n *node) kubelet(runtime plan.Ref, images []plan.Ref) {
 	c := n.cfg.Cluster.Kubelet
 	conf := n.Add(plan.File{Path: config.KubeletFile, Mode: 0o600, Content: yamlText(c.Config)}, n.dirs["/var/lib/kubelet"])
-	inputs := []plan.Ref{conf}
+	inputs := []plan.Ref{conf, n.confs[config.KubeletConf]}
 	if n.cfg.Facts.ResolvConf == config.ResolvConfFile {
 		inputs = append(inputs, n.file(config.ResolvConfFile, 0o644, fmt.Sprintf(noUpstream, n.cfg.Facts.Address)))
 	}
-	needs := append(n.refs("ca", "kubelet"), runtime, conf, n.confs[config.KubeletConf], n.dirs[config.ManifestsDir])
+	needs := append(n.refs("ca", "kubelet"), runtime, n.dirs[config.ManifestsDir])
 	n.unit("kubelet", c, plan.Unit{
 		Ready:    kubeletProbe(c),
 		Inputs:   inputs,
@@ -42,7 +42,7 @@ func (n *node) kubeProxy() {
 	}
 	n.unit("kube-proxy", c, plan.Unit{
 		Ready:    proxyProbe(c),
-		Inputs:   []plan.Ref{conf},
+		Inputs:   []plan.Ref{conf, n.confs[config.KubeProxyConf]},
 		OOMScore: -999,
 	}, needs...)
 }
