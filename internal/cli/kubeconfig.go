@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/kube"
 )
 
 func kubeconfig(e Env) *cobra.Command {
@@ -20,7 +20,8 @@ func kubeconfig(e Env) *cobra.Command {
 		Use:   "kubeconfig",
 		Short: "Print a cluster's kubeconfig, or merge it into yours",
 		Long: `Print the administrator's kubeconfig of a cluster; its server is 127.0.0.1 on this host. With --merge it goes into the first
-file of KUBECONFIG, or ~/.kube/config, as context slipway-NAME, which becomes the current one; all else there stays.`,
+file of KUBECONFIG, or ~/.kube/config, as context slipway-NAME, which becomes the current one; all other
+entries there stay, and so do the file's owner and the namespace that you chose. Comments are lost, as with kubectl config.`,
 		Example: `  slipway kubeconfig > dev.conf && kubectl --kubeconfig dev.conf get nodes
   export KUBECONFIG=$(slipway kubeconfig --path)
   slipway kubeconfig --merge --name test`,
@@ -53,7 +54,7 @@ file of KUBECONFIG, or ~/.kube/config, as context slipway-NAME, which becomes th
 		if err != nil {
 			return err
 		}
-		if err := launch.MergeKubeconfig(target, "slipway-"+name, text); err != nil {
+		if err := kube.MergeKubeconfig(cmd.Context(), target, "slipway-"+name, text); err != nil {
 			return err
 		}
 		fmt.Fprintf(e.Out, "merged into %s; the current context is slipway-%s\n", target, name)

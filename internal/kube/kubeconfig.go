@@ -18,59 +18,33 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// Names in a user's kubeconfig. What carries the prefix is ours; everything else is left alone.
-const (
-	entryPrefix   = "slipway-"
-	contextPrefix = "admin@"
-)
-
-// MergeKubeconfig puts the current context of src into the kubeconfig dst as "admin@CLUSTER" and makes it the current one. Other
-// entries stay as they are; a context of that name that is not ours is an error. dst is made, mode 0600, where it is missing.
-func MergeKubeconfig(ctx context.Context, dst string, src []byte) (contextName string, err error) {
+// MergeKubeconfig puts the current context of src into the kubeconfig dst, with its cluster and user, all three as name, and makes
+// it the current one. Other entries stay as they are, comments do not, as with kubectl config; a context of that name for
+// another cluster is an error. The file keeps its owner; as it holds an administrator's key now, nobody else may read it.
+func MergeKubeconfig(ctx context.Context, dst, name string, src []byte) error {
 	from, err := clientcmd.Load(src)
 	if err != nil {
-		return "", errors.New("read cluster's kubeconfig: it cannot be parsed") // the cause may quote a key
+		return errors.New("read cluster's kubeconfig: it cannot be parsed") // the cause may quote a key
 	}
 	now, ok := from.Contexts[from.CurrentContext]
 	if !ok {
-		return "", fmt.Errorf("read cluster's kubeconfig: its current context %q is missing", from.CurrentContext)
+		return fmt.Errorf("read cluster's kubeconfig: its current context %q is missing", from.CurrentContext)
 	}
 	cluster, user := from.Clusters[now.Cluster], from.AuthInfos[now.AuthInfo]
 	if cluster == nil || user == nil {
-		return "", fmt.Errorf("read cluster's kubeconfig: its context %q lacks the cluster or the user", from.CurrentContext)
+		return fmt.Errorf("read cluster's kubeconfig: its context %q lacks the cluster or the user", from.CurrentContext)
 	}
-	entry, contextName := entryPrefix+now.Cluster, contextPrefix+now.Cluster
-	err = editKubeconfig(ctx, dst, func(to *api.Config) error {
-		if there := to.Contexts[contextName]; there != nil && there.Cluster != entry {
-			return fmt.Errorf("it has a context %s for another cluster %q: rename that first (kubectl config rename-context)", contextName, there.Cluster)
-		}
-		entryOf := api.NewContext()
-		entryOf.Cluster, entryOf.AuthInfo = entry, entry
-		if there := to.Contexts[contextName]; there != nil {
-			entryOf.Namespace = there.Namespace // the user's choice
-		}
-		to.Clusters[entry], to.AuthInfos[entry], to.Contexts[contextName] = cluster, user, entryOf
-		to.CurrentContext = contextName
-		return nil
-	})
-	return contextName, err
-}
-
-// UnmergeKubeconfig takes out of dst what MergeKubeconfig put in for the cluster, and nothing else.
-func UnmergeKubeconfig(ctx context.Context, dst, cluster string) error {
-	if _, err := os.Stat(dst); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	entry, contextName := entryPrefix+cluster, contextPrefix+cluster
-	return editKubeconfig(ctx, dst, func(c *api.Config) error {
-		if there := c.Contexts[contextName]; there != nil && there.Cluster == entry {
-			delete(c.Contexts, contextName)
-			if c.CurrentContext == contextName {
-				c.CurrentContext = ""
+	return editKubeconfig(ctx, dst, func(to *api.Config) error {
+		entry := api.NewContext()
+		entry.Cluster, entry.AuthInfo, entry.Namespace = name, name, now.Namespace
+		if there := to.Contexts[name]; there != nil {
+			if there.Cluster != name {
+				return fmt.Errorf("it has a context %s for another cluster %q: rename that first (kubectl config rename-context)", name, there.Cluster)
 			}
+			entry.Namespace = there.Namespace // the user's choice
 		}
-		delete(c.Clusters, entry)
-		delete(c.AuthInfos, entry)
+		to.Clusters[name], to.AuthInfos[name], to.Contexts[name] = cluster, user, entry
+		to.CurrentContext = name
 		return nil
 	})
 }
@@ -113,8 +87,11 @@ func editKubeconfig(ctx context.Context, path string, edit func(*api.Config) err
 	if err := durable.WriteFile(path, 0o600, data); err != nil {
 		return fmt.Errorf("edit kubeconfig: %w", err)
 	}
-	if owner != nil && int(owner.Uid) != os.Geteuid() {
-		return os.Chown(path, int(owner.Uid), int(owner.Gid))
+	if owner == nil {
+		return nil
+	}
+	if err := os.Lchown(path, int(owner.Uid), int(owner.Gid)); err != nil {
+		return fmt.Errorf("give kubeconfig back to its owner: %w", err)
 	}
 	return nil
 }

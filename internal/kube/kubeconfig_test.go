@@ -8,11 +8,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
 )
 
 const canary = "Y2FuYXJ5LWtleQ==" // "canary-key"
@@ -56,24 +58,31 @@ func TestMergeKubeconfig(t *testing.T) {
 	if err := os.Symlink(dst, link); err != nil {
 		t.Fatal(err)
 	}
-	merge := func(conf []byte, want string) {
+	merge := func(name string, conf []byte) {
 		t.Helper()
-		if name, err := MergeKubeconfig(t.Context(), link, conf); err != nil || name != want {
-			t.Errorf("context %q, %v", name, err)
+		if err := MergeKubeconfig(t.Context(), link, name, conf); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
-	merge(clusterConf("dev", "https://127.0.0.1:1"), "admin@dev")
-	merge(clusterConf("two", "https://127.0.0.1:2"), "admin@two")
-	merge(clusterConf("dev", "https://127.0.0.1:3"), "admin@dev") // the cluster was made anew
+	merge("slipway-dev", clusterConf("dev", "https://127.0.0.1:1"))
+	merge("slipway-two", clusterConf("two", "https://127.0.0.1:2"))
+	err := editKubeconfig(t.Context(), dst, func(c *api.Config) error {
+		c.Contexts["slipway-dev"].Namespace = "shop" // kubectl config set-context --namespace
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	merge("slipway-dev", clusterConf("dev", "https://127.0.0.1:3")) // the cluster was made anew
 
 	kept := []string{"cluster dev = https://work.example.test", "context work = dev/kubernetes-admin/team", "user kubernetes-admin"}
 	want := append([]string{
-		"cluster slipway-dev = https://127.0.0.1:3", "cluster slipway-two = https://127.0.0.1:2", "context admin@dev = slipway-dev/slipway-dev/",
-		"context admin@two = slipway-two/slipway-two/", "user slipway-dev", "user slipway-two",
+		"cluster slipway-dev = https://127.0.0.1:3", "cluster slipway-two = https://127.0.0.1:2", "context slipway-dev = slipway-dev/slipway-dev/shop",
+		"context slipway-two = slipway-two/slipway-two/", "user slipway-dev", "user slipway-two",
 	}, kept...)
 	slices.Sort(want)
 	current, got := contents(t, dst)
-	if diff := cmp.Diff(want, got); diff != "" || current != "admin@dev" {
+	if diff := cmp.Diff(want, got); diff != "" || current != "slipway-dev" {
 		t.Errorf("current %s, %s", current, diff)
 	}
 	if info, err := os.Stat(dst); err != nil || info.Mode() != 0o600 {
@@ -82,40 +91,29 @@ func TestMergeKubeconfig(t *testing.T) {
 	if info, err := os.Lstat(link); err != nil || info.Mode()&os.ModeSymlink == 0 {
 		t.Errorf("the link is no link any more: %v", err)
 	}
-	for _, cluster := range []string{"dev", "two", "never-merged"} {
-		if err := UnmergeKubeconfig(t.Context(), link, cluster); err != nil {
-			t.Error(err)
-		}
-	}
-	if _, got := contents(t, dst); cmp.Diff(kept, got) != "" {
-		t.Errorf("after unmerge: %s", cmp.Diff(kept, got))
-	}
 }
 
 func TestMergeKubeconfigMakesTheFile(t *testing.T) {
 	t.Parallel()
 	dst := filepath.Join(t.TempDir(), ".kube", "config")
-	if err := UnmergeKubeconfig(t.Context(), dst, "dev"); err != nil {
-		t.Error(err)
-	}
-	if _, err := MergeKubeconfig(t.Context(), dst, clusterConf("dev", "https://127.0.0.1:1")); err != nil {
+	if err := MergeKubeconfig(t.Context(), dst, "slipway-dev", clusterConf("dev", "https://127.0.0.1:1")); err != nil {
 		t.Fatal(err)
 	}
-	if current, _ := contents(t, dst); current != "admin@dev" {
+	if current, _ := contents(t, dst); current != "slipway-dev" {
 		t.Errorf("current context %q", current)
 	}
 }
 
 func TestMergeKubeconfigRefuses(t *testing.T) {
 	t.Parallel()
-	foreign := strings.ReplaceAll(others, "work", "admin@dev")
+	foreign := strings.ReplaceAll(others, "work", "slipway-dev")
 	tests := map[string]struct {
 		there   string
 		conf    []byte
 		lock    bool
 		wantErr string
 	}{
-		"a foreign context of the name": {there: foreign, conf: clusterConf("dev", "https://x"), wantErr: "it has a context admin@dev for another cluster"},
+		"a foreign context of the name": {there: foreign, conf: clusterConf("dev", "https://x"), wantErr: "it has a context slipway-dev for another cluster"},
 		"a damaged file":                {there: "{" + canary, conf: clusterConf("dev", "https://x"), wantErr: "cannot be parsed; it stays as it is"},
 		"a damaged source":              {there: others, conf: []byte("{" + canary), wantErr: "it cannot be parsed"},
 		"a source without its context":  {there: others, conf: []byte(`{"apiVersion":"v1","kind":"Config","current-context":"gone"}`), wantErr: `current context "gone" is missing`},
@@ -134,7 +132,7 @@ func TestMergeKubeconfigRefuses(t *testing.T) {
 				cancel()
 				ctx = cancelled
 			}
-			_, err := MergeKubeconfig(ctx, dst, tt.conf)
+			err := MergeKubeconfig(ctx, dst, "slipway-dev", tt.conf)
 			if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
 				t.Errorf("error %v, want %q", err, tt.wantErr)
 			}
@@ -158,8 +156,7 @@ func TestMergeKubeconfigAtOnce(t *testing.T) {
 	var g errgroup.Group
 	for _, name := range names {
 		g.Go(func() error {
-			_, err := MergeKubeconfig(t.Context(), dst, clusterConf(name, "https://x"))
-			return err
+			return MergeKubeconfig(t.Context(), dst, name, clusterConf(name, "https://x"))
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -167,6 +164,30 @@ func TestMergeKubeconfigAtOnce(t *testing.T) {
 	}
 	if _, lines := contents(t, dst); len(lines) != 3*len(names) {
 		t.Errorf("%d entries of %d clusters: one was lost", len(lines), len(names))
+	}
+}
+
+// TestMergeKubeconfigKeepsTheOwner: root merges for a user, who must be able to read the file afterwards.
+func TestMergeKubeconfigKeepsTheOwner(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files away")
+	}
+	const uid, gid = 65534, 65533
+	dst := filepath.Join(t.TempDir(), "config")
+	write(t, dst, others, 0o640)
+	if err := os.Chown(dst, uid, gid); err != nil {
+		t.Fatal(err)
+	}
+	if err := MergeKubeconfig(t.Context(), dst, "slipway-dev", clusterConf("dev", "https://x")); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(dst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || owner.Uid != uid || owner.Gid != gid {
+		t.Errorf("owner %+v, want %d:%d", owner, uid, gid)
 	}
 }
 
