@@ -40,9 +40,10 @@ func agent(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	defer func() { _ = host.Close() }() // the units go on, whatever it says
+	apiAddress := func() string { return a.APIAddress(apiLocal) }
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.Run(ctx) })
-	group.Go(func() error { return proxy.ServeUnix(ctx, filepath.Join(runDir, "api.sock"), apiLocal) })
+	group.Go(func() error { return proxy.ServeUnix(ctx, filepath.Join(runDir, "api.sock"), apiAddress) })
 
 	if err := group.Wait(); err != nil {
 		return err

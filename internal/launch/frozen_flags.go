@@ -24,9 +24,12 @@ func frozenFlags(old, now config.Cluster) []string {
 		{"kubelet", old.Kubelet, now.Kubelet, []string{"root-dir", "hostname-override"}},
 	} {
 		for _, f := range c.flags {
-			was, is := c.old.Flags[f].Values, c.now.Flags[f].Values
-			if !slices.Equal(was, is) {
-				out = append(out, fmt.Sprintf("  spec.components.%s.flags.%s: %s, was %s", c.name, f, shown(is), shown(was)))
+			was, is := c.old.Flags[f], c.now.Flags[f]
+			if was.Origin.From != config.User && is.Origin.From != config.User {
+				continue // what it follows from is frozen itself
+			}
+			if !slices.Equal(was.Values, is.Values) {
+				out = append(out, fmt.Sprintf("  spec.components.%s.flags.%s: %s, was %s", c.name, f, shown(is.Values), shown(was.Values)))
 			}
 		}
 	}

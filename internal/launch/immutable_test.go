@@ -38,6 +38,12 @@ func TestImmutable(t *testing.T) {
   spec.controlPlane.form: StaticPods, was HostUnits
 undo the change, or make a new cluster: slipway down --name dev`,
 		},
+		"where the data is": {
+			now: "spec: {components: {etcd: {flags: {data-dir: /var/lib/etcd/other}}}}\n",
+			want: `cluster dev exists, and this cannot be changed in it:
+  spec.components.etcd.flags.data-dir: /var/lib/etcd/other, was /var/lib/etcd
+undo the change, or make a new cluster: slipway down --name dev`,
+		},
 		"a renamed pool": {
 			kept: "spec: {pools: [{name: old, count: 3}]}\n", now: "spec: {pools: [{name: new, count: 3}]}\n",
 			want: `cluster dev exists, and this cannot be changed in it:

@@ -18,9 +18,9 @@ import (
 	"time"
 )
 
-// ServeUnix listens on socketPath and passes connections on to a TCP address, until ctx ends. It returns nil then, after the
-// last connection is closed.
-func ServeUnix(ctx context.Context, socketPath, targetTCP string) error {
+// ServeUnix listens on socketPath and passes connections on to a TCP address, which is asked for each time, until ctx ends. It
+// returns nil then, after the last connection is closed.
+func ServeUnix(ctx context.Context, socketPath string, target func() string) error {
 	ln, err := ListenUnix(ctx, socketPath)
 	if err != nil {
 		return err
@@ -28,7 +28,7 @@ func ServeUnix(ctx context.Context, socketPath, targetTCP string) error {
 	defer removeSocket(socketPath, ln)
 	return serve(ctx, ln, func(ctx context.Context) (net.Conn, error) {
 		var d net.Dialer
-		return d.DialContext(ctx, "tcp", targetTCP)
+		return d.DialContext(ctx, "tcp", target())
 	})
 }
 

@@ -57,7 +57,7 @@ func chain(t *testing.T, server func(net.Conn)) (address string) {
 			conns.Go(func() { defer conn.Close(); server(conn) })
 		}
 	})
-	all.Go(func() { check(t, ServeUnix(ctx, socket, api.Addr().String())) })
+	all.Go(func() { check(t, ServeUnix(ctx, socket, api.Addr().String)) })
 	all.Go(func() { check(t, ServeTCP(ctx, front, socket)) })
 	t.Cleanup(func() {
 		cancel()
