@@ -83,12 +83,12 @@ func (u *unit) died(p *process) {
 	}
 	u.mu.Unlock()
 	last := u.host.lastLine(u.name)
-	u.event(Exited, p.pid, p.exit.String())
 	u.host.conf.Log.Warn("unit died", "unit", u.name, "pid", p.pid, "exit", p.exit.String(), "said", last)
 	reason := p.exit.String()
 	if last != "" {
 		reason += " after saying: " + last
 	}
+	u.event(Exited, p.pid, reason)
 	u.updateOrLog(func() { u.proc, u.rec.PID, u.rec.Start, u.rec.LastExit = nil, 0, 0, &p.exit })
 	u.delay(reason)
 }
