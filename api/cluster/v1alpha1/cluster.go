@@ -151,6 +151,6 @@ type CoreDNS struct {
 type AddOn struct {
 	// Name of the add-on: a DNS label.
 	Name string `json:"name"`
-	// Manifest is YAML text, one or more documents.
+	// Manifest is YAML text, one or more documents. It holds no Secret: make those with kubectl.
 	Manifest string `json:"manifest"`
 }

@@ -62,7 +62,7 @@ func TestGroupsOfCertificatesAreBound(t *testing.T) {
 		t.Fatal(err)
 	}
 	for group, role := range map[string]string{
-		pki.AdminGroup: "cluster-admin", pki.KubeletAPIGroup: "system:kubelet-api-admin",
+		pki.AdminGroup: "cluster-admin", pki.KubeletAPIGroup: "system:kubelet-api-admin", pki.ControlGroup: "slipway:control",
 		"system:nodes": "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
 	} {
 		want := `"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"` + role +
@@ -139,7 +139,16 @@ func TestParse(t *testing.T) {
 		"JSON":                  {`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":"n"}}`, []string{"Pod n/p"}, ""},
 		"several":               {"---\n" + cm + "--- # two\n" + strings.Replace(cm, "a}", "b}", 1) + "---\n", []string{"ConfigMap a", "ConfigMap b"}, ""},
 		"dashes in a text":      {cm + "data:\n  x: |\n    ---\n    y\n", []string{"ConfigMap a"}, ""},
-		"list":                  {"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Secret, metadata: {name: s}}\n", []string{"Secret s"}, ""},
+		"list":                  {"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: s}}\n", []string{"Pod s"}, ""},
+		"secret":                {"apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n", nil, "document 1: Secret s: a spec holds no secrets: make it with kubectl"},
+		"secret in a list":      {"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Secret, metadata: {name: s}}\n", nil, "items[0]: Secret s: a spec holds no secrets"},
+		"another's secret":      {"apiVersion: vault.example/v1\nkind: Secret\nmetadata: {name: s}\n", []string{"Secret s"}, ""},
+		"all at once":           {"hello\n---\n" + cm + "---\nworld\n", nil, "document 3: it is no object"},
+		"bad name":              {strings.Replace(cm, "a}", "Bad_Name}", 1), nil, `document 1: ConfigMap: "Bad_Name" cannot be a name: use lower-case`},
+		"bad namespace":         {"apiVersion: v1\nkind: Namespace\nmetadata: {name: a.b}", nil, `Namespace: "a.b" cannot be a name`},
+		"name with a slash":     {"apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: a/b}", nil, `"a/b" cannot be a name`},
+		"name of a role":        {"apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: \"sys:A_b\"}", []string{"Role sys:A_b"}, ""},
+		"dots in a name":        {strings.Replace(cm, "a}", "kube-root.crt}", 1), []string{"ConfigMap kube-root.crt"}, ""},
 		"twice":                 {cm + "---\n" + cm, nil, "document 2: ConfigMap a stands there twice"},
 		"duplicate field":       {cm + "kind: Secret\n", nil, `document 1: `},
 		"text":                  {"hello", nil, "document 1: it is no object"},

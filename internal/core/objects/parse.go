@@ -17,25 +17,40 @@ import (
 var baseYAML string
 
 // Parse reads the manifest of an add-on: YAML or JSON, one document or several, lists taken apart, read as kubectl reads it.
-// Every object must say what it is and have a name; an object that stands there twice is refused, because the later one would
-// win silently.
+// Every object must say what it is and have a name that the API server takes; an object that stands there twice is refused,
+// because the later one would win silently, and so is a Secret: add-ons travel and lie about in plain text.
 func Parse(name, manifest string) (AddOn, error) {
-	addon, seen := AddOn{Name: name}, map[string]bool{}
+	found, problems := read(manifest)
+	for i, err := range problems {
+		problems[i] = fmt.Errorf("parse add-on %s: %w", name, err)
+	}
+	return AddOn{Name: name, Objects: found}, errors.Join(problems...)
+}
+
+// Problems is everything for which Parse would refuse a manifest.
+func Problems(manifest string) []error {
+	_, problems := read(manifest)
+	return problems
+}
+
+func read(manifest string) (all []Object, problems []error) {
+	seen := map[string]bool{}
 	for n, text := range documents(manifest) {
 		found, err := decode(text)
 		if err != nil {
-			return AddOn{}, fmt.Errorf("parse add-on %s: document %d: %w", name, n+1, err)
+			problems = append(problems, fmt.Errorf("document %d: %w", n+1, err))
+			continue
 		}
 		for _, o := range found {
 			id := o.APIVersion() + " " + o.String()
 			if seen[id] {
-				return AddOn{}, fmt.Errorf("parse add-on %s: document %d: %s stands there twice", name, n+1, o)
+				problems = append(problems, fmt.Errorf("document %d: %s stands there twice", n+1, o))
 			}
 			seen[id] = true
-			addon.Objects = append(addon.Objects, o)
+			all = append(all, o)
 		}
 	}
-	return addon, nil
+	return all, problems
 }
 
 // documents cuts at lines that begin with three dashes, as kubectl does.
@@ -106,8 +121,13 @@ func (o Object) check() error {
 		return fmt.Errorf("%s: generateName would make another object at each apply: give it a name", o.Kind())
 	case o.Name() == "":
 		return fmt.Errorf("%s: metadata.name is missing", o.Kind())
+	case o.Kind() == "Secret" && o.group() == "":
+		return fmt.Errorf("%s: a spec holds no secrets: make it with kubectl, or from a file on the node", o)
 	case o["status"] != nil:
 		return fmt.Errorf("%s: status is not for users to set: remove it", o)
+	}
+	if err := o.checkName(); err != nil {
+		return err
 	}
 	return o.checkLabels()
 }

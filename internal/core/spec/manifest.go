@@ -8,12 +8,27 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/slipway-project/slipway/internal/core/objects"
 )
 
 // manifest checks that an add-on's text is a series of Kubernetes objects. Lines are counted within the text.
 func (k *checker) manifest(path, text string) {
+	before := len(k.d.problems)
+	k.manifestText(path, text)
+	if len(k.d.problems) > before || k.d.full() {
+		return
+	}
+	for _, err := range objects.Problems(text) { // what up would refuse
+		k.say(path, "", "%s", strings.TrimPrefix(oneLine(err.Error()), "document 1: "))
+	}
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+func (k *checker) manifestText(path, text string) {
 	dec := yaml.NewDecoder(strings.NewReader(text))
-	objects := 0
+	count := 0
 	for {
 		var doc yaml.Node
 		err := dec.Decode(&doc)
@@ -28,10 +43,10 @@ func (k *checker) manifest(path, text string) {
 		if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
 			continue
 		}
-		objects++
+		count++
 		k.manifestObject(path, root)
 	}
-	if objects == 0 {
+	if count == 0 {
 		k.say(path, "", "holds no object")
 	}
 }
@@ -44,6 +59,9 @@ func (k *checker) manifestObject(path string, root *yaml.Node) {
 	_, meta := lookup(root, "metadata")
 	if meta == nil {
 		meta = &yaml.Node{}
+	}
+	if _, kind := lookup(root, "kind"); kind != nil && strings.HasSuffix(kind.Value, "List") {
+		return // a list's items have names
 	}
 	for _, want := range []struct {
 		object *yaml.Node
