@@ -4,9 +4,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"time"
 
@@ -32,25 +34,52 @@ const (
 	apiLocal = "127.0.0.1:6443"
 )
 
-// agent runs a node's agent until ctx ends; then it takes the node's units down, for only the machine's own end sends it
-// SIGTERM. A killed agent leaves them running.
+// agent runs a node's agent until ctx ends, as on SIGTERM, or until PID 1 says that the machine goes down.
 func agent(ctx context.Context, log *slog.Logger) error {
+	down := make(chan os.Signal, 1)
+	signal.Notify(down, machine.DownSignal)
+	defer signal.Stop(down)
 	a, host, err := buildAgent(log)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = host.Close() }() // the units go on, whatever it says
 	apiAddress := func() string { return a.APIAddress(apiLocal) }
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return a.Run(ctx) })
-	group.Go(func() error { return proxy.ServeUnix(ctx, filepath.Join(runDir, "api.sock"), apiAddress) })
+	return live(ctx, down, func(ctx context.Context) error {
+		group, ctx := errgroup.WithContext(ctx)
+		group.Go(func() error { return a.Run(ctx) })
+		group.Go(func() error { return proxy.ServeUnix(ctx, filepath.Join(runDir, "api.sock"), apiAddress) })
+		return group.Wait()
+	}, a.Stop)
+}
 
-	if err := group.Wait(); err != nil {
+// stopLimit is below the time that PID 1 leaves an agent.
+const stopLimit = 25 * time.Second
+
+// live works until ctx ends, and leaves the units running for the next agent; or until the machine goes down, and only then
+// takes them down in order.
+func live(ctx context.Context, down <-chan os.Signal, work, stop func(ctx context.Context) error) error {
+	working, cancel := context.WithCancel(ctx)
+	defer cancel()
+	told, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		select {
+		case <-down:
+			close(told)
+			cancel()
+		case <-ended:
+		}
+	}()
+	err := work(working)
+	close(ended)
+	select {
+	case <-told:
+	default:
 		return err
 	}
-	stopping, cancel := context.WithTimeout(context.Background(), 25*time.Second)
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
-	return a.Stop(stopping)
+	return errors.Join(err, stop(stopping))
 }
 
 func buildAgent(log *slog.Logger) (*node.Agent, *supervise.Host, error) {

@@ -25,6 +25,10 @@ const (
 	logLimit       = 16 << 20
 )
 
+// DownSignal is PID 1's word to the agent that the machine goes down: stop the units, then end. Any other end of an agent, by
+// SIGTERM too, leaves them running for the next agent.
+const DownSignal = unix.SIGUSR2
+
 // InitConfig says what PID 1 of a machine starts.
 type InitConfig struct {
 	Agent   []string // argv; Agent[0] is a path
@@ -35,7 +39,7 @@ type InitConfig struct {
 // Init is PID 1 of a machine. It starts the agent, starts it again whenever it ends, and reaps whatever loses its parent: the
 // components of an agent that was killed become its children and keep running. Signals:
 //
-//	SIGTERM  the agent gets SIGTERM and up to 30 s; then everything is killed and Init returns: the machine ends
+//	SIGTERM  the agent gets [DownSignal] and up to 30 s; then everything is killed and Init returns: the machine ends
 //	SIGUSR1  the agent is killed and started again at once
 //
 // All others are ignored. Errors before the agent's first start are returned, for the host to read; later ones are logged.
@@ -165,7 +169,7 @@ func (in *pid1) beginStop() {
 	in.Log.Info("machine stops")
 	in.stopped = true
 	in.stop = time.After(agentStopLimit)
-	in.signalAgent(unix.SIGTERM)
+	in.signalAgent(DownSignal)
 }
 
 func (in *pid1) signalAgent(sig unix.Signal) {

@@ -60,10 +60,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// stubAgent starts one component unless an agent before it has, and ends on SIGTERM.
+// stubAgent starts one component unless an agent before it has, and ends on DownSignal.
 func stubAgent() {
 	term := make(chan os.Signal, 1)
-	signal.Notify(term, unix.SIGTERM)
+	signal.Notify(term, DownSignal)
 	fmt.Println("agent says hello")
 	if _, err := os.Stat("/run/slipway/component.pid"); err != nil {
 		cmd := exec.Command("/proc/self/exe", "component")
