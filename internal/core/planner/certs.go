@@ -69,6 +69,7 @@ func (n *node) kubeconfigs() {
 	if n.has(config.RoleControlPlane) {
 		add(config.AdminConf, "admin", "kubernetes-admin", true)
 		add(config.SuperAdminConf, "super-admin", "kubernetes-super-admin", true)
+		add(config.ControlConf, "control", "slipway-control", false)
 		add(config.ControllerManagerConf, "controller-manager", "system:kube-controller-manager", false)
 		add(config.SchedulerConf, "scheduler", "system:kube-scheduler", false)
 	}

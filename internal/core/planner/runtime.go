@@ -23,11 +23,11 @@ func (n *node) containerd() plan.Ref {
 
 func (n *node) containerdConfig() string {
 	return fmt.Sprintf(`# Written by slipway; see "slipway why file//etc/containerd/config.toml".
-version = 3
+version = 4
 root = "/var/lib/containerd"
 state = "/run/containerd"
 
-[grpc]
+[plugins."io.containerd.server.v1.grpc"]
   address = %q
 
 [plugins."io.containerd.cri.v1.images"]
