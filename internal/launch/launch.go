@@ -61,7 +61,7 @@ type Cluster struct {
 	Spec    []byte // what the user wrote
 }
 
-// Release errors carry what a caller turns into an exit code.
+// Error carries what a caller turns into an exit code.
 type Error struct {
 	Kind ErrorKind
 	Err  error
