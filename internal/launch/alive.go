@@ -12,6 +12,7 @@ import (
 	"github.com/slipway-project/slipway/internal/artifact"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/machine"
+	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
 var errMachineDown = errors.New("the machine went down while slipway worked on it")
@@ -25,10 +26,7 @@ const (
 // and its agent would be waited for without end.
 func (u *up) node(ctx context.Context, machines *machine.Local, n config.NodeName, bundle artifact.Bundle) error {
 	for boot := 1; ; boot++ {
-		err := u.machine(ctx, machines, n)
-		if err == nil {
-			err = whileRunning(ctx, machines, u.cluster.Name, n.Name, func(ctx context.Context) error { return u.plan(ctx, machines, n, bundle) })
-		}
+		err := u.boot(ctx, machines, n, bundle)
 		if !errors.Is(err, errMachineDown) {
 			return err
 		}
@@ -37,6 +35,38 @@ func (u *up) node(ctx context.Context, machines *machine.Local, n config.NodeNam
 		}
 		u.report(Event{Stage: StageMachine, Machine: n.Name, Phase: "starting", Text: "it went down, starting it again"})
 	}
+}
+
+func (u *up) boot(ctx context.Context, machines *machine.Local, n config.NodeName, bundle artifact.Bundle) error {
+	limited, cancel := u.limit(ctx)
+	defer cancel()
+	if err := u.hold(limited, machines); err != nil {
+		return err
+	}
+	if err := u.machine(limited, machines, n); err != nil {
+		return err
+	}
+	limited, cancel = u.limit(ctx) // the first machine that runs sets the limit
+	defer cancel()
+	return whileRunning(limited, machines, u.cluster.Name, n.Name, func(ctx context.Context) error { return u.plan(ctx, machines, n, bundle) })
+}
+
+// limit ends ctx when the time to wait is over.
+func (u *up) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	if u.deadline.IsZero() {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, u.deadline)
+}
+
+// late makes of whatever failed because the time was over what it means for the user.
+func (u *up) late(ctx context.Context, err error) error {
+	var known *Error
+	if ctx.Err() != nil || errors.As(err, &known) || u.deadline.IsZero() || time.Now().Before(u.deadline) {
+		return err
+	}
+	return &Error{TimedOut, fmt.Errorf("cluster %s is not ready after %s; it goes on by itself: see slipway status --name %s",
+		u.cluster.Name, u.o.Wait, u.cluster.Name)}
 }
 
 // whileRunning does work that ends when the machine does, with errMachineDown.
@@ -58,9 +88,13 @@ func whileRunning(ctx context.Context, machines *machine.Local, cluster, name st
 }
 
 // silent says what to do about an agent that has not answered in time.
-func (u *up) silent(ctx, limited context.Context, node string, err error) error {
-	if ctx.Err() != nil || !errors.Is(limited.Err(), context.DeadlineExceeded) {
+func (u *up) silent(limited context.Context, node string, begun time.Time, err error) error {
+	if !errors.Is(limited.Err(), context.DeadlineExceeded) {
 		return err
 	}
-	return &Error{TimedOut, fmt.Errorf("the agent of %s has not answered for %s: see slipway logs --name %s agent: %w", node, agentLimit, u.cluster.Name, err)}
+	took := time.Since(begun).Round(time.Second)
+	u.result.Unready = []reconcile.Status{{
+		Ref: "machine/" + node, Phase: reconcile.Waiting, Since: begun, For: "its agent", Error: fmt.Sprintf("the agent has not answered for %s", took),
+	}}
+	return &Error{TimedOut, fmt.Errorf("the agent of %s has not answered for %s: see slipway logs --name %s agent: %w", node, took, u.cluster.Name, err)}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"strings"
 
@@ -54,7 +55,33 @@ func frozen(old, now config.Cluster) []string {
 	if gone := missing(old, now); len(gone) > 0 {
 		out = append(out, fmt.Sprintf("  spec.pools: no machine %s any more", strings.Join(gone, ", ")))
 	}
-	return append(out, frozenFlags(old, now)...)
+	return append(append(out, moved(old, now)...), frozenFlags(old, now)...)
+}
+
+// moved tells of machines that would get another address: certificates, etcd's member list and the machine itself have the old one.
+func moved(old, now config.Cluster) []string {
+	had := map[string]netip.Addr{}
+	for _, p := range old.Pools {
+		for _, n := range p.Nodes {
+			had[n.Name] = address(n)
+		}
+	}
+	var out []string
+	for _, p := range now.Pools {
+		for _, n := range p.Nodes {
+			if was, ok := had[n.Name]; ok && was != address(n) {
+				out = append(out, fmt.Sprintf("  spec.pools: machine %s: address %s, was %s", n.Name, address(n), was))
+			}
+		}
+	}
+	return out
+}
+
+func address(n config.NodeName) netip.Addr {
+	if n.Address.IsValid() {
+		return n.Address
+	}
+	return usual(n.Index)
 }
 
 // missing names the machines that the new configuration does not have. A renamed pool gives its machines other names: the old

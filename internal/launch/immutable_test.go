@@ -50,6 +50,12 @@ undo the change, or make a new cluster: slipway down --name dev`,
   spec.pools: no machine dev-old-0, dev-old-1, dev-old-2 any more
 undo the change, or make a new cluster: slipway down --name dev`,
 		},
+		"another address": {
+			kept: "spec: {pools: [{name: p, machines: [{name: a, address: 10.89.0.20}]}]}\n", now: "spec: {pools: [{name: p, machines: [{name: a, address: 10.89.0.21}]}]}\n",
+			want: `cluster dev exists, and this cannot be changed in it:
+  spec.pools: machine a: address 10.89.0.21, was 10.89.0.20
+undo the change, or make a new cluster: slipway down --name dev`,
+		},
 		"a larger pool": {kept: "spec: {pools: [{name: p, count: 1}]}\n", now: "spec: {pools: [{name: p, count: 3}]}\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -76,10 +76,7 @@ func (p *Planned) facts(ctx context.Context, l *Launcher, n config.NodeName) con
 	if err == nil {
 		return facts
 	}
-	assumed := config.Facts{Address: n.Address, OOMScoreAdj: true}
-	if !assumed.Address.IsValid() {
-		assumed.Address = usual(n.Index)
-	}
+	assumed := config.Facts{Address: address(n), OOMScoreAdj: true}
 	p.Assumed = append(p.Assumed, fmt.Sprintf("machine %s (%v): address %s and cgroup v2 are assumed", n.Name, err, assumed.Address))
 	return assumed
 }

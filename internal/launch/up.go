@@ -4,13 +4,13 @@ package launch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/artifact"
 	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/reconcile"
@@ -20,7 +20,7 @@ import (
 type UpOptions struct {
 	Source    Source
 	NoInstall bool          // report missing packages, install nothing
-	Wait      time.Duration // how long to wait for the cluster; 0 means do not wait
+	Wait      time.Duration // how long to wait for the cluster once its first machine runs; 0 means do not wait
 	Report    func(Event)   // called from several goroutines
 }
 
@@ -66,6 +66,10 @@ type up struct {
 	begun   time.Time
 	cluster Cluster
 	result  Result
+
+	unlock   func()    // nil while the lock is not held
+	kept     bool      // the spec is kept: from then on somebody else may keep another one
+	deadline time.Time // of o.Wait, which counts from when the first machine runs; zero before, and without one
 }
 
 func (u *up) report(e Event) {
@@ -113,23 +117,17 @@ func (u *up) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := machines.Lock(ctx, u.cluster.Name, func(holder string) {
-		u.report(Event{Stage: StageMachine, Phase: "wait", Text: "another slipway works on this cluster: " + holder})
-	})
-	if err != nil {
+	if err := u.hold(ctx, machines); err != nil {
 		return err
 	}
-	defer unlock()
+	defer u.letGo()
 	if err := u.immutable(); err != nil {
-		return err
-	}
-	if err := u.keepSpec(u.cluster); err != nil {
 		return err
 	}
 	for _, p := range u.cluster.Config.Pools {
 		for _, n := range p.Nodes {
 			if err := u.node(ctx, machines, n, bundle); err != nil {
-				return err
+				return u.late(ctx, err)
 			}
 		}
 	}
@@ -149,6 +147,9 @@ func (u *up) machine(ctx context.Context, machines *machine.Local, n config.Node
 			return fmt.Errorf("machine %s: restart agent: %w", n.Name, err)
 		}
 	}
+	if u.o.Wait > 0 && u.deadline.IsZero() {
+		u.deadline = time.Now().Add(u.o.Wait)
+	}
 	u.result.Changed = u.result.Changed || !change.None()
 	u.report(Event{Stage: StageMachine, Machine: n.Name, Phase: "ready", Text: machineText(change)})
 	return nil
@@ -156,39 +157,73 @@ func (u *up) machine(ctx context.Context, machines *machine.Local, n config.Node
 
 // plan hands the machine its plan and waits for what comes of it.
 func (u *up) plan(ctx context.Context, machines *machine.Local, n config.NodeName, bundle artifact.Bundle) error {
-	limited, cancel := context.WithTimeout(ctx, agentLimit)
-	defer cancel()
 	agent, err := DialAgent(ctx, u.agentSocket(machines, n.Name))
 	if err != nil {
 		return err
 	}
 	defer agent.Close()
+	if err := u.handOver(ctx, agent, n.Name, digests(bundle)); err != nil {
+		return err
+	}
+	return u.follow(ctx, machines, agent, n.Name)
+}
+
+// follow waits without the lock, so that an up that corrects this one does not have to.
+func (u *up) follow(ctx context.Context, machines *machine.Local, agent *Agent, name string) error {
+	u.letGo()
+	if err := u.await(ctx, agent, name); err != nil {
+		return err
+	}
+	if err := u.stillOurs(); err != nil {
+		return err
+	}
+	return u.reachable(ctx, machines, name)
+}
+
+// handOver asks the agent what its machine is and gives it the plan for that.
+func (u *up) handOver(ctx context.Context, agent *Agent, name string, have planner.Components) error {
+	begun := time.Now()
+	limited, cancel := context.WithTimeout(ctx, agentLimit)
+	defer cancel()
 	facts, _, err := agent.Facts(limited)
 	if err != nil {
-		return u.silent(ctx, limited, n.Name, err)
+		return u.silent(limited, name, begun, err)
 	}
-	node, err := config.ForNode(u.cluster.Config, n.Name, facts)
+	want, doc, err := u.decide(name, facts, have)
 	if err != nil {
 		return err
 	}
-	plan, err := planner.For(node, digests(bundle))
+	changed, err := agent.Apply(limited, want, doc)
 	if err != nil {
-		return err
+		return u.silent(limited, name, begun, err)
+	}
+	u.result.Changed = u.result.Changed || changed
+	u.report(Event{Stage: StagePlan, Machine: name, Text: fmt.Sprintf("%d items", len(want.Entries)), Total: len(want.Entries)})
+	if u.o.Wait > 0 {
+		return nil
+	}
+	if s, err := agent.Status(limited); err == nil { // only to be told
+		u.result.Unready = s.Unready()
+	}
+	return nil
+}
+
+// decide makes the plan for one machine. The spec is kept once nothing can refuse it any more, and before the machine knows of it.
+func (u *up) decide(name string, facts config.Facts, have planner.Components) (plan.Plan, []byte, error) {
+	node, err := config.ForNode(u.cluster.Config, name, facts)
+	if err != nil {
+		return plan.Plan{}, nil, err
+	}
+	want, err := planner.For(node, have)
+	if err != nil {
+		return plan.Plan{}, nil, err
 	}
 	doc, err := controlDocument(u.cluster.Config, []config.Node{node})
 	if err != nil {
-		return err
+		return plan.Plan{}, nil, err
 	}
-	changed, err := agent.Apply(limited, plan, doc)
-	if err != nil {
-		return u.silent(ctx, limited, n.Name, err)
-	}
-	u.result.Changed = u.result.Changed || changed
-	u.report(Event{Stage: StagePlan, Machine: n.Name, Text: fmt.Sprintf("%d items", len(plan.Entries)), Total: len(plan.Entries)})
-	if err := u.await(ctx, agent, n.Name); err != nil {
-		return err
-	}
-	return u.reachable(ctx, machines, n.Name)
+	u.kept = true
+	return want, doc, u.keepSpec(u.cluster)
 }
 
 // await watches until everything is ready. On its time limit the work goes on without us.
@@ -196,23 +231,16 @@ func (u *up) await(ctx context.Context, agent *Agent, name string) error {
 	if u.o.Wait == 0 {
 		return nil
 	}
-	limited, cancel := context.WithTimeout(ctx, u.o.Wait)
-	defer cancel()
 	last := map[string]reconcile.Status{}
-	err := agent.Watch(limited, func(s reconcile.Status, converged bool, steps int) bool {
+	err := agent.Watch(ctx, func(s reconcile.Status, converged bool, steps int) bool {
 		last[s.Ref], u.result.Steps = s, steps
 		u.result.Changed = u.result.Changed || steps > 0
 		u.milestone(s, name)
 		u.report(convergeEvent(name, s))
 		return converged
 	})
-	if err == nil {
-		return nil
-	}
-	u.result.Unready = unready(last)
-	if ctx.Err() == nil && errors.Is(limited.Err(), context.DeadlineExceeded) {
-		return &Error{TimedOut, fmt.Errorf("cluster %s is not ready after %s; it goes on by itself: see slipway status --name %s",
-			u.cluster.Name, u.o.Wait, u.cluster.Name)}
+	if err != nil {
+		u.result.Unready = unready(last)
 	}
 	return err
 }

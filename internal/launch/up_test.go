@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	nodev1 "github.com/slipway-project/slipway/api/node/v1"
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/planner"
+	"github.com/slipway-project/slipway/internal/machine"
+)
+
+func newUp(t *testing.T, o UpOptions) (*up, *machine.Local) {
+	t.Helper()
+	u := &up{Launcher: &Launcher{Root: shortDir(t), Log: slog.New(slog.DiscardHandler)}, o: o, begun: time.Now(), cluster: mustComplete(t, "")}
+	machines, err := u.Machines("/bin/false")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u, machines
+}
+
+// A spec that the planner refuses does not take the place of the one that works.
+func TestSpecIsKeptWhenNothingRefusesIt(t *testing.T) {
+	t.Parallel()
+	u, _ := newUp(t, UpOptions{})
+	facts := config.Facts{Address: usual(0)}
+	if _, _, err := u.decide("dev-main-0", facts, planner.Components{}); err == nil {
+		t.Fatal("a plan without components was not refused")
+	}
+	if _, err := os.Stat(u.specFile("dev")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a refused spec was kept: %v", err)
+	}
+	if _, _, err := u.decide("dev-main-0", facts, placeholders(u.cluster.Release)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(u.specFile("dev")); err != nil {
+		t.Error(err)
+	}
+}
+
+// The time to wait bounds an agent that never answers, and says where to look.
+func TestWaitBoundsASilentAgent(t *testing.T) {
+	t.Parallel()
+	u, machines := newUp(t, UpOptions{Wait: 100 * time.Millisecond})
+	u.deadline = time.Now().Add(u.o.Wait)
+	limited, cancel := u.limit(t.Context())
+	defer cancel()
+	agent := dial(t, u.agentSocket(machines, "dev-main-0"))
+	err := u.late(t.Context(), u.handOver(limited, agent, "dev-main-0", nil))
+	var known *Error
+	if !errors.As(err, &known) || known.Kind != TimedOut || !strings.Contains(err.Error(), "slipway logs --name dev agent") {
+		t.Errorf("error %v", err)
+	}
+	if took := time.Since(u.begun); took > agentLimit/2 {
+		t.Errorf("it took %s", took)
+	}
+	if len(u.result.Unready) != 1 || u.result.Unready[0].Ref != "machine/dev-main-0" {
+		t.Errorf("unready: %+v", u.result.Unready)
+	}
+}
+
+// busy takes a plan and never gets done with it.
+type busy struct {
+	scripted
+	watched chan struct{}
+}
+
+func (b *busy) Apply(context.Context, *nodev1.ApplyRequest) (*nodev1.ApplyReply, error) {
+	return &nodev1.ApplyReply{}, nil
+}
+
+func (b *busy) Status(context.Context, *nodev1.StatusRequest) (*nodev1.StatusReply, error) {
+	return &nodev1.StatusReply{Items: []*nodev1.Item{{Ref: "unit/etcd", Phase: "failing", Error: "exit code 1"}, {Ref: "dir//a", Phase: "ready"}}}, nil
+}
+
+func (b *busy) Watch(_ *nodev1.WatchRequest, stream grpc.ServerStreamingServer[nodev1.Event]) error {
+	close(b.watched)
+	<-stream.Context().Done()
+	return nil
+}
+
+func busyAgent(t *testing.T, socket string) *busy {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b := &busy{scripted{facts: &nodev1.FactsReply{Address: "10.89.0.10"}}, make(chan struct{})}
+	serve(t, socket, b)
+	return b
+}
+
+// An up that waits for a broken cluster does not hold up the one that corrects it, and sees that it has been corrected.
+func TestNoLockWhileWaiting(t *testing.T) {
+	t.Parallel()
+	u, machines := newUp(t, UpOptions{Wait: time.Minute})
+	if err := u.hold(t.Context(), machines); err != nil {
+		t.Fatal(err)
+	}
+	b := busyAgent(t, u.agentSocket(machines, "dev-main-0"))
+	agent := dial(t, u.agentSocket(machines, "dev-main-0"))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		err := u.handOver(ctx, agent, "dev-main-0", placeholders(u.cluster.Release))
+		if err == nil {
+			err = u.follow(ctx, machines, agent, "dev-main-0")
+		}
+		ended <- err
+	}()
+	<-b.watched
+	soon, stop := context.WithTimeout(t.Context(), 10*time.Second)
+	defer stop()
+	unlock, err := machines.Lock(soon, "dev", nil)
+	if err != nil {
+		t.Fatalf("a second up: %v", err)
+	}
+	unlock()
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("ended: %v", err)
+	}
+	for name, tc := range map[string]struct {
+		meanwhile func() error
+		want      string
+	}{
+		"nothing":     {func() error { return nil }, ""},
+		"another up":  {func() error { return u.keepSpec(mustComplete(t, "spec: {}\n")) }, "another slipway up has given cluster dev another spec meanwhile"},
+		"taken down ": {func() error { return os.RemoveAll(u.clusterDir("dev")) }, "cluster dev was taken down meanwhile"},
+	} {
+		u.letGo()
+		if err := errors.Join(u.keepSpec(u.cluster), tc.meanwhile()); err != nil {
+			t.Fatal(err)
+		}
+		err := u.hold(t.Context(), machines)
+		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+	}
+	u.letGo()
+}
+
+// Without waiting, up tells what it happens to know and claims nothing.
+func TestNoWaitTellsWhatIsUnready(t *testing.T) {
+	t.Parallel()
+	u, machines := newUp(t, UpOptions{})
+	busyAgent(t, u.agentSocket(machines, "dev-main-0"))
+	agent := dial(t, u.agentSocket(machines, "dev-main-0"))
+	if err := u.handOver(t.Context(), agent, "dev-main-0", placeholders(u.cluster.Release)); err != nil {
+		t.Fatal(err)
+	}
+	if got := u.result.Unready; u.result.Changed || len(got) != 1 || got[0].Ref != "unit/etcd" {
+		t.Errorf("result %+v", u.result)
+	}
+}
