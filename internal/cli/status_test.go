@@ -117,7 +117,10 @@ func TestUpText(t *testing.T) {
 			Cluster: "dev", Release: "1.36.4", Changed: true, Steps: 69, Kubeconfig: "/k", Elapsed: 7310 * time.Millisecond, Milestones: milestones,
 		}, time.Minute},
 		"up-nothing": {launch.Result{Cluster: "dev", Release: "1.36.4", Elapsed: 90 * time.Millisecond, Milestones: milestones}, time.Minute},
-		"up-nowait":  {launch.Result{Cluster: "test", Release: "1.36.4", Changed: true}, 0},
+		"up-unchanged": {launch.Result{
+			Cluster: "test", Release: "1.36.4", Unready: []reconcile.Status{{Ref: "unit/etcd", Phase: reconcile.Failing, Error: "exit code 1"}},
+		}, 0},
+		"up-nowait": {launch.Result{Cluster: "test", Release: "1.36.4", Changed: true}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -131,6 +131,13 @@ func showUp(e Env, out format, r launch.Result, o launch.UpOptions, err error) e
 func upText(w io.Writer, r launch.Result, o launch.UpOptions) {
 	took := fmt.Sprintf("%.2f s", r.Elapsed.Seconds())
 	switch {
+	case !r.Changed && o.Wait == 0:
+		fmt.Fprintf(w, "cluster %s: its plan is unchanged (%s); whether it is ready tells %s\n", r.Cluster, took, withName("wait", r.Cluster))
+		if len(r.Unready) > 0 {
+			fmt.Fprintf(w, "\nNot ready:\n")
+			reasons(w, r.Unready, time.Now())
+		}
+		return
 	case !r.Changed:
 		fmt.Fprintf(w, "cluster %s is up to date: Kubernetes %s, nothing to do (%s)\n", r.Cluster, r.Release, took)
 		return
