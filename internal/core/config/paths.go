@@ -9,6 +9,7 @@ const (
 
 	AdminConf             = "/etc/kubernetes/admin.conf"
 	SuperAdminConf        = "/etc/kubernetes/super-admin.conf"
+	ControlConf           = "/etc/kubernetes/control.conf" // what the control role may do between applies
 	ControllerManagerConf = "/etc/kubernetes/controller-manager.conf"
 	SchedulerConf         = "/etc/kubernetes/scheduler.conf"
 	KubeletConf           = "/etc/kubernetes/kubelet.conf"

@@ -61,6 +61,7 @@ func ControlPlane(p Params) []Want {
 
 		p.client("admin", ClusterCA, "admin", "kubernetes-admin", AdminGroup),
 		p.client("super-admin", ClusterCA, "super-admin", "kubernetes-super-admin", "system:masters"),
+		p.client("control", ClusterCA, "control", "slipway-control", ControlGroup),
 		p.client("controller-manager", ClusterCA, "controller-manager-client", "system:kube-controller-manager", ""),
 		p.client("scheduler", ClusterCA, "scheduler-client", "system:kube-scheduler", ""),
 	}
@@ -78,6 +79,7 @@ func Worker(p Params) []Want {
 const (
 	AdminGroup      = "slipway:cluster-admins"
 	KubeletAPIGroup = "slipway:kubelet-api"
+	ControlGroup    = "slipway:control"
 )
 
 func (p Params) ca(name, file, cn string) Want {
