@@ -56,11 +56,23 @@ func Lookup(ctx context.Context, s *Store, r catalog.Release) (bundle Bundle, ok
 	return b.bundle, b.complete(), nil
 }
 
+// Recorded is Lookup without a look at the blobs: what was built once and should be there.
+func Recorded(ctx context.Context, s *Store, r catalog.Release) (Bundle, error) {
+	b, err := newBuilder(Options{Store: s, Release: r})
+	if err != nil {
+		return Bundle{}, err
+	}
+	b.believe = true
+	err = b.look(ctx)
+	return b.bundle, err
+}
+
 type builder struct {
 	Options
 	recipes []recipe
 	begun   time.Time
 	bundle  Bundle // what is known to be in the store
+	believe bool   // records are enough
 }
 
 func newBuilder(o Options) (*builder, error) {
@@ -111,6 +123,9 @@ func (b *builder) recall(ctx context.Context, title string, k key) map[string]Bl
 		return nil
 	}
 	for name, blob := range files {
+		if b.believe {
+			continue
+		}
 		if !b.Store.Sound(ctx, blob) || b.Verify && b.Store.Verify(ctx, blob.Digest) != nil {
 			delete(files, name)
 		}

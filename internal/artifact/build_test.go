@@ -271,3 +271,20 @@ func link(t *testing.T, program, dir string) {
 		t.Fatal(err)
 	}
 }
+
+// TestRecordedKnowsWhatIsLost: "damaged" and "gone" are not "never built".
+func TestRecordedKnowsWhatIsLost(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	if got, err := Recorded(t.Context(), s, small(t)); err != nil || len(got.Binaries)+len(got.Images) > 0 {
+		t.Errorf("before any build: %+v, %v", got, err)
+	}
+	want := build(t, s)
+	if err := errors.Join(flip(s.Path(want.Binaries["pause"].Digest)), os.Remove(s.Path(want.Images["slipway.dev/pause:3.10"].Digest))); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Recorded(t.Context(), s, small(t))
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v %s", err, diff)
+	}
+}

@@ -82,7 +82,7 @@ be stopped at any moment; what is finished stays. With nothing to build it takes
 
 func bundleLine(b artifact.Bundle) string {
 	return fmt.Sprintf("bundle of Kubernetes %s is complete: %s, %s, %s", b.Kubernetes,
-		plural(len(b.Binaries), "file"), plural(len(b.Images), "image"), size(total(b)))
+		launch.Plural(len(b.Binaries), "file"), launch.Plural(len(b.Images), "image"), size(total(b)))
 }
 
 func total(b artifact.Bundle) (bytes int64) {

@@ -66,7 +66,7 @@ again. Files are checked whenever they are taken from the store too; this finds 
 		if err != nil {
 			return err
 		}
-		parts, err := e.Launcher.Parts(cmd.Context(), r)
+		parts, err := e.Launcher.BuiltParts(cmd.Context(), r)
 		if err != nil {
 			return err
 		}
@@ -81,9 +81,9 @@ again. Files are checked whenever they are taken from the store too; this finds 
 			}
 		}
 		if bad > 0 {
-			return fmt.Errorf("%d of %s are not as they should be: run slipway bundle build", bad, plural(len(parts), "part"))
+			return fmt.Errorf("%d of %s are not as they should be: run slipway bundle build", bad, launch.Plural(len(parts), "part"))
 		}
-		fmt.Fprintf(e.Out, "%s of Kubernetes %s are whole\n", plural(len(parts), "part"), r.Kubernetes)
+		fmt.Fprintf(e.Out, "%s of Kubernetes %s are whole\n", launch.Plural(len(parts), "part"), r.Kubernetes)
 		return nil
 	}
 	return cmd

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -55,7 +56,7 @@ The component store stays, so that the next up takes seconds; --purge drops it t
 			return err
 		}
 		if exists {
-			fmt.Fprintf(e.Out, "removed cluster %s: %s with all processes, mounts, networks and files\n", name, plural(machines, "machine"))
+			fmt.Fprintf(e.Out, "removed cluster %s: %s with all processes, mounts, networks and files\n", name, launch.Plural(machines, "machine"))
 		}
 		if drop {
 			fmt.Fprintln(e.Out, "removed the component store")
@@ -74,11 +75,8 @@ func machineCount(cmd *cobra.Command, e Env, name string, exists bool) (int, err
 }
 
 func others(names []string) string {
-	switch len(names) {
-	case 0:
+	if len(names) == 0 {
 		return ""
-	case 1:
-		return fmt.Sprintf(" (there is %s)", names[0])
 	}
-	return fmt.Sprintf(" (there are %v)", names)
+	return " (there is " + strings.Join(names, ", ") + ")"
 }

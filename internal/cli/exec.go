@@ -4,9 +4,11 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
+	"github.com/slipway-project/slipway/internal/launch"
 	"github.com/slipway-project/slipway/internal/machine"
 )
 
@@ -40,8 +42,13 @@ the administrator's KUBECONFIG. Its exit code is passed on; a terminal is passed
 			target = args[0]
 		}
 		code, err := e.Launcher.Exec(cmd.Context(), name, target, machine.Command{
-			Args: args[dash:], Stdin: e.In, Stdout: e.Out, Stderr: e.Err, TTY: isTerminal(e.In) && isTerminal(e.Out),
+			Args: args[dash:], Stdin: e.In, Stdout: bare(e.Out), Stderr: e.Err, TTY: isTerminal(e.In) && isTerminal(e.Out),
 		})
+		var absent *launch.NoCommandError
+		if errors.As(err, &absent) {
+			fmt.Fprintln(e.Err, "slipway: "+absent.Error())
+			return exitError(absent.Code)
+		}
 		if err == nil && code != 0 {
 			return exitError(code)
 		}

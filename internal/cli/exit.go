@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"time"
 
@@ -53,6 +54,14 @@ func codeOf(err error) int {
 		return exitTimeout
 	}
 	return exitFailed
+}
+
+// rootHint is what to say of an error behind which lie only missing rights.
+func rootHint(err error, uid int) string {
+	if uid == 0 || !errors.Is(err, fs.ErrPermission) {
+		return ""
+	}
+	return ": run it as root, with sudo"
 }
 
 // stopLimit keeps the promise that Ctrl-C works within a second, whatever the work is doing just then.

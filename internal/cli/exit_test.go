@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -108,5 +110,41 @@ func TestOwnFlags(t *testing.T) {
 				t.Errorf("rest (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestRootHint: who may not read the folder is told how to, and only then.
+func TestRootHint(t *testing.T) {
+	t.Parallel()
+	denied := fmt.Errorf("list clusters: %w", &fs.PathError{Op: "open", Path: "/x", Err: syscall.EACCES})
+	for name, test := range map[string]struct {
+		err  error
+		uid  int
+		want string
+	}{
+		"denied":             {denied, 1000, ": run it as root, with sudo"},
+		"denied though root": {denied, 0, ""},
+		"another error":      {fs.ErrNotExist, 1000, ""},
+		"none":               {nil, 1000, ""},
+	} {
+		if got := rootHint(test.err, test.uid); got != test.want {
+			t.Errorf("%s: got %q, want %q", name, got, test.want)
+		}
+	}
+}
+
+// TestAgain: the command for going on concerns the same cluster as the one that was stopped.
+func TestAgain(t *testing.T) {
+	t.Parallel()
+	for want, source := range map[string]launch.Source{
+		"slipway up":                                       {Name: "dev"},
+		"slipway up --name test":                           {Name: "test"},
+		"slipway up -f min.yaml":                           {File: "min.yaml"},
+		"slipway up --name test -f min.yaml":               {Name: "test", File: "min.yaml"},
+		"slipway up -f min.yaml --kubernetes-version 1.36": {File: "min.yaml", Version: "1.36"},
+	} {
+		if got := again(source); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }

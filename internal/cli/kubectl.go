@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
 func kubectl(e Env) *cobra.Command {
@@ -63,6 +65,9 @@ func ownFlags(e Env, args []string) (name string, rest []string, err error) {
 			value, rest = rest[0], rest[1:]
 		}
 		if flag == "--name" {
+			if err := spec.CheckName(value); err != nil {
+				return "", nil, fmt.Errorf("--name: %w", err)
+			}
 			name = value
 		} else {
 			e.Launcher.Root = value

@@ -3,6 +3,8 @@
 package cli
 
 import (
+	"errors"
+
 	"github.com/spf13/cobra"
 )
 
@@ -26,6 +28,9 @@ it booted ("machine"). It works while the machine is down too. Logs of pods: sli
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what is written later, until Ctrl-C")
 	cmd.Flags().IntVar(&tail, "tail", -1, "only the last lines; -1 shows all")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if tail < -1 {
+			return usageError{errors.New("--tail: use a number of lines, or -1 for all")}
+		}
 		path, err := e.Launcher.LogFile(cmd.Context(), name, machine, args[0])
 		if err != nil {
 			return err

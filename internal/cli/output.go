@@ -106,9 +106,25 @@ func orDash(s string) string {
 	return s
 }
 
-func plural(n int, word string) string {
-	if n == 1 {
-		return "1 " + word
+// checkedWriter remembers the first error: a disk that is full must not look like a result.
+type checkedWriter struct {
+	io.Writer
+	err error
+}
+
+// Write passes on.
+func (w *checkedWriter) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	if w.err == nil {
+		w.err = err
 	}
-	return fmt.Sprintf("%d %ss", n, word)
+	return n, err
+}
+
+// bare is the stream itself, for those who hand it to another program.
+func bare(w io.Writer) io.Writer {
+	if c, ok := w.(*checkedWriter); ok {
+		return c.Writer
+	}
+	return w
 }

@@ -74,7 +74,7 @@ func showDiff(cmd *cobra.Command, e Env, out format, p launch.Planned) error {
 	if d.Objects {
 		fmt.Fprintln(e.Out, "~ apply    the cluster's own objects\n             they differ from those that were applied last")
 	}
-	fmt.Fprintf(e.Out, "\n%s on %s; slipway up takes them\n", plural(len(d.Steps), "step"), p.Plan.Node)
+	fmt.Fprintf(e.Out, "\n%s on %s; slipway up takes them\n", launch.Plural(len(d.Steps), "step"), p.Plan.Node)
 	return nil
 }
 
@@ -90,7 +90,7 @@ func sign(verb string) string {
 }
 
 func planText(w io.Writer, p plan.Plan) {
-	fmt.Fprintf(w, "node %s of cluster %s: Kubernetes %s, %s\n\n", p.Node, p.Cluster, p.Release, plural(len(p.Entries), "item"))
+	fmt.Fprintf(w, "node %s of cluster %s: Kubernetes %s, %s\n\n", p.Node, p.Cluster, p.Release, launch.Plural(len(p.Entries), "item"))
 	for _, entry := range p.Entries {
 		fmt.Fprintln(w, entry.Ref)
 		if len(entry.Needs) > 0 {

@@ -82,10 +82,10 @@ func findingsText(w io.Writer, findings []checks.Finding, installed bool) {
 	fmt.Fprintln(w)
 	switch {
 	case len(problems) == 0:
-		fmt.Fprintf(w, "this host can run clusters (%s, %s)\n", plural(len(findings), "check"), plural(warnings, "warning"))
+		fmt.Fprintf(w, "this host can run clusters (%s, %s)\n", launch.Plural(len(findings), "check"), launch.Plural(warnings, "warning"))
 	case len(checks.Packages(problems)) > 0 && !installed:
-		fmt.Fprintf(w, "%s; slipway preflight --install installs what is missing\n", plural(len(problems), "problem"))
+		fmt.Fprintf(w, "%s; slipway preflight --install installs what is missing\n", launch.Plural(len(problems), "problem"))
 	default:
-		fmt.Fprintf(w, "%s\n", plural(len(problems), "problem"))
+		fmt.Fprintf(w, "%s\n", launch.Plural(len(problems), "problem"))
 	}
 }

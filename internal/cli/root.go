@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/slipway-project/slipway/internal/core/spec"
 	"github.com/slipway-project/slipway/internal/launch"
 )
 
@@ -34,9 +35,14 @@ type Env struct {
 
 // Run executes the command line and returns the exit code.
 func Run(ctx context.Context, e Env, args []string) int {
+	out := &checkedWriter{Writer: e.Out}
+	e.Out = out
 	root := New(e)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
+	if err == nil && out.err != nil { // most output is written without a look at the error
+		err = fmt.Errorf("write the result: %w", out.err)
+	}
 	if err == nil {
 		return exitOK
 	}
@@ -57,15 +63,16 @@ func Run(ctx context.Context, e Env, args []string) int {
 	if strings.HasPrefix(text, "unknown command") && !strings.Contains(text, "\nSee ") { // of cobra's own making
 		text += "\nSee 'slipway --help'"
 	}
-	fmt.Fprintln(e.Err, "slipway: "+text)
+	fmt.Fprintln(e.Err, "slipway: "+text+rootHint(err, os.Geteuid()))
 	return codeOf(err)
 }
 
 // New builds the command tree.
 func New(e Env) *cobra.Command {
 	root := &cobra.Command{
-		Use:   "slipway",
-		Short: "From a short cluster spec to a running Kubernetes cluster",
+		Use:     "slipway",
+		Short:   "From a short cluster spec to a running Kubernetes cluster",
+		Version: e.Version,
 		Long: `Slipway takes a short cluster spec to a running Kubernetes cluster, out of one static binary.
 
   slipway up                    make a cluster on this machine, or bring it to its spec
@@ -78,6 +85,8 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 invalid spec, 4 preflight, 5 timed out 
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true}, // completion.go has our own
 	}
+	root.SetVersionTemplate("slipway {{.Version}}\n")
+	root.Flags().Bool("version", false, "print the version of slipway; slipway version tells more") // without cobra's -v
 	root.SetOut(e.Out)
 	root.SetErr(e.Err)
 	root.SetIn(e.In)
@@ -159,8 +168,21 @@ func noArgs(cmd *cobra.Command, args []string) error {
 
 // nameFlag is the --name of every command that concerns a local cluster.
 func nameFlag(e Env, cmd *cobra.Command, name *string) {
-	cmd.Flags().StringVar(name, "name", defaultName, "name of the local cluster")
+	*name = defaultName
+	cmd.Flags().Var((*clusterName)(name), "name", "name of the local cluster")
 	_ = cmd.RegisterFlagCompletionFunc("name", clusterNames(e))
+}
+
+// clusterName is the value of --name: never a path, never empty.
+type clusterName string
+
+func (n *clusterName) String() string { return string(*n) }
+func (n *clusterName) Type() string   { return "string" }
+
+// Set refuses what no spec could be called.
+func (n *clusterName) Set(s string) error {
+	*n = clusterName(s)
+	return spec.CheckName(s)
 }
 
 // defaultName is the cluster of those who have one.
@@ -175,6 +197,9 @@ func withName(command, name string) string {
 }
 
 func isTerminal(stream any) bool {
+	if w, ok := stream.(io.Writer); ok {
+		stream = bare(w)
+	}
 	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }

@@ -57,7 +57,7 @@ func validate(e Env) *cobra.Command {
 		if out != asText {
 			return out.object(e.Out, "SpecSummary", map[string]any{"cluster": c.Name, "kubernetes": c.Release.Kubernetes, "nodes": nodes})
 		}
-		fmt.Fprintf(e.Out, "valid: cluster %s, Kubernetes %s, %s\n", c.Name, c.Release.Kubernetes, plural(nodes, "node"))
+		fmt.Fprintf(e.Out, "valid: cluster %s, Kubernetes %s, %s\n", c.Name, c.Release.Kubernetes, launch.Plural(nodes, "node"))
 		return nil
 	}
 	return cmd

@@ -85,9 +85,9 @@ func machineRow(m launch.MachineStatus, now time.Time) []string {
 			agent = "does not answer: " + oneLine(m.AgentError)
 		case m.Node == nil:
 		case len(m.Node.Unready()) == 0:
-			agent = fmt.Sprintf("%s, everything ready, %s taken", m.AgentVersion, plural(m.Node.Steps, "step"))
+			agent = fmt.Sprintf("%s, everything ready, %s taken", m.AgentVersion, launch.Plural(m.Node.Steps, "step"))
 		default:
-			agent = m.AgentVersion + ", at work on " + plural(len(m.Node.Unready()), "item")
+			agent = m.AgentVersion + ", at work on " + launch.Plural(len(m.Node.Unready()), "item")
 		}
 	}
 	return []string{m.Name, m.Address.String(), state, since, agent}

@@ -39,6 +39,9 @@ some minutes; after that a cluster takes seconds.`,
 	cmd.Flags().DurationVar(&o.Wait, "wait", 5*time.Minute, "how long to wait for the cluster; 0 does not wait")
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if o.Wait < 0 {
+			return usageError{errors.New("--wait: use a time, or 0 for not to wait")}
+		}
 		var result launch.Result
 		err := showing(cmd.Context(), e, out, func(report func(launch.Event)) (err error) {
 			o.Report = report
@@ -48,6 +51,9 @@ some minutes; after that a cluster takes seconds.`,
 		if cmd.Context().Err() != nil {
 			return interruptedError("stopped; what runs goes on, and " + again(o.Source) + " continues")
 		}
+		if hint := rootHint(err, os.Geteuid()); hint != "" {
+			return &launch.Error{Kind: launch.Preflight, Err: err} // Run adds the hint
+		}
 		return showUp(e, out, result, o, err)
 	}
 	return cmd
@@ -55,10 +61,17 @@ some minutes; after that a cluster takes seconds.`,
 
 // again is the command that goes on with an interrupted one.
 func again(s launch.Source) string {
-	if s.File != "" {
-		return "slipway up -f " + s.File
+	command := "slipway up"
+	if s.Name != "" { // a file and no --name: the spec names the cluster
+		command = withName("up", s.Name)
 	}
-	return withName("up", s.Name)
+	if s.File != "" {
+		command += " -f " + s.File
+	}
+	if s.Version != "" {
+		command += " --kubernetes-version " + s.Version
+	}
+	return command
 }
 
 // sourceFlags say which spec is meant.
@@ -144,7 +157,7 @@ func upText(w io.Writer, r launch.Result, o launch.UpOptions) {
 	case o.Wait == 0:
 		fmt.Fprintf(w, "cluster %s has its plan and comes up by itself: see %s\n", r.Cluster, withName("wait", r.Cluster))
 	default:
-		fmt.Fprintf(w, "cluster %s is ready: Kubernetes %s, %s in %s\n", r.Cluster, r.Release, plural(r.Steps, "step"), took)
+		fmt.Fprintf(w, "cluster %s is ready: Kubernetes %s, %s in %s\n", r.Cluster, r.Release, launch.Plural(r.Steps, "step"), took)
 	}
 	if len(r.Milestones) > 0 {
 		fmt.Fprintln(w)

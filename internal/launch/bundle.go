@@ -6,7 +6,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -62,6 +65,26 @@ func (l *Launcher) Parts(ctx context.Context, r catalog.Release) ([]Part, error)
 	if err != nil {
 		return nil, err
 	}
+	return partsOf(r, have), nil
+}
+
+// BuiltParts is Parts with everything that was built once, also what is damaged or lost by now.
+func (l *Launcher) BuiltParts(ctx context.Context, r catalog.Release) ([]Part, error) {
+	if _, err := os.Stat(filepath.Join(l.Root, "store")); errors.Is(err, fs.ErrNotExist) {
+		return partsOf(r, artifact.Bundle{}), nil
+	}
+	store, err := l.Store()
+	if err != nil {
+		return nil, err
+	}
+	built, err := artifact.Recorded(ctx, store, r)
+	if err != nil {
+		return nil, err
+	}
+	return partsOf(r, built), nil
+}
+
+func partsOf(r catalog.Release, have artifact.Bundle) []Part {
 	files, images := map[string]bool{}, map[string]bool{}
 	for _, c := range r.Components {
 		for _, b := range c.Binaries {
@@ -71,7 +94,7 @@ func (l *Launcher) Parts(ctx context.Context, r catalog.Release) ([]Part, error)
 	for _, i := range r.Images() {
 		images[i.Name] = true
 	}
-	return append(parts(r, "file", files, have.Binaries), parts(r, "image", images, have.Images)...), nil
+	return append(parts(r, "file", files, have.Binaries), parts(r, "image", images, have.Images)...)
 }
 
 func parts(r catalog.Release, kind string, names map[string]bool, have map[string]artifact.Blob) []Part {
@@ -91,5 +114,11 @@ func (l *Launcher) VerifyPart(ctx context.Context, p Part) error {
 	if err != nil {
 		return err
 	}
-	return store.Verify(ctx, artifact.Digest(p.Digest))
+	switch err = store.Verify(ctx, artifact.Digest(p.Digest)); {
+	case errors.Is(err, artifact.ErrDamaged):
+		return errors.New("it is damaged, and set aside now")
+	case errors.Is(err, fs.ErrNotExist):
+		return errors.New("it was built, and its file is gone")
+	}
+	return err
 }

@@ -43,5 +43,6 @@ func (l *Launcher) Down(ctx context.Context, name string, purge bool, report fun
 	if len(rest) > 0 {
 		return fmt.Errorf("keep the component store: %s still there: take down first what uses it", strings.Join(rest, ", "))
 	}
+	_ = os.Remove(filepath.Join(l.Root, "clusters")) // only if nothing is in it
 	return os.RemoveAll(filepath.Join(l.Root, "store"))
 }

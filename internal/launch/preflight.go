@@ -5,7 +5,6 @@ package launch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/slipway-project/slipway/internal/preflight"
@@ -55,7 +54,7 @@ func refuseProblems(problems []preflight.Finding) error {
 	if len(problems) == 0 {
 		return nil
 	}
-	lines := []string{fmt.Sprintf("this host has %d problems; nothing has been touched:", len(problems))}
+	lines := []string{"this host has " + Plural(len(problems), "problem") + "; nothing has been touched:"}
 	for _, f := range problems {
 		lines = append(lines, "  "+f.What)
 		if f.Detail != "" {

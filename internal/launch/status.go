@@ -110,7 +110,7 @@ func (s *Status) judge() {
 	s.Verdict = s.worst(total, unready)
 	s.Ready = s.Verdict == ""
 	if s.Ready {
-		s.Verdict = fmt.Sprintf("cluster %s is ready: Kubernetes %s, %s", s.Cluster, s.Release, plural(len(s.Machines), "machine"))
+		s.Verdict = fmt.Sprintf("cluster %s is ready: Kubernetes %s, %s", s.Cluster, s.Release, Plural(len(s.Machines), "machine"))
 	}
 }
 
@@ -133,7 +133,7 @@ func (s *Status) worst(total, unready int) string {
 		}
 	}
 	if unready > 0 {
-		return fmt.Sprintf("cluster %s is not ready: %d of %s are not", s.Cluster, unready, plural(total, "item"))
+		return fmt.Sprintf("cluster %s is not ready: %d of %s are not", s.Cluster, unready, Plural(total, "item"))
 	}
 	return ""
 }
@@ -170,13 +170,6 @@ func (n NodeStatus) fallen(told []reconcile.Status) []reconcile.Status {
 		})
 	}
 	return out
-}
-
-func plural(n int, word string) string {
-	if n == 1 {
-		return "1 " + word
-	}
-	return fmt.Sprintf("%d %ss", n, word)
 }
 
 // Items tells how the items of one node are, in the order of its plan.

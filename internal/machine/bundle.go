@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pathInside is PATH of everything in a machine.
-const pathInside = BinDir + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+// PathInside is PATH of everything in a machine.
+const PathInside = BinDir + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // writeBundle writes what runc reads. It is written anew at each boot and needs no durability.
 func (l *Local) writeBundle(s Spec) error {
@@ -42,7 +42,7 @@ func (l *Local) writeBundle(s Spec) error {
 		Mounts:   l.mounts(f),
 		Process: &specs.Process{
 			Args:         append([]string{BinDir + "/slipway", "machine-init", "--"}, s.Agent...),
-			Env:          append([]string{"PATH=" + pathInside, "HOME=/root", "TERM=dumb", "KUBECONFIG=/etc/kubernetes/admin.conf"}, s.Env...),
+			Env:          append([]string{"PATH=" + PathInside, "HOME=/root", "TERM=dumb", "KUBECONFIG=/etc/kubernetes/admin.conf"}, s.Env...),
 			Cwd:          "/",
 			Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps},
 			Rlimits:      []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: limit, Soft: limit}},

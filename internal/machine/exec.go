@@ -33,7 +33,7 @@ func (l *Local) Exec(ctx context.Context, cluster, name string, c Command) (exit
 		return -1, err
 	}
 	args := []string{"exec", "--cwd", orRoot(c.Dir)}
-	for _, e := range append([]string{"PATH=" + pathInside, "HOME=/root", "KUBECONFIG=/etc/kubernetes/admin.conf"}, c.Env...) {
+	for _, e := range append([]string{"PATH=" + PathInside, "HOME=/root", "KUBECONFIG=/etc/kubernetes/admin.conf"}, c.Env...) {
 		args = append(args, "--env", e)
 	}
 	if c.TTY {

@@ -82,7 +82,7 @@ func TestMachineLife(t *testing.T) {
 func checkInside(t *testing.T, l *Local, s Spec) {
 	for name, tt := range map[string]struct{ script, want string }{
 		"host name":           {"uname -n; cat /etc/hostname", s.Name + "\n" + s.Name + "\n"},
-		"path and kubeconfig": {"echo $PATH $KUBECONFIG", pathInside + " /etc/kubernetes/admin.conf\n"},
+		"path and kubeconfig": {"echo $PATH $KUBECONFIG", PathInside + " /etc/kubernetes/admin.conf\n"},
 		"sysctl reads":        {"cat /proc/sys/vm/overcommit_memory /proc/sys/kernel/panic", "1\n10\n"},
 		"host data is hidden": {"ls /etc/kubernetes /var/lib/kubelet /var/lib/etcd /etc/cni /root", "/etc/cni:\n\n/etc/kubernetes:\n\n/root:\n\n/var/lib/etcd:\n\n/var/lib/kubelet:\n"},
 		"store is read-only":  {"touch /var/lib/slipway/store/x 2>/dev/null || echo refused", "refused\n"},

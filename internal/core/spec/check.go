@@ -90,6 +90,17 @@ func (k *checker) name(name string) {
 	}
 }
 
+// CheckName tells why something cannot be the name of a cluster. Names become folders, so this comes before any use of one.
+func CheckName(name string) error {
+	switch {
+	case !isLabel(name):
+		return fmt.Errorf("%s is no name of a cluster: use %s", show(name), labelHint)
+	case len(name) > maxName:
+		return fmt.Errorf("%s is longer than %d characters", show(name), maxName)
+	}
+	return nil
+}
+
 func (k *checker) version(text string, o Options) {
 	const path = "spec.kubernetesVersion"
 	if !k.out.Said(path) {
