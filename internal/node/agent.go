@@ -8,9 +8,6 @@ package node
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -19,7 +16,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/durable"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
@@ -66,31 +62,36 @@ type Agent struct {
 	cfg   Config
 	board *reconcile.Board
 	apply chan chan struct{} // a plan has been kept; what is sent is closed when the loop has taken it up
+	look  chan struct{}      // the plan was handed over again: look at once
 
-	mu   sync.Mutex // guards the fields below
-	kept kept
+	mu     sync.Mutex // guards the fields below
+	kept   kept
+	lost   error // why kept is empty although there was something
+	wanted int   // looks at the machine that were asked for
+	looked int   // of those, how many are answered
+	idle   bool  // everything was ready at the last look, and none is under way
+	ended  bool  // the control role ended by itself
 }
 
-// ControlRole is the board's item for the control role itself.
-const ControlRole = "control/role"
+// Items of the board that no plan has.
+const (
+	ControlRole = "control/role" // the control role itself
+	KeptPlan    = "node/plan"    // there while the kept plan cannot be read
+)
 
-// New returns an agent that remembers what it was told before. A damaged memory is an error, never a fresh start.
+// New returns an agent that remembers what it was told before. A memory that cannot be read is never a fresh start: the agent
+// says so on the board and leaves the machine as it is, until it is given a plan.
 func New(cfg Config) (*Agent, error) {
 	if cfg.Board == nil {
 		cfg.Board = reconcile.NewBoard()
 	}
-	a := &Agent{cfg: cfg, board: cfg.Board, apply: make(chan chan struct{}, 1)}
-	stale, err := durable.Read(cfg.PlanFile, keptSchema, &a.kept)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("read the kept plan: %w: move %s away, then run slipway up again", err, cfg.PlanFile)
-	}
-	if err := errors.Join(a.kept.Want.unreadable, a.kept.Before.unreadable); err != nil {
-		return nil, fmt.Errorf("read the kept plan %s: %w", cfg.PlanFile, err)
-	}
-	if stale {
-		cfg.Log.Warn("the newest kept plan is damaged, the one before is taken: run slipway up again", "file", cfg.PlanFile)
-	}
-	if err == nil {
+	a := &Agent{cfg: cfg, board: cfg.Board, apply: make(chan chan struct{}, 1), look: make(chan struct{}, 1)}
+	switch found, err := a.recall(); {
+	case err != nil:
+		a.lost, a.kept = err, kept{}
+		cfg.Log.Error("no plan", "error", err)
+		a.board.Set(reconcile.Status{Ref: KeptPlan, Phase: reconcile.Failing, Error: err.Error(), Provider: "slipway up"})
+	case found:
 		a.apply <- make(chan struct{})
 	}
 	return a, nil
@@ -135,6 +136,9 @@ func (a *Agent) loop(ctx context.Context) error {
 
 // announce puts every item on the board before any is worked on, so that nobody takes a half-filled board for a finished one.
 func (a *Agent) announce(now kept) {
+	a.mu.Lock()
+	a.idle, a.ended = false, false
+	a.mu.Unlock()
 	a.board.Reset()
 	a.board.Announce(now.Want.Plan)
 	if a.cfg.Control != nil && len(now.Control) > 0 {
@@ -148,6 +152,7 @@ func (a *Agent) converge(ctx context.Context, now kept) error {
 	loop := reconcile.Loop{Host: a.cfg.Host, Board: a.board, Log: a.cfg.Log, AfterStep: a.cfg.AfterStep}
 	before := now.Before.Plan
 	for {
+		asked := a.beginLook()
 		if loop.Converge(ctx, now.Want.Plan, before) != nil {
 			return nil //nolint:nilerr // ctx has ended; everything else is tried again inside
 		}
@@ -155,12 +160,15 @@ func (a *Agent) converge(ctx context.Context, now kept) error {
 		a.cfg.Log.Info("converged", "node", now.Want.Node, "steps", steps)
 		a.forget(now)
 		before = plan.Plan{}
+		a.endLook(asked)
 
 		timer := time.NewTimer(lookAgain - lookAgain/10 + rand.N(lookAgain/5)) // machines must not all look at once
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
+		case <-a.look:
+			timer.Stop()
 		case <-timer.C:
 		}
 	}
@@ -173,17 +181,23 @@ func (a *Agent) control(ctx context.Context, doc []byte) error {
 	err := a.cfg.Control(ctx, doc, a.board)
 	if err != nil && ctx.Err() == nil {
 		a.cfg.Log.Error("control role stopped", "error", err)
-		a.board.Set(reconcile.Status{Ref: "control/role", Phase: reconcile.Failing, Error: err.Error()})
+		a.board.Set(reconcile.Status{Ref: ControlRole, Phase: reconcile.Failing, Error: err.Error()})
+		a.mu.Lock()
+		a.ended = true
+		a.mu.Unlock()
 	}
 	return nil
 }
 
 // Keep stores a new plan durably and starts to converge to it. It reports whether plan or control document differ from
-// what was kept; the same plan again only checks the machine against it.
+// what was kept; the same plan again breaks nothing off, and only has the machine looked at once more.
 func (a *Agent) Keep(ctx context.Context, want plan.Plan, control []byte) (changed bool, err error) {
 	changed, err = a.remember(want, control)
 	if err != nil {
 		return false, err
+	}
+	if !changed && a.lookNow() {
+		return false, nil
 	}
 	taken := make(chan struct{})
 	select {

@@ -5,7 +5,12 @@ package node
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/durable"
@@ -22,6 +27,53 @@ type kept struct {
 
 const keptSchema = 1
 
+// errForeign: another version of this program kept the plan. That is no damage, and only that version may replace it.
+var errForeign = errors.New("another version of slipway kept it: use that one, or a newer one")
+
+// recall reads what was kept before; found is false when nothing ever was.
+func (a *Agent) recall() (found bool, err error) {
+	file := a.cfg.PlanFile
+	stale, err := durable.Read(file, keptSchema, &a.kept)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case errors.Is(err, durable.ErrDamaged):
+		return false, fmt.Errorf("read the kept plan: %w: run slipway up again: it hands over the plan anew and sets %s and %s.prev aside",
+			err, file, file)
+	case errors.Is(err, durable.ErrSchema):
+		return false, fmt.Errorf("read the kept plan: %w: %w", err, errForeign)
+	case err != nil:
+		return false, fmt.Errorf("read the kept plan: %w", err)
+	}
+	if err := errors.Join(a.kept.Want.unreadable, a.kept.Before.unreadable); err != nil {
+		return false, fmt.Errorf("read the kept plan %s: %w: %w", file, err, errForeign)
+	}
+	if stale {
+		a.cfg.Log.Warn("the newest kept plan is damaged, the one before is taken: run slipway up again", "file", file)
+	}
+	return true, nil
+}
+
+// setAside makes room for a plan where there is one that cannot be read. The operator's plan counts for more than a damaged
+// memory, whose files stay beside it for whoever wants to know; units of it that the new plan has not run on.
+func (a *Agent) setAside() error {
+	if a.lost == nil {
+		return nil
+	}
+	if !errors.Is(a.lost, durable.ErrDamaged) {
+		return a.lost
+	}
+	when := time.Now().UTC().Format("20060102T150405.000000000Z")
+	for _, path := range []string{a.cfg.PlanFile, a.cfg.PlanFile + ".prev"} {
+		if err := os.Rename(path, path+".damaged-"+when); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("set the damaged plan aside: %w", err)
+		}
+	}
+	a.cfg.Log.Warn("the damaged plan was set aside", "file", a.cfg.PlanFile, "as", "*.damaged-"+when)
+	a.lost = nil
+	return durable.SyncDir(filepath.Dir(a.cfg.PlanFile))
+}
+
 func (a *Agent) current() kept {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -31,6 +83,9 @@ func (a *Agent) current() kept {
 func (a *Agent) remember(want plan.Plan, control []byte) (changed bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if err := a.setAside(); err != nil {
+		return false, err
+	}
 	old := a.kept.Want
 	if old.Version != 0 && (old.Cluster != want.Cluster || old.Node != want.Node) {
 		return false, fmt.Errorf("this machine is node %s of cluster %s: it does not take a plan for node %s of cluster %s",

@@ -5,6 +5,7 @@ package node
 import (
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -18,15 +19,18 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-func TestDamagedPlanIsRefused(t *testing.T) {
+// A memory that cannot be read stops nothing but the loop: the agent says what it lacks, and only a damaged memory gives way
+// to the operator's plan.
+func TestUnreadablePlan(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		damage func(t *testing.T, file string)
 		want   []string
+		heals  bool
 	}{
 		"no record": {
 			func(t *testing.T, file string) { t.Helper(); write(t, file, "{}") },
-			[]string{"read the kept plan: ", "record is damaged", "move ", "slipway up"},
+			[]string{"read the kept plan: ", "record is damaged", "slipway up", ".prev aside"}, true,
 		},
 		"cut off": {
 			func(t *testing.T, file string) {
@@ -37,7 +41,7 @@ func TestDamagedPlanIsRefused(t *testing.T) {
 				}
 				write(t, file, string(data[:len(data)-1]))
 			},
-			[]string{"record is damaged", "checksum does not match"},
+			[]string{"record is damaged", "checksum does not match"}, true,
 		},
 		"another schema": {
 			func(t *testing.T, file string) {
@@ -46,7 +50,7 @@ func TestDamagedPlanIsRefused(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			[]string{"record has another schema: 2, want 1"},
+			[]string{"record has another schema: 2, want 1", "another version of slipway kept it"}, false,
 		},
 		"a plan of the future": {
 			func(t *testing.T, file string) {
@@ -56,7 +60,7 @@ func TestDamagedPlanIsRefused(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			[]string{`unknown kind "vm": this agent is older than the plan, update slipway on the node`},
+			[]string{`unknown kind "vm": this agent is older than the plan, update slipway on the node`}, false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -73,14 +77,32 @@ func TestDamagedPlanIsRefused(t *testing.T) {
 			if err := os.RemoveAll(a.cfg.PlanFile + ".prev"); err != nil {
 				t.Fatal(err)
 			}
-			a, err = New(m.config())
-			if err == nil {
-				t.Fatalf("it was read as %+v", a.kept)
+			steps := len(m.Steps())
+			l := m.boot(t, m.config())
+			reply, err := l.client.Status(t.Context(), &nodev1.StatusRequest{}, grpc.WaitForReady(true))
+			if err != nil {
+				t.Fatal(err)
+			}
+			items := reply.GetItems()
+			if len(items) != 1 || items[0].GetRef() != KeptPlan || items[0].GetPhase() != "failing" || reply.GetConverged() || len(m.Steps()) != steps {
+				t.Fatalf("status %v, and %d steps", reply, len(m.Steps())-steps)
 			}
 			for _, part := range append(tc.want, m.dir) {
-				if !strings.Contains(err.Error(), part) {
-					t.Errorf("%q does not say %q", err, part)
+				if !strings.Contains(items[0].GetError(), part) {
+					t.Errorf("%q does not say %q", items[0].GetError(), part)
 				}
+			}
+			if !tc.heals {
+				if _, err := l.Keep(t.Context(), planOf(plan.Dir{Path: "/a"}), nil); err == nil {
+					t.Error("a plan that another version kept was replaced")
+				}
+				return
+			}
+			l.send(t, planOf(plan.Dir{Path: "/a"}), "")
+			l.converged(t)
+			aside, err := filepath.Glob(l.cfg.PlanFile + ".damaged-*")
+			if err != nil || len(aside) != 1 {
+				t.Errorf("set aside: %v, %v", aside, err)
 			}
 		})
 	}

@@ -111,7 +111,7 @@ func (s *service) Status(context.Context, *nodev1.StatusRequest) (*nodev1.Status
 	now := s.agent.current()
 	all, steps := s.agent.board.All()
 	reply := &nodev1.StatusReply{
-		Cluster: now.Want.Cluster, Node: now.Want.Node, Release: now.Want.Release, Steps: int32(steps), Converged: up(all),
+		Cluster: now.Want.Cluster, Node: now.Want.Node, Release: now.Want.Release, Steps: int32(steps), Converged: s.agent.up(all),
 	}
 	for _, item := range all {
 		reply.Items = append(reply.Items, wireItem(item))
@@ -135,17 +135,7 @@ func (s *service) Trace(context.Context, *nodev1.TraceRequest) (*nodev1.TraceRep
 
 func (s *service) event(item reconcile.Status) *nodev1.Event {
 	all, steps := s.agent.board.All()
-	return &nodev1.Event{Item: wireItem(item), Converged: up(all), Steps: int32(steps)}
-}
-
-// up: everything announced is ready, the control role's items included.
-func up(all []reconcile.Status) bool {
-	for _, item := range all {
-		if item.Phase != reconcile.Ready {
-			return false
-		}
-	}
-	return len(all) > 0
+	return &nodev1.Event{Item: wireItem(item), Converged: s.agent.up(all), Steps: int32(steps)}
 }
 
 func wireItem(i reconcile.Status) *nodev1.Item {

@@ -19,7 +19,7 @@ func (a *Agent) keepTrace(ctx context.Context) error {
 	defer changes.End()
 	for {
 		all, steps := a.board.All()
-		if up(all) {
+		if allReady(all) {
 			if steps > 0 {
 				a.writeTrace()
 			}

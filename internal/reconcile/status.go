@@ -156,6 +156,25 @@ func (b *Board) Reset() {
 	clear(b.spans)
 }
 
+// Recount begins to count steps anew, because somebody new wants to know what it takes from here on.
+func (b *Board) Recount() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.steps = 0
+}
+
+// Repeat tells subscribers of one item as it is, for what they hear with it.
+func (b *Board) Repeat() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, ref := range b.order {
+		if s, ok := b.items[ref]; ok {
+			b.tellLocked(s)
+			return
+		}
+	}
+}
+
 // span changes what the trace says of an item until it is ready; looking at it again later is not part of its way up.
 func (b *Board) span(ref string, change func(*trace.Span)) {
 	b.mu.Lock()
