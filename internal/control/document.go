@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/slipway-project/slipway/internal/core/objects"
 )
@@ -20,16 +21,19 @@ import (
 // Version is the wire version of Document.
 const Version = 1
 
-// Document is what the control role keeps: plain data, made by the operator from the spec, free of secrets.
+// Document is what the control role keeps: plain data, made by the operator from the spec. It holds no Secret: objects.Parse
+// refuses one in an add-on. What else a user writes into an add-on, a ConfigMap for one, can be read on the node.
 type Document struct {
-	Version     int             `json:"version"`
-	Cluster     string          `json:"cluster"`
-	RootCA      string          `json:"rootCA"`     // path on the node of the CA that pods trust
-	Kubeconfig  string          `json:"kubeconfig"` // path on the node
-	DNS         DNS             `json:"dns"`
-	AddOns      []objects.AddOn `json:"addOns"` // in order; the cluster's own objects are the first
-	Nodes       []Node          `json:"nodes"`
-	Deployments []Workload      `json:"deployments"` // the cluster is up only when these are available
+	Version    int    `json:"version"`
+	Cluster    string `json:"cluster"`
+	RootCA     string `json:"rootCA"`     // path on the node of the CA that pods trust
+	Kubeconfig string `json:"kubeconfig"` // path on the node: the role's own identity, for what it watches and keeps
+	// ApplyKubeconfig is the path of an identity that may grant any right, for add-ons and seeds alone. Empty means Kubeconfig.
+	ApplyKubeconfig string          `json:"applyKubeconfig,omitempty"`
+	DNS             DNS             `json:"dns"`
+	AddOns          []objects.AddOn `json:"addOns"` // in order; the cluster's own objects are the first
+	Nodes           []Node          `json:"nodes"`
+	Deployments     []Workload      `json:"deployments"` // the cluster is up only when these are available
 }
 
 // DNS is the cluster DNS as a client sees it.
@@ -78,4 +82,32 @@ func Decode(data []byte) (Document, error) {
 		return Document{}, fmt.Errorf("decode control document: %w", err)
 	}
 	return d, nil
+}
+
+func (d Document) applyKubeconfig() string {
+	if d.ApplyKubeconfig != "" {
+		return d.ApplyKubeconfig
+	}
+	return d.Kubeconfig
+}
+
+// carriers are the items of the add-ons that bring the deployments: before they are applied, an earlier deployment answers.
+func (d Document) carriers() (refs []string) {
+	for _, a := range d.AddOns {
+		for _, o := range a.Objects {
+			if o.Kind() == "Deployment" && slices.Contains(d.Deployments, Workload{o.Namespace(), o.Name()}) {
+				refs = append(refs, itemAddOn(a.Name))
+			}
+		}
+	}
+	return refs
+}
+
+func (d Document) addresses(node string) ([]netip.Addr, bool) {
+	for _, n := range d.Nodes {
+		if n.Name == node {
+			return n.Addresses, true
+		}
+	}
+	return nil, false
 }

@@ -24,22 +24,26 @@ func Connect(kubeconfig string, log *slog.Logger) (Cluster, error) {
 }
 
 // Apply begins before the API server is ready: each object is in as soon as it is taken.
-func (k Kubernetes) Apply(ctx context.Context, addOns []objects.AddOn, waiting func(addOn, reason string), done func(addOn string)) (bool, error) {
-	return k.client.Apply(ctx, addOns, func(p kube.Progress) {
+func (k Kubernetes) Apply(ctx context.Context, addOns []objects.AddOn, tell Teller) error {
+	_, err := k.client.Apply(ctx, addOns, func(p kube.Progress) {
+		if p.Changed || p.Removed {
+			tell.Changed(p.Object)
+		}
 		switch {
 		case p.Done && p.Object == "":
-			done(p.AddOn)
+			tell.Done(p.AddOn)
 		case p.Waiting != "" && p.Object == "":
-			waiting(p.AddOn, p.Waiting) // an empty add-on: the inventory of all
+			tell.Waiting(p.AddOn, p.Waiting) // an empty add-on: the inventory of all
 		case p.Waiting != "":
-			waiting(p.AddOn, p.Object+": "+p.Waiting)
+			tell.Waiting(p.AddOn, p.Object+": "+p.Waiting)
 		}
 	})
+	return err
 }
 
-// ApproveServing approves the kubelets' serving certificates.
-func (k Kubernetes) ApproveServing(ctx context.Context, addresses func(node string) ([]netip.Addr, bool)) error {
-	return k.client.ApproveServing(ctx, addresses, nil)
+// Drift watches the add-ons' objects.
+func (k Kubernetes) Drift(ctx context.Context, addOns []objects.AddOn, changed func(object string)) error {
+	return k.client.WatchDrift(ctx, addOns, changed)
 }
 
 // Seed makes what the first pods wait for.
@@ -47,24 +51,21 @@ func (k Kubernetes) Seed(ctx context.Context, rootCA string) error {
 	return k.client.Seed(ctx, objects.Seeds(rootCA))
 }
 
-// SetNode writes what the machine's record says into the Node, and takes the taint of its birth away when it is Ready.
-func (k Kubernetes) SetNode(ctx context.Context, n Node) error {
-	taints := make([]kube.Taint, 0, len(n.Taints))
+// ApproveServing approves the kubelets' serving certificates.
+func (k Kubernetes) ApproveServing(ctx context.Context, addresses func(node string) ([]netip.Addr, bool)) error {
+	return k.client.ApproveServing(ctx, addresses, nil)
+}
+
+// KeepNode keeps what the machine's record says in the Node, and takes the taint of its birth away when it is Ready.
+func (k Kubernetes) KeepNode(ctx context.Context, n Node, say, changed func(string)) error {
+	r := kube.Record{Name: n.Name, PodCIDR: n.PodCIDR, Labels: n.Labels}
 	for _, t := range n.Taints {
-		taints = append(taints, kube.Taint(t))
+		r.Taints = append(r.Taints, kube.Taint(t))
 	}
-	if err := k.client.EnsureNodeFields(ctx, n.Name, n.PodCIDR, n.Labels, taints); err != nil {
-		return err
-	}
-	return k.client.ClearNotReady(ctx, n.Name)
+	return k.client.KeepNode(ctx, r, say, changed)
 }
 
-// AwaitNode waits for the Node to be Ready.
-func (k Kubernetes) AwaitNode(ctx context.Context, name string, waiting func(reason string)) error {
-	return k.client.WaitNodeReady(ctx, name, waiting)
-}
-
-// AwaitDeployment waits for the Deployment to be available.
-func (k Kubernetes) AwaitDeployment(ctx context.Context, w Workload, waiting func(reason string)) error {
-	return k.client.WaitDeploymentAvailable(ctx, w.Namespace, w.Name, waiting)
+// WatchDeployment tells whether the Deployment is available.
+func (k Kubernetes) WatchDeployment(ctx context.Context, w Workload, say func(reason string)) error {
+	return k.client.WatchDeployment(ctx, w.Namespace, w.Name, say)
 }

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,17 +15,35 @@ import (
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-// Cluster is the Kubernetes API as the role needs it. Every method blocks until it has succeeded or ctx ends; the API being
-// away is waited out, with the reason told to waiting.
+// Cluster is the Kubernetes API as the role needs it. The API being away is waited out, with the reason told.
 type Cluster interface {
-	// Apply makes the cluster have exactly these add-ons; done is told of each that is finished.
-	Apply(ctx context.Context, addOns []objects.AddOn, waiting func(addOn, reason string), done func(addOn string)) (changed bool, err error)
+	Applier
+	Keeper
+}
+
+// Applier is what needs every right: it makes what the cluster should have.
+type Applier interface {
+	// Apply makes the cluster have exactly these add-ons. It blocks until it has succeeded or an object is refused.
+	Apply(ctx context.Context, addOns []objects.AddOn, tell Teller) error
+	// Drift tells, until ctx ends, of each object of the add-ons that is no longer as it was.
+	Drift(ctx context.Context, addOns []objects.AddOn, changed func(object string)) error
 	// Seed makes what the first pods wait for, in the namespaces that every cluster has.
 	Seed(ctx context.Context, rootCA string) error
+}
+
+// Keeper is what the role does until ctx ends, with rights for that alone. say is told each time a state changes: the reason why
+// it is not as it should be, or nothing when it is.
+type Keeper interface {
 	ApproveServing(ctx context.Context, addresses func(node string) ([]netip.Addr, bool)) error
-	SetNode(ctx context.Context, n Node) error
-	AwaitNode(ctx context.Context, name string, waiting func(reason string)) error
-	AwaitDeployment(ctx context.Context, w Workload, waiting func(reason string)) error
+	KeepNode(ctx context.Context, n Node, say, changed func(string)) error
+	WatchDeployment(ctx context.Context, w Workload, say func(reason string)) error
+}
+
+// Teller is told how an apply gets on, one call at a time.
+type Teller struct {
+	Waiting func(addOn, reason string)
+	Changed func(object string) // before the add-on is done
+	Done    func(addOn string)
 }
 
 // Role runs the control plane's work for one document.
@@ -41,26 +58,60 @@ type Role struct {
 const (
 	itemRole = "control/role"
 	itemDNS  = "control/dns"
+
+	itemAPI     = "unit/kube-apiserver"
+	itemKubelet = "unit/kubelet"
 )
 
-func itemAddOn(name string) string { return "control/addon/" + name }
-func itemNode(name string) string  { return "control/node/" + name }
+func itemAddOn(name string) string      { return "control/addon/" + name }
+func itemNode(name string) string       { return "control/node/" + name }
+func itemKubeconfig(path string) string { return "kubeconfig/" + path }
 
-// Run applies, approves and watches until ctx ends. Everything runs side by side; what depends on the API waits for it.
+// dnsUnits are the machine's units without which the cluster DNS does not answer.
+func dnsUnits() []string {
+	return []string{"unit/kube-controller-manager", "unit/kube-scheduler", "unit/kube-proxy"}
+}
+
+// Run applies, approves and watches until ctx ends. Everything runs side by side, and nothing is asked of the cluster before this
+// run's API server is ready: what an earlier one says is no evidence.
 func (r Role) Run(ctx context.Context, data []byte) error {
 	doc, err := Decode(data)
 	if err != nil {
 		return err
 	}
 	r.announce(doc)
-	cluster, err := r.connect(ctx, doc.Kubeconfig)
+	group, ctx := errgroup.WithContext(ctx)
+	granted := make(chan struct{}) // closed when the role's own rights are there
+	group.Go(func() error { return r.makes(ctx, doc, granted) })
+	group.Go(func() error { return r.keeps(ctx, doc, granted) })
+	return group.Wait()
+}
+
+// makes is what needs every right.
+func (r Role) makes(ctx context.Context, doc Document, granted chan struct{}) error {
+	cluster, err := r.connect(ctx, doc.applyKubeconfig())
 	if err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return cluster.ApproveServing(ctx, doc.addresses) })
 	group.Go(func() error { return r.seed(ctx, cluster, doc.RootCA) })
-	group.Go(func() error { return r.apply(ctx, cluster, doc.AddOns) })
+	group.Go(func() error { return r.apply(ctx, cluster, doc.AddOns, granted) })
+	return group.Wait()
+}
+
+// keeps is what the role does with its own rights. It begins when they are there, so as not to be refused and to try again later.
+func (r Role) keeps(ctx context.Context, doc Document, granted <-chan struct{}) error {
+	cluster, err := r.connect(ctx, doc.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-granted:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return cluster.ApproveServing(ctx, doc.addresses) })
 	for _, n := range doc.Nodes {
 		group.Go(func() error { return r.node(ctx, cluster, n) })
 	}
@@ -68,25 +119,25 @@ func (r Role) Run(ctx context.Context, data []byte) error {
 	return group.Wait()
 }
 
-// announce puts all items on the board before the role itself is ready, so that "all ready" is never said too early.
+// announce puts all items on the board, the role itself last, so that "all ready" is never said too early.
 func (r Role) announce(doc Document) {
 	for _, a := range doc.AddOns {
-		r.Board.Set(reconcile.Status{Ref: itemAddOn(a.Name), Phase: reconcile.Waiting, For: "unit/kube-apiserver", Needs: []string{"unit/kube-apiserver"}})
+		r.Board.Set(reconcile.Status{Ref: itemAddOn(a.Name), Phase: reconcile.Waiting, For: itemAPI, Needs: []string{itemAPI}})
 	}
-	dnsNeeds := []string{"unit/kube-controller-manager", "unit/kube-scheduler", "unit/kube-proxy"}
+	dnsNeeds := dnsUnits()
 	for _, a := range doc.AddOns {
 		dnsNeeds = append(dnsNeeds, itemAddOn(a.Name))
 	}
 	for _, n := range doc.Nodes {
 		dnsNeeds = append(dnsNeeds, itemNode(n.Name))
-		r.Board.Set(reconcile.Status{Ref: itemNode(n.Name), Phase: reconcile.Waiting, For: "unit/kubelet", Needs: []string{"unit/kubelet", "unit/kube-apiserver"}})
+		r.Board.Set(reconcile.Status{Ref: itemNode(n.Name), Phase: reconcile.Waiting, For: itemKubelet, Needs: []string{itemKubelet, itemAPI}})
 	}
 	r.Board.Set(reconcile.Status{Ref: itemDNS, Phase: reconcile.Waiting, For: "the DNS deployment", Needs: dnsNeeds})
-	r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Ready})
+	r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Waiting, For: itemAPI})
 }
 
 // seed is a head start and nothing more: what it cannot make, the controller-manager makes.
-func (r Role) seed(ctx context.Context, cluster Cluster, path string) error {
+func (r Role) seed(ctx context.Context, cluster Applier, path string) error {
 	ca, err := os.ReadFile(path)
 	if err == nil {
 		err = cluster.Seed(ctx, string(ca))
@@ -97,97 +148,19 @@ func (r Role) seed(ctx context.Context, cluster Cluster, path string) error {
 	return nil
 }
 
-// apply brings the add-ons to the cluster. An object that the server refuses is shown, and tried again: what it lacks may come.
-func (r Role) apply(ctx context.Context, cluster Cluster, addOns []objects.AddOn) error {
-	return r.again(ctx, itemRole, func() error {
-		changed, err := cluster.Apply(ctx, addOns, func(addOn, reason string) {
-			ref := itemAddOn(addOn)
-			if !wanted(addOns, addOn) { // the inventory, or what goes away: no item of its own that could become ready
-				ref = itemRole
-			}
-			r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Starting, For: reason, Provider: "kube-apiserver"})
-		}, func(addOn string) {
-			r.Board.Set(reconcile.Status{Ref: itemAddOn(addOn), Phase: reconcile.Ready})
-		})
-		if err != nil {
-			return err
-		}
-		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Ready})
-		r.Log.Info("add-ons applied", "changed", changed)
-		return nil
-	})
-}
-
-// node is ready when its kubelet says so and the machine's record is in the Node. A record that is refused stops nothing else.
-func (r Role) node(ctx context.Context, cluster Cluster, n Node) error {
-	ref := itemNode(n.Name)
-	return r.item(ref, "kubelet of "+n.Name, func(waiting func(string)) error {
-		group, ctx := errgroup.WithContext(ctx)
-		group.Go(func() error { return r.again(ctx, ref, func() error { return cluster.SetNode(ctx, n) }) })
-		group.Go(func() error { return cluster.AwaitNode(ctx, n.Name, waiting) })
-		return group.Wait()
-	})
-}
-
-// again does what may be refused until it is not, later each time, and shows the error at an item meanwhile.
-func (r Role) again(ctx context.Context, ref string, do func() error) error {
-	for delay := time.Second; ; delay = min(2*delay, time.Minute) {
-		err := do()
-		if err == nil || ctx.Err() != nil {
-			return err
-		}
-		r.Log.Warn("refused, trying again", "item", ref, "error", err, "in", delay)
-		r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Failing, Error: err.Error()})
-		timer := time.NewTimer(delay)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		case <-timer.C:
-		}
-	}
-}
-
-func wanted(addOns []objects.AddOn, name string) bool {
-	return slices.ContainsFunc(addOns, func(a objects.AddOn) bool { return a.Name == name })
-}
-
-// dns is ready when the cluster DNS has answered a question, through its Service address.
-func (r Role) dns(ctx context.Context, cluster Cluster, doc Document) error {
-	return r.item(itemDNS, "CoreDNS and kube-proxy", func(waiting func(string)) error {
-		for _, w := range doc.Deployments {
-			if err := cluster.AwaitDeployment(ctx, w, waiting); err != nil {
-				return err
-			}
-		}
-		name := "kubernetes.default.svc." + doc.DNS.Domain + "."
-		return until(ctx, 20*time.Millisecond, func() error { return r.Resolve(ctx, netip.AddrPortFrom(doc.DNS.Address, 53), name) }, waiting)
-	})
-}
-
-// item reports one wait on the board from its beginning to ready.
-func (r Role) item(ref, provider string, work func(waiting func(string)) error) error {
-	r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Starting, Provider: provider})
-	err := work(func(reason string) {
-		r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Starting, For: reason, Provider: provider})
+func (r Role) connect(ctx context.Context, kubeconfig string) (cluster Cluster, err error) {
+	err = r.Board.Await(ctx, []string{itemAPI, itemKubeconfig(kubeconfig)}, func(ref string) {
+		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Waiting, For: ref})
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Ready})
-	return nil
-}
-
-func (r Role) connect(ctx context.Context, kubeconfig string) (cluster Cluster, err error) {
 	err = until(ctx, 10*time.Millisecond, func() error {
 		cluster, err = r.Connect(kubeconfig)
 		return err
 	}, func(reason string) {
 		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Starting, For: reason})
 	})
-	if err == nil {
-		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Ready})
-	}
 	return cluster, err
 }
 
@@ -210,13 +183,4 @@ func until(ctx context.Context, every time.Duration, ask func() error, waiting f
 		case <-tick.C:
 		}
 	}
-}
-
-func (d Document) addresses(node string) ([]netip.Addr, bool) {
-	for _, n := range d.Nodes {
-		if n.Name == node {
-			return n.Addresses, true
-		}
-	}
-	return nil, false
 }

@@ -26,27 +26,27 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// cluster is a Kubernetes API in memory: each of its promises is kept by a channel that the test closes, or an error.
+// cluster is a Kubernetes API in memory; the test says what it tells.
 type cluster struct {
-	nodeReady, available chan struct{}
-
 	mu       sync.Mutex // guards the fields below
 	applied  []string
-	refuse   map[string]int // how often Apply of an add-on, or SetNode of a node, is refused
-	set      []Node
+	refuse   map[string]int // how often Apply of an add-on is refused
+	lacks    map[string]bool
+	kept     []Node
 	seeded   string
 	approver func(string) ([]netip.Addr, bool)
+
+	drifted                 func(object string)
+	node, coredns           func(reason string)
+	nodeChanged             func(what string)
+	nodeState, corednsState string
 }
 
 func newCluster() *cluster {
-	return &cluster{nodeReady: make(chan struct{}), available: make(chan struct{}), refuse: map[string]int{}}
-}
-
-func (c *cluster) refused(what string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.refuse[what]--
-	return c.refuse[what] >= 0
+	return &cluster{
+		refuse: map[string]int{}, lacks: map[string]bool{},
+		nodeState: "the network is not ready", corednsState: "0 of 1 replicas are available",
+	}
 }
 
 func (c *cluster) Seed(_ context.Context, rootCA string) error {
@@ -59,21 +59,33 @@ func (c *cluster) Seed(_ context.Context, rootCA string) error {
 	return nil
 }
 
-func (c *cluster) Apply(_ context.Context, addOns []objects.AddOn, waiting func(addOn, reason string), done func(addOn string)) (bool, error) {
+func (c *cluster) Apply(_ context.Context, addOns []objects.AddOn, tell Teller) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	var errs []error
 	for _, a := range addOns {
-		waiting(a.Name, "ConfigMap x: it is being applied")
-		if c.refused(a.Name) {
+		if c.refuse[a.Name]--; c.refuse[a.Name] >= 0 {
+			tell.Waiting(a.Name, "ConfigMap x: it is being applied")
 			errs = append(errs, errors.New(a.Name+": namespaces \"shop\" not found"))
 			continue
 		}
-		c.mu.Lock()
 		c.applied = append(c.applied, a.Name)
-		c.mu.Unlock()
-		done(a.Name)
+		if c.lacks[a.Name] {
+			delete(c.lacks, a.Name)
+			tell.Changed("Deployment " + a.Name)
+		}
+		tell.Done(a.Name)
 	}
-	waiting("", "the inventory is being written")
-	return true, errors.Join(errs...)
+	tell.Waiting("", "the inventory is being written")
+	return errors.Join(errs...)
+}
+
+func (c *cluster) Drift(ctx context.Context, _ []objects.AddOn, changed func(string)) error {
+	c.mu.Lock()
+	c.drifted = changed
+	c.mu.Unlock()
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 func (c *cluster) ApproveServing(ctx context.Context, addresses func(node string) ([]netip.Addr, bool)) error {
@@ -84,32 +96,22 @@ func (c *cluster) ApproveServing(ctx context.Context, addresses func(node string
 	return ctx.Err()
 }
 
-func (c *cluster) SetNode(_ context.Context, n Node) error {
-	if c.refused(n.Name) {
-		return errors.New("it has another pod range")
-	}
+func (c *cluster) KeepNode(ctx context.Context, n Node, say, changed func(string)) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.set = append(c.set, n)
-	return nil
+	c.kept, c.node, c.nodeChanged = append(c.kept, n), say, changed
+	say(c.nodeState)
+	c.mu.Unlock()
+	<-ctx.Done()
+	return ctx.Err()
 }
 
-func (c *cluster) AwaitNode(ctx context.Context, _ string, waiting func(string)) error {
-	return await(ctx, c.nodeReady, waiting, "the network is not ready")
-}
-
-func (c *cluster) AwaitDeployment(ctx context.Context, w Workload, waiting func(string)) error {
-	return await(ctx, c.available, waiting, "0 of 1 replicas of "+w.Name+" are available")
-}
-
-func await(ctx context.Context, door chan struct{}, waiting func(string), why string) error {
-	waiting(why)
-	select {
-	case <-door:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+func (c *cluster) WatchDeployment(ctx context.Context, _ Workload, say func(string)) error {
+	c.mu.Lock()
+	c.coredns = say
+	say(c.corednsState)
+	c.mu.Unlock()
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 func document(t *testing.T, addOns ...string) []byte {
@@ -163,31 +165,60 @@ func says(t *testing.T, when string, b *reconcile.Board, want map[string]string)
 	}
 }
 
+// answerer is a DNS server whose answer the test sets.
+type answerer struct {
+	mu    sync.Mutex // guards the fields below
+	err   error
+	asked int
+}
+
+func (a *answerer) set(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.err = err
+}
+
+func (a *answerer) resolve(_ context.Context, server netip.AddrPort, name string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.asked++
+	if server.String() != "10.96.0.10:53" || name != apiName {
+		return errors.New("asks " + server.String() + " for " + name)
+	}
+	return a.err
+}
+
+// up is a role whose cluster is ready.
+func up(t *testing.T, addOns ...string) (*cluster, *answerer, Role) {
+	t.Helper()
+	c, a := newCluster(), &answerer{}
+	c.nodeState, c.corednsState = "", ""
+	r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler), Resolve: a.resolve}
+	r.Connect = func(string) (Cluster, error) { return c, nil }
+	run(t, r, document(t, addOns...))
+	return c, a, r
+}
+
+func ready(addOns ...string) map[string]string {
+	out := map[string]string{"control/role": "ready", "control/node/n1": "ready", "control/dns": "ready"}
+	for _, a := range addOns {
+		out["control/addon/"+a] = "ready"
+	}
+	return out
+}
+
 func TestRole(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster()
-		c.refuse["shop"], c.refuse["n1"] = 2, 1
+		c, dns := newCluster(), &answerer{err: errors.New("10.96.0.10:53 is silent")}
+		c.refuse["shop"] = 2
 		var mu sync.Mutex
-		answer, asked := errors.New("10.96.0.10:53 is silent"), 0
 		connected := errors.New("open /conf: no such file or directory")
-		r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler)}
-		r.Connect = func(path string) (Cluster, error) {
+		r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler), Resolve: dns.resolve}
+		r.Connect = func(string) (Cluster, error) {
 			mu.Lock()
 			defer mu.Unlock()
-			if path != "/conf" {
-				t.Errorf("connects with %s", path)
-			}
 			return c, connected
-		}
-		r.Resolve = func(_ context.Context, server netip.AddrPort, name string) error {
-			mu.Lock()
-			defer mu.Unlock()
-			asked++
-			if server.String() != "10.96.0.10:53" || name != apiName {
-				t.Errorf("asks %s for %s", server, name)
-			}
-			return answer
 		}
 		run(t, r, document(t, "slipway-base", "shop"))
 		says(t, "before there is a kubeconfig", r.Board, map[string]string{
@@ -203,16 +234,11 @@ func TestRole(t *testing.T) {
 		want := map[string]string{
 			"control/role":       `failing shop: namespaces "shop" not found`,
 			"control/addon/shop": "starting ConfigMap x: it is being applied", "control/addon/slipway-base": "ready",
-			"control/node/n1": "starting the network is not ready", "control/dns": "starting 0 of 1 replicas of coredns are available",
-		}
-		// The record's refusal and the wait for the kubelet share an item; either may be told last.
-		synctest.Wait()
-		if got := board(r.Board)["control/node/n1"]; got == "failing it has another pod range" {
-			want["control/node/n1"] = got
+			"control/node/n1": "starting the network is not ready", "control/dns": "starting 0 of 1 replicas are available",
 		}
 		says(t, "refused", r.Board, want)
 
-		close(c.nodeReady)
+		c.node("")
 		time.Sleep(time.Second + time.Millisecond)
 		want["control/node/n1"] = "ready"
 		says(t, "the node is ready, the add-on is refused again", r.Board, want)
@@ -220,21 +246,19 @@ func TestRole(t *testing.T) {
 		want["control/role"], want["control/addon/shop"] = "ready", "ready"
 		says(t, "the add-on was taken", r.Board, want)
 
-		if asked != 0 {
+		if dns.asked != 0 {
 			t.Error("DNS was asked before it was there")
 		}
-		close(c.available)
+		c.coredns("")
 		want["control/dns"] = "starting 10.96.0.10:53 is silent"
 		says(t, "DNS is silent", r.Board, want)
-		mu.Lock()
-		answer = nil
-		mu.Unlock()
+		dns.set(nil)
 		time.Sleep(20 * time.Millisecond)
 		want["control/dns"] = "ready"
 		says(t, "DNS has answered", r.Board, want)
 
-		if len(c.set) != 1 || c.set[0].PodCIDR.String() != "10.244.0.0/24" {
-			t.Errorf("records: %+v", c.set)
+		if len(c.kept) != 1 || c.kept[0].PodCIDR.String() != "10.244.0.0/24" {
+			t.Errorf("records: %+v", c.kept)
 		}
 		if !slices.Equal(c.applied, []string{"slipway-base", "slipway-base", "slipway-base", "shop"}) {
 			t.Errorf("applied %v", c.applied)
@@ -244,6 +268,140 @@ func TestRole(t *testing.T) {
 		}
 		if _, ok := c.approver("stranger"); ok {
 			t.Error("a stranger has addresses")
+		}
+	})
+}
+
+// What was ready falls when it is so no longer, and rises again.
+func TestFallAndRise(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, dns, r := up(t, "a")
+		want := ready("a")
+		says(t, "up", r.Board, want)
+
+		c.node("NodeStatusUnknown: Kubelet stopped posting node status.")
+		c.coredns("deployment kube-system/coredns does not exist")
+		want["control/node/n1"] = "failing NodeStatusUnknown: Kubelet stopped posting node status."
+		want["control/dns"] = "failing deployment kube-system/coredns does not exist"
+		says(t, "the kubelet hangs and CoreDNS is deleted", r.Board, want)
+		c.node("")
+		dns.set(errors.New("it is silent"))
+		c.coredns("")
+		want["control/node/n1"], want["control/dns"] = "ready", "failing it is silent"
+		says(t, "the kubelet is back, CoreDNS is there and does not answer yet", r.Board, want)
+		dns.set(nil)
+		time.Sleep(time.Second)
+		says(t, "CoreDNS answers", r.Board, ready("a"))
+
+		dns.set(errors.New("it is silent"))
+		time.Sleep(askAgain + silences*askSoon)
+		want["control/dns"] = "failing it is silent"
+		says(t, "it is available and answers no longer", r.Board, want)
+		dns.set(nil)
+		time.Sleep(time.Second)
+		says(t, "it answers again", r.Board, ready("a"))
+	})
+}
+
+// What somebody deletes is put back, and the board counts it.
+func TestPutBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, _, r := up(t, "a")
+		says(t, "up", r.Board, ready("a"))
+		if _, steps := r.Board.All(); steps != 0 {
+			t.Errorf("%d steps, and nothing has changed", steps)
+		}
+		c.lacks["a"] = true
+		c.drifted("Deployment kube-system/coredns")
+		time.Sleep(2 * firstRest)
+		synctest.Wait()
+		if _, steps := r.Board.All(); steps != 1 || len(c.applied) != 2 {
+			t.Errorf("%d steps after %v", steps, c.applied)
+		}
+		c.nodeChanged("record of node n1")
+		if _, steps := r.Board.All(); steps != 2 {
+			t.Errorf("a node's record was written: %d steps", steps)
+		}
+		time.Sleep(lookAgain)
+		synctest.Wait()
+		if len(c.applied) != 3 {
+			t.Errorf("without any drift it is applied now and then: %v", c.applied)
+		}
+	})
+}
+
+// Somebody who changes at once what we put back is not fought at full speed.
+func TestQuarrel(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, _, _ := up(t, "a")
+		for range 1000 {
+			c.mu.Lock()
+			c.lacks["a"] = true
+			c.mu.Unlock()
+			c.drifted("ConfigMap x")
+			time.Sleep(time.Second)
+		}
+		synctest.Wait()
+		if n := len(c.applied); n < 10 || n > 30 {
+			t.Errorf("applied %d times in 1000 s", n)
+		}
+	})
+}
+
+// What an API server says that this run is about to replace is no evidence.
+func TestWaitsForThisRun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, dns := newCluster(), &answerer{}
+		c.nodeState, c.corednsState = "", ""
+		r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler), Resolve: dns.resolve}
+		var mu sync.Mutex
+		connects := []string{}
+		r.Connect = func(path string) (Cluster, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			connects = append(connects, path)
+			return c, nil
+		}
+		units := []string{itemAPI, "kubeconfig//conf", "kubeconfig//apply", itemKubelet, "unit/kube-controller-manager", "unit/kube-scheduler", "unit/kube-proxy"}
+		for _, u := range units {
+			r.Board.Set(reconcile.Status{Ref: u, Phase: reconcile.Waiting})
+		}
+		set := func(ref string) { r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Ready}) }
+		var doc Document
+		if err := json.Unmarshal(document(t, "slipway-base"), &doc); err != nil {
+			t.Fatal(err)
+		}
+		doc.ApplyKubeconfig = "/apply"
+		doc.AddOns[0].Objects = []objects.Object{{"kind": "Deployment", "metadata": map[string]any{"namespace": "kube-system", "name": "coredns"}}}
+		data, err := json.Marshal(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		run(t, r, data)
+		set("kubeconfig//conf")
+		set("kubeconfig//apply")
+		synctest.Wait()
+		if got := board(r.Board); len(connects) != 0 || got["control/role"] != "waiting unit/kube-apiserver" {
+			t.Errorf("connects to %v before the API server is up; %v", connects, got)
+		}
+		set(itemAPI)
+		synctest.Wait()
+		if slices.Sort(connects); !slices.Equal(connects, []string{"/apply", "/conf"}) {
+			t.Errorf("connects with %v", connects)
+		}
+		if got := board(r.Board); got["control/node/n1"] != "waiting unit/kubelet" || got["control/dns"] != "waiting unit/kube-controller-manager" || got["control/role"] != "ready" {
+			t.Errorf("with an API server and nothing else: %v", got)
+		}
+		for _, u := range units[3:] {
+			set(u)
+		}
+		synctest.Wait()
+		if got := board(r.Board); got["control/node/n1"] != "ready" || got["control/dns"] != "ready" {
+			t.Errorf("all is up: %v", got)
 		}
 	})
 }

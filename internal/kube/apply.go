@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -146,17 +147,17 @@ func (a *applier) object(ctx context.Context, addon string, o objects.Object) er
 	return nil
 }
 
-// put is one try. What an apply changed shows in the resource version, so that is asked before.
+// put is one try. What an apply changed shows when what was there before is compared with what is there after.
 func (c *Client) put(ctx context.Context, o objects.Object, body []byte) (changed bool, err error) {
 	in, err := c.where(ctx, gvkOf(o), o.Namespace())
 	if err != nil {
 		return false, err
 	}
-	version := ""
-	switch before, err := in.Get(ctx, o.Name(), metav1.GetOptions{}); {
-	case err == nil:
-		version = before.GetResourceVersion()
-	case !apierrors.IsNotFound(err):
+	before, err := in.Get(ctx, o.Name(), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		before, err = nil, nil
+	}
+	if err != nil {
 		return false, err
 	}
 	force := true
@@ -164,7 +165,23 @@ func (c *Client) put(ctx context.Context, o objects.Object, body []byte) (change
 	if err != nil {
 		return false, err
 	}
-	return after.GetResourceVersion() != version, nil
+	return before == nil || !alike(before, after), nil
+}
+
+// alike leaves out what others write all the time, and so between two requests: status, and who owns which field.
+func alike(a, b *unstructured.Unstructured) bool {
+	if a.GetUID() != b.GetUID() {
+		return false
+	}
+	if a.GetResourceVersion() == b.GetResourceVersion() {
+		return true
+	}
+	for _, o := range []*unstructured.Unstructured{a, b} {
+		delete(o.Object, "status")
+		o.SetManagedFields(nil)
+		o.SetResourceVersion("")
+	}
+	return equality.Semantic.DeepEqual(a.Object, b.Object)
 }
 
 // where is the place of objects of a kind; those that live in a namespace and name none live in "default".

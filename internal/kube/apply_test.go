@@ -98,10 +98,8 @@ func TestApply(t *testing.T) {
 	}
 	// The groups of the bindings work: admin.conf's group, which had no right before. The server makes the roles itself while it
 	// becomes ready.
-	if err := c.WaitReadyz(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.client(t, "admin").Status(t.Context()); err != nil {
+	waitReadyz(t, c)
+	if _, err := s.client(t, "admin").dyn.Resource(nodes).List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Errorf("admin's rights: %v", err)
 	}
 
@@ -113,7 +111,7 @@ func TestApply(t *testing.T) {
 		t.Error("the second apply told of a change")
 	}
 
-	drift(t, c)
+	meddle(t, c)
 	if changed, err := c.Apply(t.Context(), all, nil); err != nil || !changed {
 		t.Errorf("apply after drift: changed %v, %v", changed, err)
 	}
@@ -191,7 +189,7 @@ func TestApplyRefusesConfusion(t *testing.T) {
 	}
 }
 
-func drift(t *testing.T, c *Client) {
+func meddle(t *testing.T, c *Client) {
 	t.Helper()
 	in := c.dyn.Resource(configMaps).Namespace("shops")
 	o, err := in.Get(t.Context(), "prices", metav1.GetOptions{})

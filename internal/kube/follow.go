@@ -20,11 +20,19 @@ type query struct {
 	resource  schema.GroupVersionResource
 	namespace string
 	fields    fields.Selector
-	again     <-chan struct{} // optional: a signal to look at everything anew
+	labels    string            // optional: a label that the objects must have
+	listed    func(begins bool) // optional: is told when a list is going to be shown, and when it has been shown
+	again     <-chan struct{}   // optional: a signal to look at everything anew
 }
 
 func named(r schema.GroupVersionResource, namespace, name string) query {
 	return query{resource: r, namespace: namespace, fields: fields.OneTermEqualSelector("metadata.name", name)}
+}
+
+func (q query) tell(begins bool) {
+	if q.listed != nil {
+		q.listed(begins)
+	}
 }
 
 // sight is told of an object, or of one that is gone; of nil that is gone when there is none at all. It ends the following with
@@ -65,10 +73,12 @@ func (c *Client) followOnce(ctx context.Context, q query, see sight) (done bool,
 	if q.fields != nil {
 		opts.FieldSelector = q.fields.String()
 	}
+	opts.LabelSelector = q.labels
 	found, err := in.List(ctx, opts)
 	if err != nil {
 		return false, err
 	}
+	q.tell(true)
 	if len(found.Items) == 0 {
 		if done, err := see(nil, true); done || err != nil {
 			return done, err
@@ -79,6 +89,7 @@ func (c *Client) followOnce(ctx context.Context, q query, see sight) (done bool,
 			return done, err
 		}
 	}
+	q.tell(false)
 	opts.ResourceVersion, opts.AllowWatchBookmarks = found.GetResourceVersion(), true
 	found = nil // the watch may last for hours
 	w, err := in.Watch(ctx, opts)

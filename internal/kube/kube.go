@@ -9,7 +9,7 @@
 //
 //	c, err := kube.Connect("/etc/kubernetes/super-admin.conf", log)
 //	changed, err := c.Apply(ctx, addons, func(p kube.Progress) { … })
-//	err = c.WaitNodeReady(ctx, "dev-main-0", func(reason string) { … })
+//	err = c.KeepNode(ctx, kube.Record{Name: "dev-main-0"}, func(reason string) { … }, func(what string) { … })
 package kube
 
 import (

@@ -81,9 +81,7 @@ func TestApproveServing(t *testing.T) {
 	if err := s.startAPI(); err != nil {
 		t.Fatal(err)
 	}
-	if err := super.WaitReadyz(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	waitReadyz(t, super)
 	if got := verdictOn(t, a, "restarted", nodeCSR()); !strings.HasPrefix(got, "Approved ") {
 		t.Errorf("after the API server's restart: %s", got)
 	}
@@ -155,162 +153,122 @@ func waitEvent(t *testing.T, c *Client, why, about string) {
 	}
 }
 
-func TestEnsureNodeFields(t *testing.T) {
+// The record is in the node, comes back when the node does, and the node falls when it is not ready: with the rights of
+// slipway:control and no others.
+func TestKeepNode(t *testing.T) {
 	t.Parallel()
-	s := sharedServer(t)
+	s := ownServer(t)
 	super := s.client(t, "super-admin")
-	podCIDR := netip.MustParsePrefix("10.244.0.0/24")
-	labels, taints := map[string]string{"node-role.kubernetes.io/control-plane": ""}, []Taint{{Key: "node-role.kubernetes.io/control-plane", Effect: "NoSchedule"}}
-	set := make(chan error, 1)
-	go func() { set <- super.EnsureNodeFields(t.Context(), "a", podCIDR, labels, taints) }()
-
-	// The node registers itself, with what kubelets put there.
-	create(t, s.client(t, "node-a"), nodes, "", map[string]any{
-		"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": "a", "labels": map[string]any{"kubernetes.io/hostname": "a"}},
-		"spec": map[string]any{"taints": []any{map[string]any{"key": "example.test/mine", "value": "x", "effect": "NoExecute"}}},
-	})
-	if err := <-set; err != nil {
+	if _, err := super.Apply(t.Context(), clusterAddOns(t), nil); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second time nothing is missing
-		o, err := super.dyn.Resource(nodes).Get(t.Context(), "a", metav1.GetOptions{})
-		if err != nil {
+	record := Record{
+		Name: "a", PodCIDR: netip.MustParsePrefix("10.244.0.0/24"), Labels: map[string]string{"node-role.kubernetes.io/control-plane": ""},
+		Taints: []Taint{{Key: "node-role.kubernetes.io/control-plane", Effect: "NoSchedule"}},
+	}
+	var writes atomic.Int32
+	keep := func(r Record) waiter {
+		c := s.client(t, "control")
+		return startWait(t, func(ctx context.Context, say func(string)) error {
+			return c.KeepNode(ctx, r, say, func(string) { writes.Add(1) })
+		})
+	}
+	w := keep(record)
+	w.until("node a does not exist")
+	registered := map[string]any{
+		"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": "a", "labels": map[string]any{"kubernetes.io/hostname": "a"}},
+		"spec": map[string]any{"taints": []any{map[string]any{"key": "example.test/mine", "value": "x", "effect": "NoExecute"}}},
+	}
+	ready := func(word string) {
+		setStatus(t, super, nodes, "", "a", map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": word, "reason": "Test"}}})
+	}
+	for range 2 { // the second time somebody has deleted the node and its kubelet registers it again
+		create(t, s.client(t, "node-a"), nodes, "", registered)
+		w.until("it has not said yet whether it is Ready")
+		ready("True")
+		w.until("")
+		wantRecord(t, super)
+		ready("Unknown")
+		w.until("Test")
+		if err := super.dyn.Resource(nodes).Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
+		}
+		w.until("node a does not exist")
+	}
+	if n := writes.Load(); n != 2 {
+		t.Errorf("%d writes of the record, want 2", n)
+	}
+	create(t, s.client(t, "node-a"), nodes, "", registered)
+	w.until("it has not said yet whether it is Ready")
+	record.PodCIDR = netip.MustParsePrefix("10.244.9.0/24")
+	keep(record).until("it has the pod range 10.244.0.0/24 and the plan wants 10.244.9.0/24, which cannot be changed: delete the Node object, then restart its kubelet")
+}
+
+// wantRecord looks at node a when it is ready: others' label and taint are there, the taint of its birth is not.
+func wantRecord(t *testing.T, c *Client) {
+	t.Helper()
+	var got map[string]any
+	err := c.follow(t.Context(), named(nodes, "", "a"), func(string) {}, func(o *unstructured.Unstructured, gone bool) (bool, error) {
+		if gone {
+			return false, nil
 		}
 		var keys []string
 		for _, taint := range maps(o.Object, "spec", "taints") {
 			keys = append(keys, str(taint, "key")+":"+str(taint, "effect"))
 		}
-		got := map[string]any{
-			"cidr": str(o.Object, "spec", "podCIDR"), "label": o.GetLabels()["node-role.kubernetes.io/control-plane"],
-			"host": o.GetLabels()["kubernetes.io/hostname"], "taints": keys,
-		}
-		want := map[string]any{
-			"cidr": "10.244.0.0/24", "label": "", "host": "a",
-			"taints": []string{"example.test/mine:NoExecute", "node.kubernetes.io/not-ready:NoSchedule", "node-role.kubernetes.io/control-plane:NoSchedule"},
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Error(diff)
-		}
-		if err := super.EnsureNodeFields(t.Context(), "a", podCIDR, labels, taints); err != nil {
-			t.Fatal(err)
-		}
-		after, err := super.dyn.Resource(nodes).Get(t.Context(), "a", metav1.GetOptions{})
-		if err != nil || after.GetResourceVersion() != o.GetResourceVersion() {
-			t.Errorf("nothing was missing and yet something was written: %v", err)
-		}
-	}
-	err := super.EnsureNodeFields(t.Context(), "a", netip.MustParsePrefix("10.244.9.0/24"), nil, nil)
-	if err == nil || !strings.Contains(err.Error(), "it has the pod range 10.244.0.0/24 and the plan wants 10.244.9.0/24") {
-		t.Errorf("another pod range: %v", err)
-	}
-}
-
-func TestWaiters(t *testing.T) {
-	t.Parallel()
-	s := sharedServer(t)
-	c := s.client(t, "super-admin")
-	ns := "waiters"
-	create(t, c, schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, "", map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": ns}})
-
-	t.Run("node", func(t *testing.T) {
-		t.Parallel()
-		w := startWait(t, func(ctx context.Context, say func(string)) error { return c.WaitNodeReady(ctx, "w", say) })
-		w.reason("node w does not exist yet")
-		create(t, c, nodes, "", map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": "w"}})
-		w.reason("it has not said yet whether it is Ready")
-		setStatus(t, c, nodes, "", "w", map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "no CNI"}}})
-		w.reason("KubeletNotReady: no CNI")
-		status, err := c.Status(t.Context())
-		if err != nil || !hasNode(status, NodeStatus{Name: "w", Reason: "KubeletNotReady: no CNI"}) {
-			t.Errorf("status %+v, %v", status, err)
-		}
-		setStatus(t, c, nodes, "", "w", map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": "True"}}})
-		w.done(nil)
+		_, labelled := o.GetLabels()["node-role.kubernetes.io/control-plane"]
+		got = map[string]any{"cidr": str(o.Object, "spec", "podCIDR"), "label": labelled, "host": o.GetLabels()["kubernetes.io/hostname"], "taints": keys}
+		return !strings.Contains(strings.Join(keys, " "), notReady), nil
 	})
-	t.Run("service account", func(t *testing.T) {
-		t.Parallel()
-		w := startWait(t, func(ctx context.Context, say func(string)) error { return c.WaitDefaultServiceAccount(ctx, ns, say) })
-		w.reason("ServiceAccount waiters/default does not exist yet")
-		create(t, c, accounts, ns, map[string]any{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": map[string]any{"name": "default"}})
-		w.done(nil)
-	})
-	t.Run("pod", func(t *testing.T) {
-		t.Parallel()
-		makePod(t, c, ns, "runs")
-		w := startWait(t, func(ctx context.Context, say func(string)) error { return c.WaitPodRunning(ctx, ns, "runs", say) })
-		w.reason("it has not said yet whether it is PodScheduled")
-		setStatus(t, c, pods, ns, "runs", map[string]any{"phase": "Pending", "containerStatuses": []any{map[string]any{
-			"name": "main", "state": map[string]any{"waiting": map[string]any{"reason": "ErrImageNeverPull", "message": "not there"}},
-		}}})
-		w.reason("container main: ErrImageNeverPull: not there")
-		setStatus(t, c, pods, ns, "runs", map[string]any{"phase": "Running", "containerStatuses": []any{}})
-		w.done(nil)
-
-		makePod(t, c, ns, "fails")
-		w = startWait(t, func(ctx context.Context, say func(string)) error { return c.WaitPodRunning(ctx, ns, "fails", say) })
-		w.reason("it has not said yet whether it is PodScheduled")
-		setStatus(t, c, pods, ns, "fails", map[string]any{"phase": "Failed", "reason": "Evicted", "message": "disk"})
-		w.done(errors.New("wait for pod waiters/fails: it has failed: Evicted: disk"))
-	})
-	t.Run("deployment", func(t *testing.T) {
-		t.Parallel()
-		w := startWait(t, func(ctx context.Context, say func(string)) error { return c.WaitDeploymentAvailable(ctx, ns, "d", say) })
-		w.reason("deployment waiters/d does not exist yet")
-		labels := map[string]any{"app": "d"}
-		create(t, c, deployments, ns, map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "d"}, "spec": map[string]any{
-			"replicas": int64(2), "selector": map[string]any{"matchLabels": labels},
-			"template": map[string]any{"metadata": map[string]any{"labels": labels}, "spec": podSpec()},
-		}})
-		w.reason("the controller-manager has not seen it yet")
-		setStatus(t, c, deployments, ns, "d", map[string]any{"observedGeneration": int64(1), "replicas": int64(2), "updatedReplicas": int64(2), "readyReplicas": int64(1), "availableReplicas": int64(1)})
-		w.reason("1 of 2 replicas are available")
-		setStatus(t, c, deployments, ns, "d", map[string]any{"observedGeneration": int64(1), "replicas": int64(2), "updatedReplicas": int64(2), "readyReplicas": int64(2), "availableReplicas": int64(2)})
-		w.done(nil)
-	})
-	t.Run("cancelled", func(t *testing.T) {
-		t.Parallel()
-		ctx, cancel := context.WithCancel(t.Context())
-		w := startWait(t, func(_ context.Context, say func(string)) error { return c.WaitNodeReady(ctx, "never", say) })
-		w.reason("node never does not exist yet")
-		cancel()
-		w.done(errors.New("wait for node never: context canceled, last: node never does not exist yet"))
-	})
-}
-
-// A server that is not there is waited for, with the reason.
-func TestWaitReadyz(t *testing.T) {
-	t.Parallel()
-	s := ownServer(t)
-	var reasons []string
-	if err := s.client(t, "super-admin").WaitReadyz(t.Context(), func(why string) { reasons = append(reasons, why) }); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
-	all := strings.Join(reasons, "\n")
-	if !strings.Contains(all, "connection refused") {
-		t.Errorf("reasons:\n%s\nwant one that says: connection refused", all)
+	want := map[string]any{
+		"cidr": "10.244.0.0/24", "label": true, "host": "a",
+		"taints": []string{"example.test/mine:NoExecute", "node-role.kubernetes.io/control-plane:NoSchedule"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestWatchDeployment(t *testing.T) {
+	t.Parallel()
+	s := ownServer(t)
+	super := s.client(t, "super-admin")
+	if _, err := super.Apply(t.Context(), clusterAddOns(t), nil); err != nil {
+		t.Fatal(err)
+	}
+	c, ns := s.client(t, "control"), "kube-system"
+	w := startWait(t, func(ctx context.Context, say func(string)) error { return c.WatchDeployment(ctx, ns, "d", say) })
+	w.until("deployment kube-system/d does not exist")
+	labels := map[string]any{"app": "d"}
+	create(t, super, deployments, ns, map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "d"}, "spec": map[string]any{
+		"replicas": int64(2), "selector": map[string]any{"matchLabels": labels},
+		"template": map[string]any{"metadata": map[string]any{"labels": labels}, "spec": podSpec()},
+	}})
+	w.until("the controller-manager has not seen it yet")
+	available := func(n int64) {
+		setStatus(t, super, deployments, ns, "d", map[string]any{"observedGeneration": int64(1), "replicas": int64(2), "updatedReplicas": int64(2), "readyReplicas": n, "availableReplicas": n})
+	}
+	available(1)
+	w.until("1 of 2 replicas are available")
+	available(2)
+	w.until("")
+	available(1)
+	w.until("1 of 2 replicas are available")
+	if err := super.dyn.Resource(deployments).Namespace(ns).Delete(t.Context(), "d", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.until("deployment kube-system/d does not exist")
+	kill(s.api)
+	if why := <-w.reasons; why == "" { // connection refused, or reset, or the end of the stream
+		t.Error("it is called available by nobody")
 	}
 }
 
 func podSpec() map[string]any {
 	return map[string]any{"containers": []any{map[string]any{"name": "main", "image": "example.test/x:1"}}, "automountServiceAccountToken": false}
-}
-
-// makePod runs on a node that is bound already, so that no admission asks for a service account's secrets.
-func makePod(t *testing.T, c *Client, ns, name string) {
-	t.Helper()
-	ensureAccount(t, c, ns, "pods")
-	spec := podSpec()
-	spec["serviceAccountName"] = "pods"
-	create(t, c, pods, ns, map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name}, "spec": spec})
-}
-
-func ensureAccount(t *testing.T, c *Client, ns, name string) {
-	t.Helper()
-	if _, err := c.dyn.Resource(accounts).Namespace(ns).Get(t.Context(), name, metav1.GetOptions{}); err == nil {
-		return
-	}
-	create(t, c, accounts, ns, map[string]any{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": map[string]any{"name": name}})
 }
 
 func create(t *testing.T, c *Client, r schema.GroupVersionResource, ns string, o map[string]any) {
@@ -333,15 +291,6 @@ func setStatus(t *testing.T, c *Client, r schema.GroupVersionResource, ns, name 
 	}
 }
 
-func hasNode(s Status, want NodeStatus) bool {
-	for _, n := range s.Nodes {
-		if n == want {
-			return true
-		}
-	}
-	return false
-}
-
 // waiter is a wait that goes on beside the test.
 type waiter struct {
 	t       *testing.T
@@ -355,23 +304,21 @@ func startWait(t *testing.T, run func(context.Context, func(string)) error) wait
 	return w
 }
 
-func (w waiter) reason(want string) {
+// until passes over other reasons: what comes between two states depends on who is faster.
+func (w waiter) until(want string) {
 	w.t.Helper()
-	select {
-	case got := <-w.reasons:
-		if got != want {
-			w.t.Errorf("reason %q, want %q", got, want)
+	var others []string
+	for {
+		select {
+		case got := <-w.reasons:
+			if got == want {
+				return
+			}
+			others = append(others, got)
+		case err := <-w.ended:
+			w.t.Fatalf("it ended with %v, want the reason %q first", err, want)
+		case <-w.t.Context().Done():
+			w.t.Fatalf("want the reason %q, got %q", want, others)
 		}
-	case err := <-w.ended:
-		w.t.Fatalf("it ended with %v, want the reason %q first", err, want)
-	case <-w.t.Context().Done():
-		w.t.Fatalf("no reason came, want %q", want)
-	}
-}
-
-func (w waiter) done(want error) {
-	w.t.Helper()
-	if err := <-w.ended; (err == nil) != (want == nil) || (want != nil && err.Error() != want.Error()) {
-		w.t.Errorf("ended with %v, want %v", err, want)
 	}
 }

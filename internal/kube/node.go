@@ -7,7 +7,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,29 +23,84 @@ type Taint struct {
 	Effect string `json:"effect"`
 }
 
-// EnsureNodeFields waits for the node to register and then sets its pod range, labels and taints. It adds, and takes nothing
-// away that others have put there. A node that has another pod range already is an error: the range cannot be changed.
-func (c *Client) EnsureNodeFields(ctx context.Context, name string, podCIDR netip.Prefix, labels map[string]string, taints []Taint) error {
-	last := "the node has not registered"
-	err := c.follow(ctx, named(nodes, "", name), func(why string) { last = why }, func(o *unstructured.Unstructured, gone bool) (bool, error) {
+// Record is what the cluster says of a node, whatever its kubelet says.
+type Record struct {
+	Name    string
+	PodCIDR netip.Prefix
+	Labels  map[string]string
+	Taints  []Taint
+}
+
+// KeepNode keeps the record in the node for as long as ctx lasts, and tells say each time how the node is: empty means that it
+// has the record and says that it is ready. changed is told of each write of the record. It adds, and takes nothing away that
+// others have put there, but for the taint of a node's birth (see [notReady]). It returns only the context's error.
+func (c *Client) KeepNode(ctx context.Context, r Record, say, changed func(string)) error {
+	k := nodeKeeper{Client: c, record: r, changed: changed}
+	say = onChange(say)
+	return c.follow(ctx, named(nodes, "", r.Name), say, func(o *unstructured.Unstructured, gone bool) (bool, error) {
 		if gone {
+			say("node " + r.Name + " does not exist")
 			return false, nil
 		}
-		patch, err := nodePatch(o, podCIDR, labels, taints)
-		if err != nil || patch == nil {
-			return true, err
+		why, err := k.look(ctx, o)
+		if err == nil {
+			say(why)
 		}
-		// The resource version makes the write fail where the taints that it repeats are no longer those that were read.
-		_, err = c.dyn.Resource(nodes).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: manager})
-		return err == nil, err
+		return false, err
 	})
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		err = ended(ctx, last)
+}
+
+type nodeKeeper struct {
+	*Client
+	record  Record
+	changed func(string)
+	written []time.Time // the last writes
+}
+
+// look writes what is missing and tells why the node is not as it should be. After a write the next change brings it here again.
+func (k *nodeKeeper) look(ctx context.Context, o *unstructured.Unstructured) (why string, err error) {
+	patch, wrong := nodePatch(o, k.record.PodCIDR, k.record.Labels, k.record.Taints)
+	if patch != nil {
+		if err := k.write(ctx, patch); err != nil {
+			return "", err
+		}
+		k.log.Info("node record written", "node", k.record.Name, "patch", string(patch))
+		k.changed("record of node " + k.record.Name)
 	}
-	return fmt.Errorf("set fields of node %s: %w", name, err)
+	ready, why := condition(o, "Ready")
+	switch {
+	case wrong != nil:
+		return wrong.Error(), nil //nolint:nilerr // it is the node's state, not a trouble with looking at it
+	case patch != nil:
+		return "its record is being written", nil
+	case !ready:
+		return why, nil
+	}
+	if patch, err = withoutTaint(o, notReady); patch != nil {
+		err = k.write(ctx, patch)
+	}
+	return "", err
+}
+
+// write is slow when it has been busy: somebody else who sets the same fields must not be fought at full speed. The resource
+// version in the patch makes it fail where what it repeats is no longer what was read; the newer object is on its way here then.
+func (k *nodeKeeper) write(ctx context.Context, patch []byte) error {
+	now := time.Now()
+	k.written = slices.DeleteFunc(append(k.written, now), func(t time.Time) bool { return now.Sub(t) > time.Minute })
+	if len(k.written) > 6 {
+		timer := time.NewTimer(5 * time.Second)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+		}
+	}
+	_, err := k.dyn.Resource(nodes).Patch(ctx, k.record.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: manager})
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // nodePatch is a JSON merge patch, nil when nothing is missing.

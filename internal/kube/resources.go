@@ -48,8 +48,6 @@ var known = map[string]map[string]resource{
 
 var (
 	nodes       = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
-	pods        = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
-	accounts    = schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}
 	configMaps  = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 	events      = schema.GroupVersionResource{Version: "v1", Resource: "events"}
 	deployments = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}

@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/slipway-project/slipway/internal/core/objects"
 )
@@ -37,31 +36,9 @@ func (c *Client) Seed(ctx context.Context, objs []objects.Object) error {
 	return nil
 }
 
-// notReady is the taint that a node is born with; the controller-manager takes it away when the node is Ready.
+// notReady is the taint that a node is born with. The controller-manager takes it away when the node is Ready; KeepNode does so
+// at once: a pod that meets the taint is put back for a second.
 const notReady = "node.kubernetes.io/not-ready"
-
-// ClearNotReady takes the taint of an unready node away as soon as the node is Ready, as the controller-manager does once it
-// runs: a pod that meets the taint is put back for a second.
-func (c *Client) ClearNotReady(ctx context.Context, name string) error {
-	err := c.follow(ctx, named(nodes, "", name), func(string) {}, func(o *unstructured.Unstructured, gone bool) (bool, error) {
-		if gone {
-			return false, nil
-		}
-		if ready, _ := condition(o, "Ready"); !ready {
-			return false, nil
-		}
-		patch, err := withoutTaint(o, notReady)
-		if err != nil || patch == nil {
-			return true, err
-		}
-		_, err = c.dyn.Resource(nodes).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: manager})
-		return err == nil, err
-	})
-	if err != nil {
-		return fmt.Errorf("clear taint of node %s: %w", name, err)
-	}
-	return nil
-}
 
 // withoutTaint is a merge patch, nil when the node does not have the taint. The resource version keeps it from writing over
 // taints that came meanwhile.

@@ -67,10 +67,19 @@ func sharedServer(t *testing.T) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.client(t, "super-admin").WaitReadyz(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	waitReadyz(t, s.client(t, "super-admin"))
 	return s
+}
+
+// waitReadyz asks as long as the server is not ready; readiness cannot be watched.
+func waitReadyz(t *testing.T, c *Client) {
+	t.Helper()
+	var pace backoff
+	for c.unready(t.Context()) != "" {
+		if err := pace.pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // ownServer starts one for this test alone and does not wait for it.
@@ -160,7 +169,7 @@ func (s *server) keys(ctx context.Context) error {
 		{Name: "sa", Kind: pki.KeyPair, CertPath: s.file("sa.pub"), KeyPath: s.file("sa.key")},
 		s.leaf("super-admin", pki.ClientAuth, "super-admin", "system:masters"),
 		s.leaf("admin", pki.ClientAuth, "kubernetes-admin", pki.AdminGroup),
-		s.leaf("control", pki.ClientAuth, "control", "slipway:control"),
+		s.leaf("control", pki.ClientAuth, "slipway-control", pki.ControlGroup),
 		s.leaf("node-a", pki.ClientAuth, "system:node:a", "system:nodes"),
 		s.leaf("node-b", pki.ClientAuth, "system:node:b", "system:nodes"),
 	}

@@ -4,7 +4,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -12,28 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// WaitReadyz waits until the API server says that it is ready. Readiness cannot be watched, so it is asked at short intervals.
-func (c *Client) WaitReadyz(ctx context.Context, report func(reason string)) error {
-	report = onChange(report)
-	tick := time.NewTicker(25 * time.Millisecond)
-	defer tick.Stop()
-	for started := time.Now(); ; {
-		why := c.unready(ctx)
-		if why == "" {
-			return nil
-		}
-		report(why)
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait for the API server: %w", ended(ctx, why))
-		case <-tick.C:
-		}
-		if time.Since(started) > 30*time.Second { // no start takes so long: somebody has to act first
-			tick.Reset(time.Second)
-		}
-	}
-}
-
+// unready asks the API server whether it is ready; empty when it is.
 func (c *Client) unready(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -58,54 +36,35 @@ func (c *Client) unready(ctx context.Context) string {
 	return fmt.Sprintf("the API server answers %d", code)
 }
 
-// WaitNodeReady waits until the node exists and says that it is ready.
-func (c *Client) WaitNodeReady(ctx context.Context, name string, report func(reason string)) error {
-	return c.wait(ctx, named(nodes, "", name), "node "+name, report, func(o *unstructured.Unstructured) (string, error) {
-		ready, why := condition(o, "Ready")
-		if ready {
-			return "", nil
+// WatchDeployment tells say, for as long as ctx lasts and each time it changes, why the deployment is not available; empty when
+// all replicas of the newest template are. It returns only the context's error.
+func (c *Client) WatchDeployment(ctx context.Context, namespace, name string, say func(reason string)) error {
+	say = onChange(say)
+	return c.follow(ctx, named(deployments, namespace, name), say, func(o *unstructured.Unstructured, gone bool) (bool, error) {
+		if gone {
+			say("deployment " + namespace + "/" + name + " does not exist")
+			return false, nil
 		}
-		return why, nil
+		say(unavailable(o))
+		return false, nil
 	})
 }
 
-// WaitDefaultServiceAccount waits until pods may be created in the namespace.
-func (c *Client) WaitDefaultServiceAccount(ctx context.Context, namespace string, report func(reason string)) error {
-	return c.wait(ctx, named(accounts, namespace, "default"), "ServiceAccount "+namespace+"/default", report,
-		func(*unstructured.Unstructured) (string, error) { return "", nil })
-}
-
-// WaitPodRunning waits until the pod's containers run, or have run to a good end. A pod that failed is an error.
-func (c *Client) WaitPodRunning(ctx context.Context, namespace, name string, report func(reason string)) error {
-	return c.wait(ctx, named(pods, namespace, name), "pod "+namespace+"/"+name, report, func(o *unstructured.Unstructured) (string, error) {
-		switch phase := str(o.Object, "status", "phase"); phase {
-		case "Running", "Succeeded":
-			return "", nil
-		case "Failed":
-			return "", errors.New("it has failed: " + podReason(o))
-		}
-		return podReason(o), nil
-	})
-}
-
-// WaitDeploymentAvailable waits until all replicas of the newest template are available.
-func (c *Client) WaitDeploymentAvailable(ctx context.Context, namespace, name string, report func(reason string)) error {
-	return c.wait(ctx, named(deployments, namespace, name), "deployment "+namespace+"/"+name, report, func(o *unstructured.Unstructured) (string, error) {
-		want := int64(1)
-		if n, ok, _ := unstructured.NestedInt64(o.Object, "spec", "replicas"); ok {
-			want = n
-		}
-		seen, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
-		updated, _, _ := unstructured.NestedInt64(o.Object, "status", "updatedReplicas")
-		available, _, _ := unstructured.NestedInt64(o.Object, "status", "availableReplicas")
-		if seen < o.GetGeneration() {
-			return "the controller-manager has not seen it yet", nil
-		}
-		if min(updated, available) >= want {
-			return "", nil
-		}
-		return fmt.Sprintf("%d of %d replicas are available", min(updated, available), want), nil
-	})
+func unavailable(o *unstructured.Unstructured) string {
+	want := int64(1)
+	if n, ok, _ := unstructured.NestedInt64(o.Object, "spec", "replicas"); ok {
+		want = n
+	}
+	seen, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
+	updated, _, _ := unstructured.NestedInt64(o.Object, "status", "updatedReplicas")
+	available, _, _ := unstructured.NestedInt64(o.Object, "status", "availableReplicas")
+	switch {
+	case seen < o.GetGeneration():
+		return "the controller-manager has not seen it yet"
+	case min(updated, available) >= want:
+		return ""
+	}
+	return fmt.Sprintf("%d of %d replicas are available", min(updated, available), want)
 }
 
 // wait follows one object until reason is "". why returns the reason, or an error when waiting is pointless.

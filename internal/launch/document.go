@@ -33,7 +33,8 @@ func controlDocument(c config.Cluster, nodes []config.Node) ([]byte, error) {
 		addOns = append(addOns, parsed)
 	}
 	doc := control.Document{
-		Version: control.Version, Cluster: c.Name, Kubeconfig: config.SuperAdminConf, RootCA: config.ClusterCA + ".crt",
+		Version: control.Version, Cluster: c.Name, Kubeconfig: config.ControlConf, ApplyKubeconfig: config.SuperAdminConf,
+		RootCA:      config.ClusterCA + ".crt",
 		AddOns:      addOns,
 		DNS:         control.DNS{Address: c.DNSAddress, Domain: c.ClusterDomain},
 		Deployments: []control.Workload{{Namespace: "kube-system", Name: "coredns"}},

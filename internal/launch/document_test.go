@@ -89,6 +89,27 @@ func TestDocument(t *testing.T) {
 	}
 }
 
+// The role's gates are named as the plan names them: what is not on the board is not waited for.
+func TestPlanHasWhatTheRoleWaitsFor(t *testing.T) {
+	t.Parallel()
+	file := t.TempDir() + "/cluster.yaml"
+	if err := os.WriteFile(file, []byte(shortest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err := (&Launcher{Root: t.TempDir()}).Plan(t.Context(), Source{File: file}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ref := range []string{
+		"kubeconfig/" + config.ControlConf, "kubeconfig/" + config.SuperAdminConf, "unit/kube-apiserver", "unit/kubelet",
+		"unit/kube-controller-manager", "unit/kube-scheduler", "unit/kube-proxy",
+	} {
+		if _, ok := p.Plan.Find(ref); !ok {
+			t.Errorf("the plan has no %s", ref)
+		}
+	}
+}
+
 func TestDigests(t *testing.T) {
 	t.Parallel()
 	a, b := artifact.Digest("sha256:"+strings.Repeat("a", 64)), artifact.Digest("sha256:"+strings.Repeat("b", 64))

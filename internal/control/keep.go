@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+// item is one of the board's that stays under watch: it falls when its state turns bad and rises when it is good again.
+type item struct {
+	board         *reconcile.Board
+	ref, provider string
+
+	mu    sync.Mutex // guards the field below
+	risen bool       // it was ready once
+}
+
+// say puts a state on the board: why it is not as it should be, or nothing when it is.
+func (i *item) say(reason string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	switch {
+	case reason == "":
+		i.risen = true
+		i.board.Set(reconcile.Status{Ref: i.ref, Phase: reconcile.Ready})
+	case i.risen:
+		i.board.Set(reconcile.Status{Ref: i.ref, Phase: reconcile.Failing, Error: reason, Provider: i.provider})
+	default:
+		i.board.Set(reconcile.Status{Ref: i.ref, Phase: reconcile.Starting, For: reason, Provider: i.provider})
+	}
+}
+
+// after waits until this run has made other items ready, and then starts an item.
+func (r Role) after(ctx context.Context, ref, provider string, needs ...string) (*item, error) {
+	err := r.Board.Await(ctx, needs, func(need string) {
+		r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Waiting, For: need})
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Starting, Provider: provider})
+	return &item{board: r.Board, ref: ref, provider: provider}, nil
+}
+
+// node is ready while its kubelet says so and the machine's record is in the Node. The record goes in as soon as there is a Node,
+// the kubelet's word counts from when this run's kubelet is up.
+func (r Role) node(ctx context.Context, cluster Keeper, n Node) error {
+	var mu sync.Mutex
+	last, told := "nothing is known of it yet", func(string) {}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		return cluster.KeepNode(ctx, n, func(reason string) {
+			mu.Lock()
+			defer mu.Unlock()
+			last = reason
+			told(reason)
+		}, func(what string) {
+			r.Board.Changed()
+			r.Log.Info("changed", "what", what)
+		})
+	})
+	group.Go(func() error {
+		i, err := r.after(ctx, itemNode(n.Name), "kubelet of "+n.Name, itemKubelet)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		told = i.say
+		told(last)
+		return nil
+	})
+	return group.Wait()
+}
+
+const (
+	askSoon  = 20 * time.Millisecond // while somebody waits for the first answer
+	askAgain = 10 * time.Second
+	silences = 3 // in a row are needed to call a DNS that has answered silent: packets get lost
+)
+
+// dns is ready while its deployments are available and it answers through its Service address.
+func (r Role) dns(ctx context.Context, cluster Keeper, doc Document) error {
+	i, err := r.after(ctx, itemDNS, "CoreDNS and kube-proxy", append(dnsUnits(), doc.carriers()...)...)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	a := availability{reasons: make([]string, len(doc.Deployments)), changed: make(chan struct{}, 1)}
+	for n, w := range doc.Deployments {
+		a.reasons[n] = "deployment " + w.Namespace + "/" + w.Name + " has not been looked at"
+		group.Go(func() error { return cluster.WatchDeployment(ctx, w, func(reason string) { a.say(n, reason) }) })
+	}
+	group.Go(func() error { return r.answers(ctx, doc, &a, i) })
+	return group.Wait()
+}
+
+// answers puts on the board whether DNS is available and answers.
+func (r Role) answers(ctx context.Context, doc Document, a *availability, i *item) error {
+	server, name := netip.AddrPortFrom(doc.DNS.Address, 53), "kubernetes.default.svc."+doc.DNS.Domain+"."
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for silent := 0; ; {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-a.changed:
+		case <-timer.C:
+		}
+		if why := a.why(); why != "" {
+			i.say(why)
+			silent = silences // it has to answer before it is believed again
+			timer.Reset(askAgain)
+			continue
+		}
+		switch err := r.Resolve(ctx, server, name); {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil:
+			silent = 0
+			i.say("")
+			timer.Reset(askAgain)
+		default:
+			if silent++; silent >= silences || !i.risen {
+				i.say(err.Error())
+			}
+			timer.Reset(pause(silent))
+		}
+	}
+}
+
+// pause is short at first: a DNS that becomes ready does so within seconds.
+func pause(silent int) time.Duration {
+	if silent < 3000 {
+		return askSoon
+	}
+	return time.Second
+}
+
+// availability is why deployments are not available, one reason for each.
+type availability struct {
+	changed chan struct{} // has a value when a reason is another
+
+	mu      sync.Mutex // guards reasons
+	reasons []string
+}
+
+func (a *availability) say(n int, reason string) {
+	a.mu.Lock()
+	a.reasons[n] = reason
+	a.mu.Unlock()
+	select {
+	case a.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (a *availability) why() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n := slices.IndexFunc(a.reasons, func(s string) bool { return s != "" }); n >= 0 {
+		return a.reasons[n]
+	}
+	return ""
+}
