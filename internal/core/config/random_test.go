@@ -5,6 +5,7 @@ package config_test
 import (
 	"encoding/json"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -69,7 +70,7 @@ func randomSpec(r *rand.Rand) map[string]any {
 		"apiVersion": spec.APIVersion, "kind": spec.Kind, "metadata": map[string]any{"name": "dev"},
 		"spec": map[string]any{
 			"pools": []any{pool}, "components": components, "featureGates": map[string]any{"A": true, "B": r.IntN(2) == 0},
-			"addOns": []any{map[string]any{"name": "a", "manifest": "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n# " + oddLine(r) + oddEnd(r)}},
+			"addOns": []any{map[string]any{"name": "a", "manifest": "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n# " + oddLine(r) + strings.ReplaceAll(oddEnd(r), "\t#", "#\t")}},
 		},
 	}
 }
