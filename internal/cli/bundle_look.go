@@ -50,7 +50,22 @@ func partRow(p launch.Part) []string {
 	return []string{p.Release, p.Kind, p.Name, size(p.Size), p.Digest[:19]}
 }
 
+// verifyView is the result of bundle verify for programs.
+type verifyView struct {
+	Release  string        `json:"release"`
+	Whole    bool          `json:"whole"`
+	Parts    int           `json:"parts"`
+	Problems []partProblem `json:"problems"`
+}
+
+type partProblem struct {
+	Kind    string `json:"kind"`
+	Name    string `json:"name"`
+	Problem string `json:"problem"`
+}
+
 func bundleVerify(e Env) *cobra.Command {
+	var out format
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Read every file of a bundle and compare it with its digest",
@@ -61,6 +76,7 @@ again. Files are checked whenever they are taken from the store too; this finds 
 		Args: noArgs,
 	}
 	release := releaseFlag(cmd)
+	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		r, err := release()
 		if err != nil {
@@ -70,18 +86,27 @@ again. Files are checked whenever they are taken from the store too; this finds 
 		if err != nil {
 			return err
 		}
-		bad := 0
+		bad := []partProblem{}
 		for _, p := range parts {
 			if err := e.Launcher.VerifyPart(cmd.Context(), p); err != nil {
 				if cmd.Context().Err() != nil {
 					return cmd.Context().Err()
 				}
-				bad++
-				fmt.Fprintf(e.Out, "%s %s: %v\n", p.Kind, p.Name, err)
+				bad = append(bad, partProblem{p.Kind, p.Name, err.Error()})
+				if out == asText {
+					fmt.Fprintf(e.Out, "%s %s: %v\n", p.Kind, p.Name, err)
+				}
 			}
 		}
-		if bad > 0 {
-			return fmt.Errorf("%d of %s are not as they should be: run slipway bundle build", bad, launch.Plural(len(parts), "part"))
+		if out != asText {
+			err = out.object(e.Out, "BundleVerification", verifyView{r.Kubernetes, len(bad) == 0, len(parts), bad})
+			if err == nil && len(bad) > 0 {
+				return exitError(exitFailed)
+			}
+			return err
+		}
+		if len(bad) > 0 {
+			return fmt.Errorf("%d of %s are not as they should be: run slipway bundle build", len(bad), launch.Plural(len(parts), "part"))
 		}
 		fmt.Fprintf(e.Out, "%s of Kubernetes %s are whole\n", launch.Plural(len(parts), "part"), r.Kubernetes)
 		return nil

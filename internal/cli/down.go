@@ -15,6 +15,7 @@ import (
 
 func down(e Env) *cobra.Command {
 	var name string
+	var out format
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Remove a local cluster and everything it made",
@@ -26,6 +27,7 @@ The component store stays, so that the next up takes seconds; --purge drops it t
 		Args: noArgs,
 	}
 	nameFlag(e, cmd, &name)
+	outputFlag(cmd, &out)
 	purge := cmd.Flags().Bool("purge", false, "drop the component store too, unless another cluster uses it")
 	keep := cmd.Flags().Bool("keep-store", true, "keep the component store (the default; see --purge)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -38,6 +40,9 @@ The component store stays, so that the next up takes seconds; --purge drops it t
 			return err
 		}
 		exists := slices.Contains(names, name)
+		if !exists && !drop && out != asText {
+			return out.object(e.Out, "DownResult", downView{Cluster: name})
+		}
 		if !exists && !drop {
 			fmt.Fprintf(e.Out, "nothing to remove: there is no cluster %s%s\n", name, others(names))
 			return nil
@@ -46,7 +51,7 @@ The component store stays, so that the next up takes seconds; --purge drops it t
 		if err != nil {
 			return err
 		}
-		err = showing(cmd.Context(), e, asText, func(report func(launch.Event)) error {
+		err = showing(cmd.Context(), e, out, func(report func(launch.Event)) error {
 			return e.Launcher.Down(cmd.Context(), name, drop, report)
 		})
 		if cmd.Context().Err() != nil {
@@ -54,6 +59,9 @@ The component store stays, so that the next up takes seconds; --purge drops it t
 		}
 		if err != nil {
 			return err
+		}
+		if out != asText {
+			return out.object(e.Out, "DownResult", downView{name, exists, machines, drop})
 		}
 		if exists {
 			fmt.Fprintf(e.Out, "removed cluster %s: %s with all processes, mounts, networks and files\n", name, launch.Plural(machines, "machine"))
@@ -64,6 +72,14 @@ The component store stays, so that the next up takes seconds; --purge drops it t
 		return nil
 	}
 	return cmd
+}
+
+// downView is the result of down for programs.
+type downView struct {
+	Cluster      string `json:"cluster"`
+	Removed      bool   `json:"removed"` // false: there was none
+	Machines     int    `json:"machines"`
+	StoreRemoved bool   `json:"storeRemoved"`
 }
 
 func machineCount(cmd *cobra.Command, e Env, name string, exists bool) (int, error) {

@@ -3,13 +3,16 @@
 package cli
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-project/slipway/internal/core/config"
-	"github.com/slipway-project/slipway/internal/core/spec"
 	"github.com/slipway-project/slipway/internal/launch"
 )
 
@@ -47,6 +50,9 @@ func validate(e Env) *cobra.Command {
 	outputFlag(cmd, &out)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		c, err := e.Launcher.Load(source)
+		if err != nil && out != asText {
+			return problemsObject(e, out, err)
+		}
 		if err != nil {
 			return err
 		}
@@ -63,48 +69,106 @@ func validate(e Env) *cobra.Command {
 	return cmd
 }
 
+// problemView is a problem of a spec for programs.
+type problemView struct {
+	File    string `json:"file,omitempty"`
+	Line    int    `json:"line,omitempty"`
+	Column  int    `json:"column,omitempty"`
+	Path    string `json:"path,omitempty"`
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+// problemsObject writes what is wrong with a spec as a result; an error that is not about the spec stays one.
+func problemsObject(e Env, out format, err error) error {
+	code := codeOf(err)
+	if code != exitSpec {
+		return err
+	}
+	views := []problemView{}
+	var problems launch.ProblemsError
+	if errors.As(err, &problems) {
+		for _, p := range problems {
+			views = append(views, problemView{p.File, p.Line, p.Column, p.Path, p.Msg, p.Hint})
+		}
+	} else {
+		views = append(views, problemView{Message: err.Error()})
+	}
+	if err := out.object(e.Out, "SpecProblems", map[string]any{"problems": views}); err != nil {
+		return err
+	}
+	return exitError(code)
+}
+
 func complete(e Env) *cobra.Command {
 	var source launch.Source
+	var out format
 	cmd := &cobra.Command{
 		Use:   "complete",
 		Short: "Print a spec with every default filled in and every origin named",
 		Long: `Print a spec with every flag of every component, each with its origin: default, derived, or user and where. The result is a
-spec again; completing it gives the same bytes.`,
+spec again; completing it gives the same bytes. JSON has no room for the origins.`,
 		Example: `  slipway spec complete
   slipway spec complete -f cluster.yaml > complete.yaml
   slipway spec complete -f cluster.yaml | grep -n 'user'`,
 		Args: noArgs,
 	}
 	specFlags(e, cmd, &source)
+	outputFlag(cmd, &out)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		c, err := e.Launcher.Load(source)
 		if err != nil {
 			return err
 		}
-		_, err = e.Out.Write(config.Print(c.Config))
+		text := config.Print(c.Config)
+		if out == asJSON {
+			if text, err = indented(text); err != nil {
+				return err
+			}
+		}
+		_, err = e.Out.Write(text)
 		return err
 	}
 	return cmd
 }
 
+func indented(text []byte) ([]byte, error) {
+	text, err := yaml.YAMLToJSON(text)
+	if err != nil {
+		return nil, fmt.Errorf("write spec: %w", err)
+	}
+	var pretty bytes.Buffer
+	if err := json.Indent(&pretty, text, "", "  "); err != nil {
+		return nil, fmt.Errorf("write spec: %w", err)
+	}
+	pretty.WriteByte('\n')
+	return pretty.Bytes(), nil
+}
+
 func explain(e Env) *cobra.Command {
-	return &cobra.Command{
+	var out format
+	cmd := &cobra.Command{
 		Use:   "explain [FIELD]",
 		Short: "Tell what a field of the spec means",
 		Long:  `Tell what a field of the spec means, its type, its default and the fields below it. "spec." and "spec.components." may be left out.`,
 		Example: `  slipway spec explain
   slipway spec explain networking.podCIDR
-  slipway spec explain apiserver.flags`,
+  slipway spec explain apiserver.flags.secure-port`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			text, err := spec.Explain(strings.Join(args, ""))
+			d, err := launch.Explain(strings.Join(args, ""))
 			if err != nil {
 				return usageError{err}
 			}
-			fmt.Fprintln(e.Out, strings.TrimRight(text, "\n"))
+			if out != asText {
+				return out.object(e.Out, "FieldDescription", d)
+			}
+			fmt.Fprintln(e.Out, strings.TrimRight(d.String(), "\n"))
 			return nil
 		},
 	}
+	outputFlag(cmd, &out)
+	return cmd
 }
 
 // specFlags say which spec is meant, and which cluster: the one that --name names, or else the spec's own.

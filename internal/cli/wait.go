@@ -16,6 +16,7 @@ import (
 
 func wait(e Env) *cobra.Command {
 	var o launch.WaitOptions
+	var out format
 	cmd := &cobra.Command{
 		Use:   "wait",
 		Short: "Wait until a cluster or a node is ready",
@@ -29,6 +30,7 @@ why, and exits with 5; the cluster goes on coming up by itself.`,
 	nameFlag(e, cmd, &o.Name)
 	cmd.Flags().StringVar(&o.For, "for", "cluster", "cluster, or node/NAME")
 	cmd.Flags().DurationVar(&o.Timeout, "timeout", 5*time.Minute, "how long to wait")
+	outputFlag(cmd, &out)
 	_ = cmd.RegisterFlagCompletionFunc("for", waitTargets(e))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		node, isNode := strings.CutPrefix(o.For, "node/")
@@ -40,11 +42,15 @@ why, and exits with 5; the cluster goes on coming up by itself.`,
 		}
 		begun := time.Now()
 		var unready []launch.Unready
-		err := showing(cmd.Context(), e, asText, func(report func(launch.Event)) (err error) {
+		err := showing(cmd.Context(), e, out, func(report func(launch.Event)) (err error) {
 			o.Report = report
 			unready, err = e.Launcher.Wait(cmd.Context(), o)
 			return err
 		})
+		if out != asText && (err == nil || isTimeout(err)) {
+			v := waitView{o.Name, o.For, err == nil, time.Since(begun).Round(time.Millisecond).String(), unready}
+			return errors.Join(out.object(e.Out, "WaitResult", v), err)
+		}
 		if err == nil {
 			fmt.Fprintf(e.Out, "%s is ready (%s)\n", readyName(o), ago(time.Since(begun)))
 			return nil
@@ -60,6 +66,15 @@ why, and exits with 5; the cluster goes on coming up by itself.`,
 		return err
 	}
 	return cmd
+}
+
+// waitView is the result of wait for programs.
+type waitView struct {
+	Cluster string           `json:"cluster"`
+	For     string           `json:"for"`
+	Ready   bool             `json:"ready"`
+	Elapsed string           `json:"elapsed"`
+	Unready []launch.Unready `json:"unready,omitempty"`
 }
 
 func readyName(o launch.WaitOptions) string {

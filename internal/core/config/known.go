@@ -147,6 +147,16 @@ func Programs() []string {
 	return names
 }
 
+// Program is the program behind a component of the spec: Program("apiserver") is "kube-apiserver". Empty: there is none.
+func Program(component string) string {
+	for _, o := range overrides(spec.Cluster{}) {
+		if o.name == component {
+			return o.program
+		}
+	}
+	return ""
+}
+
 // override is what the user wrote for one component.
 type override struct {
 	name    string // in the spec

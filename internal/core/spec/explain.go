@@ -5,7 +5,9 @@ package spec
 import (
 	_ "embed" // the table
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -28,46 +30,91 @@ type field struct {
 	Doc  string `json:"doc"`
 }
 
+// Description is what is known of a field.
+type Description struct {
+	Path    string        `json:"path"`
+	Type    string        `json:"type"`
+	Text    string        `json:"text,omitempty"`
+	Default string        `json:"default,omitempty"`
+	Fields  []Description `json:"fields,omitempty"` // by name, without those below them
+}
+
+// Flags tells of the flags of a component ("apiserver"), by name; nil where nothing is known of them.
+type Flags func(component string) map[string]Description
+
 // Explain tells what a field means: its type, its text, its default, the fields below it. The path may leave out spec and
-// spec.components: Explain("pools.roles"). The empty path is the whole document.
-func Explain(path string) (string, error) {
+// spec.components: Explain("pools.roles", nil). The empty path is the whole document.
+func Explain(path string, flags Flags) (Description, error) {
 	var types []structType
 	if err := json.Unmarshal(explainJSON, &types); err != nil {
-		return "", fmt.Errorf("read the field table: %w", err)
+		return Description{}, fmt.Errorf("read the field table: %w", err)
 	}
 	keys := slices.DeleteFunc(Split(path), isDigits)
 	var first error
 	for _, above := range [][]string{nil, {"spec"}, {"spec", "components"}} {
-		text, err := explain(types, append(above, keys...))
+		found, err := explain(types, append(above, keys...), flags)
 		if err == nil {
-			return text, nil
+			return found, nil
 		}
-		if first == nil || len(above) == 1 && strings.Contains(err.Error(), "did you mean") {
+		var flag flagError
+		if errors.As(err, &flag) {
+			return Description{}, err // the path was right so far
+		}
+		if first == nil || len(above) == 1 && strings.Contains(err.Error(), "did you mean") || strings.Contains(err.Error(), "has no fields") {
 			first = err
 		}
 	}
-	return "", first
+	return Description{}, first
 }
 
-func explain(types []structType, keys []string) (string, error) {
+func explain(types []structType, keys []string, flags Flags) (Description, error) {
 	at := field{Type: "Cluster", Doc: types[0].Doc}
 	path := ""
 	for i, key := range keys {
 		t, ok := find(types, at.Type)
 		if !ok {
-			if i == len(keys)-1 && strings.HasPrefix(at.Type, "map[") { // a name that the user chooses
+			switch {
+			case at.Name == "flags" && i == len(keys)-1:
+				return explainFlag(keys[i-2], path, key, flags)
+			case at.Name == "config", i == len(keys)-1 && strings.HasPrefix(at.Type, "map["): // names that are chosen elsewhere
 				path = Child(path, key)
-				break
+				continue
 			}
-			return "", fmt.Errorf("explain %s: %s has no fields", strings.Join(keys, "."), path)
+			return Description{}, fmt.Errorf("explain %s: %s has no fields", strings.Join(keys, "."), path)
 		}
 		f := slices.IndexFunc(t.Fields, func(f field) bool { return f.Name == key })
 		if f < 0 {
-			return "", unknownField(types, t, path, key)
+			return Description{}, unknownField(types, t, path, key)
 		}
 		at, path = t.Fields[f], Child(path, key)
 	}
-	return render(types, at, path), nil
+	return describe(types, at, path), nil
+}
+
+// flagError is told of a flag that its program does not have.
+type flagError string
+
+func (e flagError) Error() string { return string(e) }
+
+func explainFlag(component, path, name string, flags Flags) (Description, error) {
+	path = Child(path, name)
+	var known map[string]Description
+	if flags != nil {
+		known = flags(component)
+	}
+	if known == nil {
+		return Description{Path: path, Type: "text, or a list of text where a flag may be repeated"}, nil
+	}
+	d, ok := known[name]
+	if ok {
+		d.Path = path
+		return d, nil
+	}
+	hint := ""
+	if near := Nearest(name, slices.Sorted(maps.Keys(known))); near != "" {
+		hint = ": did you mean " + show(near) + "?"
+	}
+	return Description{}, flagError("explain " + path + ": no such flag" + hint)
 }
 
 func unknownField(types []structType, t structType, path, key string) error {
@@ -94,34 +141,44 @@ func find(types []structType, goType string) (structType, bool) {
 	return types[i], true
 }
 
-func render(types []structType, f field, path string) string {
+func describe(types []structType, f field, path string) Description {
 	if path == "" {
 		path = Kind
 	}
+	d := Description{Path: path, Type: typeName(types, f.Type)}
+	d.Text, d.Default = splitDefault(f.Doc)
+	t, _ := find(types, f.Type)
+	for _, sub := range t.Fields {
+		text, standard := splitDefault(sub.Doc)
+		d.Fields = append(d.Fields, Description{Path: sub.Name, Type: typeName(types, sub.Type), Text: text, Default: standard})
+	}
+	return d
+}
+
+// String is the description as people read it.
+func (d Description) String() string {
 	var b strings.Builder
-	text, standard := splitDefault(f.Doc)
-	fmt.Fprintf(&b, "%s: %s\n\n", path, typeName(types, f.Type))
-	if text != "" {
-		fmt.Fprintf(&b, "  %s\n", text)
+	fmt.Fprintf(&b, "%s: %s\n\n", d.Path, d.Type)
+	if d.Text != "" {
+		fmt.Fprintf(&b, "  %s\n", d.Text)
 	}
-	if standard != "" {
-		fmt.Fprintf(&b, "\n  Default: %s\n", standard)
+	if d.Default != "" {
+		fmt.Fprintf(&b, "\n  Default: %s\n", d.Default)
 	}
-	t, ok := find(types, f.Type)
-	if !ok {
+	if len(d.Fields) == 0 {
 		return b.String()
 	}
 	b.WriteString("\nFields:\n")
 	width := 0
-	for _, sub := range t.Fields {
-		width = max(width, len(sub.Name))
+	for _, sub := range d.Fields {
+		width = max(width, len(sub.Path))
 	}
-	for _, sub := range t.Fields {
-		text, standard := splitDefault(sub.Doc)
-		if standard != "" {
-			text += " Default: " + standard + "."
+	for _, sub := range d.Fields {
+		text := sub.Text
+		if sub.Default != "" {
+			text += " Default: " + sub.Default + "."
 		}
-		fmt.Fprintf(&b, "  %-*s  %s. %s\n", width, sub.Name, typeName(types, sub.Type), text)
+		fmt.Fprintf(&b, "  %-*s  %s. %s\n", width, sub.Path, sub.Type, text)
 	}
 	return b.String()
 }

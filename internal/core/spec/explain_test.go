@@ -41,12 +41,22 @@ func TestEveryFieldIsExplained(t *testing.T) {
 
 func TestExplain(t *testing.T) {
 	t.Parallel()
+	flags := func(component string) map[string]Description {
+		if component != "etcd" {
+			return nil
+		}
+		return map[string]Description{"log-level": {Type: "true or false", Text: "A level.", Default: "false"}}
+	}
 	for path, want := range map[string]string{
 		"pools.roles": "spec.pools.roles: list of text\n\n" +
 			"  Roles: control-plane, worker, etcd. A control plane runs etcd too unless some pool has the role etcd.\n\n" +
 			"  Default: control-plane and worker for the only pool, worker where there are several\n",
 		"spec.pools[3].roles":      "spec.pools.roles: list of text",
-		"etcd.flags.log-level":     "spec.components.etcd.flags.log-level: values by name",
+		"etcd.flags.log-level":     "spec.components.etcd.flags.log-level: true or false\n\n  A level.\n\n  Default: false\n",
+		"etcd.flags.log-leve":     `explain spec.components.etcd.flags.log-levle: no such flag: did you mean "log-level"?`,
+		"apiserver.flags.any":      "spec.components.apiserver.flags.any: text, or a list",
+		"etcd.flags.a.b":           "has no fields",
+		"kubelet.config.a.b":       "spec.components.kubelet.config.a.b: values by name",
 		"":                         "Cluster: object",
 		"controlPlane":             "spec.controlPlane: object\n\n  controlPlane says how the control plane runs and is reached.\n\nFields:\n  form ",
 		"networking.nodePodPrefix": "  Default: 24\n",
@@ -57,7 +67,8 @@ func TestExplain(t *testing.T) {
 	} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
-			got, err := Explain(path)
+			d, err := Explain(path, flags)
+			got := d.String()
 			if err != nil {
 				got = err.Error()
 			}
