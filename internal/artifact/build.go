@@ -4,6 +4,7 @@ package artifact
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"time"
 
@@ -56,7 +57,8 @@ func Lookup(ctx context.Context, s *Store, r catalog.Release) (bundle Bundle, ok
 	return b.bundle, b.complete(), nil
 }
 
-// Recorded is Lookup without a look at the blobs: what was built once and should be there.
+// Recorded is Lookup without a look at the blobs: what was built once and should be there. A record that cannot be believed is
+// an error: who asks wants to keep, or to tell, all of it.
 func Recorded(ctx context.Context, s *Store, r catalog.Release) (Bundle, error) {
 	b, err := newBuilder(Options{Store: s, Release: r})
 	if err != nil {
@@ -64,7 +66,7 @@ func Recorded(ctx context.Context, s *Store, r catalog.Release) (Bundle, error) 
 	}
 	b.believe = true
 	err = b.look(ctx)
-	return b.bundle, err
+	return b.bundle, errors.Join(err, b.unsure)
 }
 
 type builder struct {
@@ -73,6 +75,7 @@ type builder struct {
 	begun   time.Time
 	bundle  Bundle // what is known to be in the store
 	believe bool   // records are enough
+	unsure  error  // of records that cannot be read
 }
 
 func newBuilder(o Options) (*builder, error) {
@@ -119,6 +122,7 @@ func (b *builder) look(ctx context.Context) error {
 func (b *builder) recall(ctx context.Context, title string, k key) map[string]Blob {
 	files, _, err := b.Store.recall(k)
 	if err != nil {
+		b.unsure = errors.Join(b.unsure, err)
 		b.Progress(Event{Component: title, Phase: Wait, Line: err.Error() + ": making it again"})
 		return nil
 	}

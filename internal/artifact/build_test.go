@@ -287,4 +287,10 @@ func TestRecordedKnowsWhatIsLost(t *testing.T) {
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v %s", err, diff)
 	}
+	if err := truncateAll(s.records()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Recorded(t.Context(), s, small(t)); err == nil {
+		t.Error("records cut short count as none")
+	}
 }

@@ -45,12 +45,6 @@ func (s *Store) tmp() string     { return filepath.Join(s.root, "tmp") }
 // that Take does.
 func (s *Store) Path(d Digest) string { return filepath.Join(s.blobs(), d.Hex()) }
 
-// Has is the cheap check: a regular file of the right size is there.
-func (s *Store) Has(b Blob) bool {
-	info, err := os.Lstat(s.Path(b.Digest))
-	return err == nil && info.Mode().IsRegular() && info.Size() == b.Size
-}
-
 // Add copies r into the store. A blob that exists already is replaced, which
 // mends a damaged one.
 func (s *Store) Add(ctx context.Context, r io.Reader) (Blob, error) {

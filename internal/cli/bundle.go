@@ -22,7 +22,7 @@ built from source, and images made of them. It is kept in the component store, b
   slipway bundle export bundle.tar      # here, with Go and a module proxy
   slipway bundle import bundle.tar      # there, with neither`,
 	}
-	cmd.AddCommand(bundleBuild(e), bundleList(e), bundleVerify(e), bundleExport(e), bundleImport(e), bundleUnpack(e))
+	cmd.AddCommand(bundleBuild(e), bundleList(e), bundleVerify(e), bundleExport(e), bundleImport(e), bundleUnpack(e), bundleGC(e))
 	return cmd
 }
 

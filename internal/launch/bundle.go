@@ -5,6 +5,7 @@ package launch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"maps"
@@ -79,9 +80,36 @@ func (l *Launcher) BuiltParts(ctx context.Context, r catalog.Release) ([]Part, e
 	}
 	built, err := artifact.Recorded(ctx, store, r)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: slipway bundle build makes it again", err)
 	}
 	return partsOf(r, built), nil
+}
+
+// ErrNoStore says that nothing has been built on this host.
+var ErrNoStore = errors.New("there is no component store")
+
+// CollectGarbage removes from the component store what belongs to no release of the catalogue, and tells how many bytes that
+// gave and which releases it has kept. Nothing is removed while it is unsure what belongs to one.
+func (l *Launcher) CollectGarbage(ctx context.Context) (freed int64, kept []string, err error) {
+	if _, err := os.Stat(filepath.Join(l.Root, "store")); errors.Is(err, fs.ErrNotExist) {
+		return 0, nil, ErrNoStore
+	}
+	store, err := l.Store()
+	if err != nil {
+		return 0, nil, err
+	}
+	var keep []artifact.Bundle
+	for _, r := range catalog.Releases() {
+		b, err := artifact.Recorded(ctx, store, r)
+		if err != nil {
+			return 0, nil, fmt.Errorf("%w: run slipway bundle build --kubernetes-version %s first", err, r.Minor())
+		}
+		if len(b.Binaries) > 0 {
+			keep, kept = append(keep, b), append(kept, r.Kubernetes)
+		}
+	}
+	freed, err = artifact.GC(ctx, store, keep...)
+	return freed, kept, err
 }
 
 func partsOf(r catalog.Release, have artifact.Bundle) []Part {

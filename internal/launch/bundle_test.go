@@ -3,6 +3,7 @@
 package launch
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -38,4 +39,27 @@ func TestVerifyPartTellsTheCase(t *testing.T) {
 	}
 	expect(part, "it is damaged, and set aside now")
 	expect(part, "it was built, and its file is gone")
+}
+
+// TestCollectGarbageNeedsABundle: with nothing known to be worth keeping, nothing is removed.
+func TestCollectGarbageNeedsABundle(t *testing.T) {
+	t.Parallel()
+	l := &Launcher{Root: t.TempDir()}
+	if _, _, err := l.CollectGarbage(t.Context()); !errors.Is(err, ErrNoStore) {
+		t.Errorf("without a store: %v", err)
+	}
+	store, err := l.Store()
+	if err != nil {
+		t.Fatal(err)
+	}
+	blob, err := store.Add(t.Context(), strings.NewReader("of another slipway"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if freed, _, err := l.CollectGarbage(t.Context()); err == nil || freed != 0 {
+		t.Errorf("freed %d, %v", freed, err)
+	}
+	if err := store.Verify(t.Context(), blob.Digest); err != nil {
+		t.Error(err)
+	}
 }

@@ -47,9 +47,6 @@ type Facts struct {
 	OOMScoreAdj bool // processes may lower their oom_score_adj (CAP_SYS_RESOURCE)
 }
 
-// HostFacts reads them of the host that this process runs on.
-func HostFacts() Facts { return host{"/"}.facts() }
-
 func (h host) facts() Facts {
 	return Facts{CgroupV1: h.cgroupVersion() == 1, OOMScoreAdj: h.has(unix.CAP_SYS_RESOURCE)}
 }

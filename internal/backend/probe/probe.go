@@ -42,13 +42,6 @@ type Prober struct {
 // New is a Prober without connections.
 func New() *Prober { return &Prober{clients: map[credentials]*http.Client{}} }
 
-// Ask asks once with a Prober of its own.
-func Ask(ctx context.Context, pr plan.Probe) error {
-	p := New()
-	defer p.Close()
-	return p.Ask(ctx, pr)
-}
-
 // Close drops the connections that are kept. A closed Prober may be used again.
 func (p *Prober) Close() {
 	p.mu.Lock()

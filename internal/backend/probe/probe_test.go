@@ -69,7 +69,9 @@ func TestAsk(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			switch err := Ask(t.Context(), tt.probe); {
+			p := New()
+			defer p.Close()
+			switch err := p.Ask(t.Context(), tt.probe); {
 			case tt.want == "" && err != nil:
 				t.Errorf("not ready: %v", err)
 			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):

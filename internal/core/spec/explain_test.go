@@ -53,7 +53,7 @@ func TestExplain(t *testing.T) {
 			"  Default: control-plane and worker for the only pool, worker where there are several\n",
 		"spec.pools[3].roles":      "spec.pools.roles: list of text",
 		"etcd.flags.log-level":     "spec.components.etcd.flags.log-level: true or false\n\n  A level.\n\n  Default: false\n",
-		"etcd.flags.log-leve":     `explain spec.components.etcd.flags.log-levle: no such flag: did you mean "log-level"?`,
+		"etcd.flags.log-leve":      `explain spec.components.etcd.flags.log-leve: no such flag: did you mean "log-level"?`,
 		"apiserver.flags.any":      "spec.components.apiserver.flags.any: text, or a list",
 		"etcd.flags.a.b":           "has no fields",
 		"kubelet.config.a.b":       "spec.components.kubelet.config.a.b: values by name",
