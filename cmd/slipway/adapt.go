@@ -28,8 +28,10 @@ func (h unitHost) Units() []node.UnitStatus {
 func tell(board *reconcile.Board, e supervise.Event) {
 	ref := "unit/" + e.Unit
 	switch e.Kind {
-	case supervise.Exited, supervise.Unready:
-		board.Fell(ref, e.Detail)
+	case supervise.Exited:
+		board.Down(ref, e.Detail, "its supervisor, which starts it again")
+	case supervise.Unready:
+		board.Down(ref, e.Detail, "the unit itself, or else its supervisor, which restarts what hangs")
 	case supervise.Ready:
 		board.Rose(ref)
 	case supervise.Started, supervise.Stopped: // by the loop, which says so itself

@@ -5,7 +5,6 @@ package launch
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -150,26 +149,7 @@ func (n NodeStatus) Unready() []reconcile.Status {
 			active = append(active, i)
 		}
 	}
-	return append(append(n.fallen(active), active...), waiting...)
-}
-
-// fallen lists units that were ready once and are not now; the plan's items only tell of the way up. Since when is not known.
-func (n NodeStatus) fallen(told []reconcile.Status) []reconcile.Status {
-	var out []reconcile.Status
-	for _, u := range n.Units {
-		ref := "unit/" + u.Name
-		known := func(s reconcile.Status) bool { return s.Ref == ref }
-		if u.Ready || u.Oneshot || slices.ContainsFunc(told, known) {
-			continue
-		}
-		if i := slices.IndexFunc(n.Items, known); i < 0 || n.Items[i].Phase != reconcile.Ready {
-			continue // not started yet
-		}
-		out = append(out, reconcile.Status{
-			Ref: ref, Phase: reconcile.Failing, For: u.Waiting, Error: u.LastExit, Provider: "the agent, which restarts it by itself",
-		})
-	}
-	return out
+	return append(active, waiting...)
 }
 
 // Items tells how the items of one node are, in the order of its plan.

@@ -41,7 +41,7 @@ func TestJudge(t *testing.T) {
 			"is not ready: 1 of 2 items are not",
 		},
 		"a unit has fallen": {[]MachineStatus{up1(&NodeStatus{
-			Items: []reconcile.Status{item("unit/etcd", reconcile.Ready)}, Units: []UnitStatus{{Name: "etcd", LastExit: "killed"}},
+			Items: []reconcile.Status{item("unit/etcd", reconcile.Failing)}, Units: []UnitStatus{{Name: "etcd", LastExit: "killed"}},
 		})}, false, "is not ready: 1 of 1 item"},
 		"a finished oneshot": {[]MachineStatus{up1(&NodeStatus{
 			Items: ready.Items, Units: []UnitStatus{{Name: "etcd", Ready: true}, {Name: "image", Oneshot: true}},
@@ -58,14 +58,14 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestUnready: trouble comes before waiting, and a unit that is on its way up is told once.
+// TestUnready: trouble comes before waiting, and each is told once.
 func TestUnready(t *testing.T) {
 	t.Parallel()
 	n := NodeStatus{
 		Items: []reconcile.Status{
 			{Ref: "unit/b", Phase: reconcile.Waiting},
 			{Ref: "unit/a", Phase: reconcile.Starting},
-			{Ref: "unit/c", Phase: reconcile.Ready},
+			{Ref: "unit/c", Phase: reconcile.Failing, Error: "exited with 1"},
 			{Ref: "unit/d", Phase: reconcile.Ready},
 		},
 		Units: []UnitStatus{{Name: "a"}, {Name: "b"}, {Name: "c", LastExit: "exited with 1"}, {Name: "d", Ready: true}},
@@ -74,7 +74,7 @@ func TestUnready(t *testing.T) {
 	for _, s := range n.Unready() {
 		got = append(got, s.Ref+" "+string(s.Phase)+" "+s.Error)
 	}
-	want := []string{"unit/c failing exited with 1", "unit/a starting ", "unit/b waiting "}
+	want := []string{"unit/a starting ", "unit/c failing exited with 1", "unit/b waiting "}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("unready (-want +got):\n%s", diff)
 	}

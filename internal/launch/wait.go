@@ -88,11 +88,7 @@ func (w *watcher) all(ctx context.Context, local *machine.Local, list []machine.
 	group, ctx := errgroup.WithContext(ctx)
 	for _, m := range list {
 		group.Go(func() error {
-			err := w.watch(ctx, local, m, func(_ reconcile.Status, converged bool) bool { return converged })
-			if err != nil {
-				return err
-			}
-			return w.steady(ctx, local, m)
+			return w.watch(ctx, local, m, func(_ reconcile.Status, converged bool) bool { return converged })
 		})
 	}
 	return group.Wait()
@@ -141,51 +137,13 @@ func (w *watcher) watch(ctx context.Context, local *machine.Local, m machine.Sta
 	})
 }
 
-// steadyPeriod is between two looks at units that have fallen and are being restarted.
-const steadyPeriod = 50 * time.Millisecond
-
-// steady waits until no unit of a converged machine is down.
-func (w *watcher) steady(ctx context.Context, local *machine.Local, m machine.Status) error {
-	agent, err := DialAgent(ctx, agentSocket(local, w.o.Name, m.Name))
-	if err != nil {
-		return err
-	}
-	defer agent.Close()
-	tick := time.NewTicker(steadyPeriod)
-	defer tick.Stop()
-	for {
-		s, err := agent.Status(ctx)
-		if err == nil {
-			down := s.Unready()
-			if len(down) == 0 {
-				return nil
-			}
-			for _, i := range s.Items {
-				w.keep(m.Name, i)
-			}
-			for _, d := range down {
-				w.keep(m.Name, d)
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
-	}
-}
-
-func (w *watcher) keep(machine string, s reconcile.Status) {
+func (w *watcher) note(machine string, s reconcile.Status) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	if w.last[machine] == nil {
 		w.last[machine] = map[string]reconcile.Status{}
 	}
 	w.last[machine][s.Ref] = s
-}
-
-func (w *watcher) note(machine string, s reconcile.Status) {
-	w.keep(machine, s)
+	w.mu.Unlock()
 	if w.o.Report != nil {
 		e := convergeEvent(machine, s)
 		e.Elapsed = time.Since(w.begun)

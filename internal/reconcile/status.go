@@ -47,12 +47,13 @@ type Board struct {
 	subs  map[*Subscription]struct{}
 	steps int
 
-	fallen map[string]bool // items that Fell and have not come back
+	fallen map[string]bool   // items that Fell and have not come back
+	down   map[string]Status // items that went Down before they were ready, and have not come back
 }
 
 // NewBoard returns an empty board.
 func NewBoard() *Board {
-	return &Board{items: map[string]Status{}, spans: map[string]trace.Span{}, subs: map[*Subscription]struct{}{}, fallen: map[string]bool{}}
+	return &Board{items: map[string]Status{}, spans: map[string]trace.Span{}, subs: map[*Subscription]struct{}{}, fallen: map[string]bool{}, down: map[string]Status{}}
 }
 
 // Set records a status and passes it on. Since is kept while phase and reason stay the same.
@@ -63,6 +64,15 @@ func (b *Board) Set(s Status) {
 }
 
 func (b *Board) setLocked(s Status) {
+	switch down, isDown := b.down[s.Ref]; {
+	case s.Phase == Doing: // a step begins anew
+		delete(b.down, s.Ref)
+	case s.Phase == Ready && isDown:
+		delete(b.down, s.Ref)
+		b.fallen[s.Ref] = true
+		s = down
+		s.Phase = Failing
+	}
 	old := b.items[s.Ref]
 	now := time.Now()
 	span := b.spanLocked(s.Ref, s.Needs)
@@ -153,6 +163,7 @@ func (b *Board) Reset() {
 	b.order, b.steps = nil, 0
 	clear(b.items)
 	clear(b.fallen)
+	clear(b.down)
 	clear(b.spans)
 }
 

@@ -63,7 +63,7 @@ func (u *unit) watchUntilExit(ctx context.Context, p *process) (died bool) {
 	ended := make(chan struct{})
 	u.host.running.Go(func() {
 		defer close(ended)
-		u.askReady(asking)
+		u.askReady(asking, p)
 	})
 	select {
 	case <-ctx.Done():
@@ -77,19 +77,20 @@ func (u *unit) watchUntilExit(ctx context.Context, p *process) (died bool) {
 
 func (u *unit) died(p *process) {
 	p.forget()
+	exit := p.exit
 	u.mu.Lock()
 	if !u.readyAt.IsZero() && time.Since(u.readyAt) >= soundAfter {
 		u.crashes = 0
 	}
+	exit.Cause, u.hung = u.hung, ""
 	u.mu.Unlock()
-	last := u.host.lastLine(u.name)
-	u.host.conf.Log.Warn("unit died", "unit", u.name, "pid", p.pid, "exit", p.exit.String(), "said", last)
-	reason := p.exit.String()
+	last, reason := u.host.lastLine(u.name), exit.String()
+	u.host.conf.Log.Warn("unit died", "unit", u.name, "pid", p.pid, "exit", reason, "said", last)
 	if last != "" {
 		reason += " after saying: " + last
 	}
 	u.event(Exited, p.pid, reason)
-	u.updateOrLog(func() { u.proc, u.rec.PID, u.rec.Start, u.rec.LastExit = nil, 0, 0, &p.exit })
+	u.updateOrLog(func() { u.proc, u.rec.PID, u.rec.Start, u.rec.LastExit = nil, 0, 0, &exit })
 	u.delay(reason)
 }
 

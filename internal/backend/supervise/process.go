@@ -23,7 +23,7 @@ type process struct {
 	fd    *os.File
 	done  chan struct{} // closed when it has ended
 	exit  Exit          // readable when done is closed
-	told  bool          // SIGTERM was sent; guarded by unit.ops
+	told  bool          // SIGTERM was sent; belongs to the keeper while there is one, then to who holds unit.ops
 }
 
 // Exit tells how a process ended.
@@ -32,10 +32,13 @@ type Exit struct {
 	Code   int       `json:"code"`             // -1 when a signal ended it or nobody knows
 	Signal string    `json:"signal,omitempty"` // "killed", "terminated", …
 	Lost   bool      `json:"lost,omitempty"`   // it was not our child, so nobody knows the code
+	Cause  string    `json:"cause,omitempty"`  // why its supervisor ended it, although nobody had told it to
 }
 
 func (e Exit) String() string {
 	switch {
+	case e.Cause != "":
+		return e.Cause
 	case e.Lost:
 		return "ended while it was not the agent's child"
 	case e.Signal != "":

@@ -3,6 +3,7 @@
 package supervise
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,23 +18,30 @@ import (
 // healthFails is how many questions in a row a ready unit may leave unanswered.
 const healthFails = 3
 
+// hungAfter is how long a unit that was ready may go without an answer once it has been called unwell, before it is ended and
+// started again: long enough for a component to get over the restart of one that it asks (etcd, the API server), short enough
+// that a hung kubelet is back before its node counts as lost and its pods are evicted.
+const hungAfter = 30 * time.Second
+
 // askReady asks until the process is ready, then now and then whether it still is. It ends with ctx.
-func (u *unit) askReady(ctx context.Context) {
+func (u *unit) askReady(ctx context.Context, p *process) {
 	u.mu.Lock()
-	pr, ready := u.rec.Unit.Ready, u.rec.Ready
+	pr, ready, wasReady := u.rec.Unit.Ready, u.rec.Ready, !u.rec.Unwell.IsZero()
 	u.mu.Unlock()
-	if !ready {
+	switch {
+	case wasReady: // and an agent before this one has seen that it is not
+	case !ready:
 		if !u.awaitFirst(ctx, pr) {
 			return
 		}
 		u.setReady(true, "")
-	} else {
+	default:
 		u.mu.Lock()
 		u.readyAt = time.Now()
 		u.mu.Unlock()
 	}
 	if pr.Kind != plan.ProbeNotify && pr.Kind != plan.ProbeNone {
-		u.watchHealth(ctx)
+		u.watchHealth(ctx, p)
 	}
 }
 
@@ -55,9 +63,11 @@ func (u *unit) awaitFirst(ctx context.Context, pr plan.Probe) bool {
 func (u *unit) setReady(ready bool, reason string) {
 	pid := 0
 	u.updateOrLog(func() {
-		u.rec.Ready, u.reason, pid = ready, reason, u.rec.PID
+		u.rec.Ready, u.rec.Unwell, u.reason, pid = ready, time.Time{}, reason, u.rec.PID
 		if u.readyAt = (time.Time{}); ready {
 			u.readyAt = time.Now()
+		} else {
+			u.rec.Unwell = time.Now()
 		}
 	})
 	if ready {
@@ -67,8 +77,9 @@ func (u *unit) setReady(ready bool, reason string) {
 	}
 }
 
-// watchHealth notices a unit that lives and does not answer. It is reported and not killed: that helps nobody by itself.
-func (u *unit) watchHealth(ctx context.Context) {
+// watchHealth notices a unit that lives and does not answer. One that does not get over it is ended, and so started again. It
+// ends with ctx.
+func (u *unit) watchHealth(ctx context.Context, p *process) {
 	fails, period := 0, u.host.conf.pace.health
 	for {
 		timer := time.NewTimer(period)
@@ -79,7 +90,7 @@ func (u *unit) watchHealth(ctx context.Context) {
 		case <-timer.C:
 		}
 		u.mu.Lock()
-		pr, ready := u.rec.Unit.Ready, u.rec.Ready
+		pr, ready, since := u.rec.Unit.Ready, u.rec.Ready, u.rec.Unwell
 		u.mu.Unlock()
 		err := u.host.conf.Probe.Ask(ctx, pr)
 		if ctx.Err() != nil {
@@ -91,20 +102,38 @@ func (u *unit) watchHealth(ctx context.Context) {
 			}
 			continue
 		}
-		if fails++; fails >= healthFails {
-			period = u.host.conf.pace.unwell
-			u.unwell(ready, pr, err)
+		if fails++; fails < healthFails && ready {
+			continue
 		}
+		period = u.host.conf.pace.unwell
+		if !ready && time.Since(since) >= u.host.conf.pace.hung {
+			u.endHung(ctx, p)
+			return
+		}
+		u.unwell(ready, pr, err)
 	}
 }
 
 func (u *unit) unwell(ready bool, pr plan.Probe, err error) {
-	reason := fmt.Sprintf("unwell, waiting for %s: %s", pr, err)
+	reason := fmt.Sprintf("unwell, restarted after %s of this, waiting for %s: %s", u.host.conf.pace.hung, pr, err)
 	if ready {
 		u.setReady(false, reason)
 		return
 	}
 	u.setReason(reason)
+}
+
+// endHung ends the process; its death is then one like any other.
+func (u *unit) endHung(ctx context.Context, p *process) {
+	u.mu.Lock()
+	limit, last := u.rec.Unit.StopTimeout, u.reason
+	u.hung = fmt.Sprintf("ended because it did not answer for %s", u.host.conf.pace.hung)
+	u.mu.Unlock()
+	u.host.conf.Log.Warn("unit hangs, restarting it", "unit", u.name, "pid", p.pid, "last", last)
+	u.setReason("hung, being ended")
+	if err := u.end(ctx, p, time.Now().Add(cmp.Or(limit, defaultStopTimeout))); err != nil && ctx.Err() == nil {
+		u.host.conf.Log.Error("hung unit not ended", "unit", u.name, "error", err)
+	}
 }
 
 // hear waits for READY=1 on the unit's notify socket. See sd_notify(3).

@@ -4,10 +4,12 @@ package supervise
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,13 +17,13 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// A unit that lives and does not answer is reported as not ready, is not killed, and is ready again when it answers.
+// A unit that lives and does not answer is reported as not ready, and is ready again when it answers soon.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	var mu sync.Mutex
 	var kinds []EventKind
-	b.conf.pace = pace{health: 5 * time.Millisecond, unwell: time.Millisecond, logs: time.Hour, deaf: time.Hour}
+	b.conf.pace = pace{health: 5 * time.Millisecond, unwell: time.Millisecond, hung: time.Hour, logs: time.Hour, deaf: time.Hour}
 	b.conf.OnEvent = func(e Event) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -55,6 +57,37 @@ func TestHealth(t *testing.T) {
 	defer mu.Unlock()
 	if got := len(kinds); got != 4 || kinds[0] != Started || kinds[1] != Ready || kinds[2] != Unready || kinds[3] != Ready {
 		t.Errorf("events %v", kinds)
+	}
+}
+
+// A unit that hangs for too long is started again, whatever it does with SIGTERM, and also when the agent that has seen it fall
+// was followed by another.
+func TestHungUnitIsRestarted(t *testing.T) {
+	t.Parallel()
+	for name, anew := range map[string]bool{"one agent": false, "another agent": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t)
+			b.conf.pace = pace{health: 5 * time.Millisecond, unwell: time.Millisecond, hung: 200 * time.Millisecond, logs: time.Hour, deaf: time.Hour}
+			h := b.host(t)
+			u := hosttest.RealUnit(b.dir, "u", hosttest.Behaviour{Ready: plan.ProbeFile})
+			u.StopTimeout = 50 * time.Millisecond
+			do(t, h, plan.Create, u)
+			await(t, h, u)
+			pid := status(t, h, "u").PID
+			if err := errors.Join(syscall.Kill(pid, syscall.SIGSTOP), os.Remove(u.Ready.Path)); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "a loss of readiness", func() bool { return !state(t, h, u).Ready })
+			if anew {
+				h = handOver(t, b, h, func() {})
+			}
+			eventually(t, "another process", func() bool { s := status(t, h, "u"); return s.Ready && s.PID != pid })
+			s := status(t, h, "u")
+			if s.Restarts != 1 || s.LastExit == nil || s.LastExit.String() != "ended because it did not answer for 200ms" {
+				t.Errorf("status %+v, last exit %v", s, s.LastExit)
+			}
+		})
 	}
 }
 

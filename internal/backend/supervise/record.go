@@ -39,6 +39,7 @@ type record struct {
 	Since    time.Time `json:"since"`
 	StopAt   time.Time `json:"stopAt,omitzero"` // when it was first told to end
 	Ready    bool      `json:"ready"`
+	Unwell   time.Time `json:"unwell,omitzero"` // since when it was ready once and does not answer any more
 	Restarts int       `json:"restarts"`
 	LastExit *Exit     `json:"lastExit,omitempty"`
 }

@@ -42,7 +42,7 @@ func (u *unit) start() error {
 	token, revision := rand.Text(), ""
 	err = u.update(func() {
 		u.rec.Boot, u.rec.Inputs, u.rec.Phase, u.rec.Token = u.host.boot, inputs, starting, token
-		u.rec.PID, u.rec.Start, u.rec.Since, u.rec.Ready = 0, 0, time.Now(), false
+		u.rec.PID, u.rec.Start, u.rec.Since, u.rec.Ready, u.rec.Unwell = 0, 0, time.Now(), false, time.Time{}
 		u.proc, u.restartAt, u.readyAt, u.reason = nil, time.Time{}, time.Time{}, "being started"
 		revision = u.rec.revision()
 	})

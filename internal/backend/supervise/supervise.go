@@ -66,6 +66,7 @@ type Config struct {
 type pace struct {
 	health time.Duration // between two questions to a ready unit
 	unwell time.Duration // between two questions to a unit that was ready and is not
+	hung   time.Duration // such a unit gets so long to answer again, then it is restarted
 	logs   time.Duration // between two looks at the sizes of logs
 	deaf   time.Duration // an adopted process gets so long to say READY=1, then it is taken to have said it before
 }
@@ -141,7 +142,7 @@ func withDefaults(c Config) Config {
 		c.LogSize = 16 << 20
 	}
 	if c.pace == (pace{}) {
-		c.pace = pace{health: 10 * time.Second, unwell: time.Second, logs: 10 * time.Second, deaf: 5 * time.Second}
+		c.pace = pace{health: 10 * time.Second, unwell: time.Second, hung: hungAfter, logs: 10 * time.Second, deaf: 5 * time.Second}
 	}
 	return c
 }

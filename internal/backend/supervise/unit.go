@@ -32,6 +32,7 @@ type unit struct {
 	proc      *process // nil when there is none
 	readyAt   time.Time
 	reason    string // why it is not ready
+	hung      string // why it was ended although nobody told it to, until its death is told
 	crashes   int    // deaths in a row, for the delay
 	restartAt time.Time
 	adopted   bool
