@@ -40,7 +40,7 @@ func (i *item) say(reason string) {
 
 // after waits until this run has made other items ready, and then starts an item.
 func (r Role) after(ctx context.Context, ref, provider string, needs ...string) (*item, error) {
-	err := r.Board.Await(ctx, needs, func(need string) {
+	err := r.Board.Await(ctx, reconcile.IsReady, needs, func(need string) {
 		r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Waiting, For: need})
 	})
 	if err != nil {

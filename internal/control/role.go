@@ -73,7 +73,7 @@ func dnsUnits() []string {
 }
 
 // Run applies, approves and watches until ctx ends. Everything runs side by side, and nothing is asked of the cluster before this
-// run's API server is ready: what an earlier one says is no evidence.
+// run's API server has been started: what an earlier one says is no evidence.
 func (r Role) Run(ctx context.Context, data []byte) error {
 	doc, err := Decode(data)
 	if err != nil {
@@ -149,7 +149,7 @@ func (r Role) seed(ctx context.Context, cluster Applier, path string) error {
 }
 
 func (r Role) connect(ctx context.Context, kubeconfig string) (cluster Cluster, err error) {
-	err = r.Board.Await(ctx, []string{itemAPI, itemKubeconfig(kubeconfig)}, func(ref string) {
+	err = r.Board.Await(ctx, reconcile.IsBegun, []string{itemAPI, itemKubeconfig(kubeconfig)}, func(ref string) {
 		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Waiting, For: ref})
 	})
 	if err != nil {

@@ -388,7 +388,12 @@ func TestWaitsForThisRun(t *testing.T) {
 		if got := board(r.Board); len(connects) != 0 || got["control/role"] != "waiting unit/kube-apiserver" {
 			t.Errorf("connects to %v before the API server is up; %v", connects, got)
 		}
-		set(itemAPI)
+		r.Board.Set(reconcile.Status{Ref: itemAPI, Phase: reconcile.Doing}) // the old one is being replaced
+		synctest.Wait()
+		if len(connects) != 0 {
+			t.Errorf("connects to %v while the old API server runs", connects)
+		}
+		r.Board.Set(reconcile.Status{Ref: itemAPI, Phase: reconcile.Starting})
 		synctest.Wait()
 		if slices.Sort(connects); !slices.Equal(connects, []string{"/apply", "/conf"}) {
 			t.Errorf("connects with %v", connects)
@@ -396,7 +401,7 @@ func TestWaitsForThisRun(t *testing.T) {
 		if got := board(r.Board); got["control/node/n1"] != "waiting unit/kubelet" || got["control/dns"] != "waiting unit/kube-controller-manager" || got["control/role"] != "ready" {
 			t.Errorf("with an API server and nothing else: %v", got)
 		}
-		for _, u := range units[3:] {
+		for _, u := range append(units[3:], itemAPI) {
 			set(u)
 		}
 		synctest.Wait()

@@ -4,13 +4,13 @@ package reconcile
 
 import "context"
 
-// Await blocks until the items are ready, and calls waiting with the first that is not each time it is another. What is not on
-// the board is not waited for: a plan's items are all announced before anybody works on them.
-func (b *Board) Await(ctx context.Context, refs []string, waiting func(ref string)) error {
+// Await blocks until the items are good enough, and calls waiting with the first that is not each time it is another. What is
+// not on the board is not waited for: a plan's items are all announced before anybody works on them.
+func (b *Board) Await(ctx context.Context, enough func(Phase) bool, refs []string, waiting func(ref string)) error {
 	sub := b.Subscribe()
 	defer sub.End()
 	for last := ""; ; {
-		missing := b.unready(refs)
+		missing := b.missing(enough, refs)
 		if missing == "" {
 			return nil
 		}
@@ -27,11 +27,18 @@ func (b *Board) Await(ctx context.Context, refs []string, waiting func(ref strin
 	}
 }
 
-func (b *Board) unready(refs []string) string {
+// IsReady is enough for what builds on an item.
+func IsReady(p Phase) bool { return p == Ready }
+
+// IsBegun is enough for what can wait for the rest by itself: the loop has looked at the item and has done its step, so that
+// what runs now is this plan's and no earlier one's.
+func IsBegun(p Phase) bool { return p == Starting || p == Ready }
+
+func (b *Board) missing(enough func(Phase) bool, refs []string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, ref := range refs {
-		if s, known := b.items[ref]; known && s.Phase != Ready {
+		if s, known := b.items[ref]; known && !enough(s.Phase) {
 			return ref
 		}
 	}

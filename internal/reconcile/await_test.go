@@ -20,7 +20,7 @@ func TestAwait(t *testing.T) {
 		var told []string
 		done := make(chan error, 1)
 		go func() {
-			done <- b.Await(t.Context(), []string{"a", "b", "nobody has announced it"}, func(ref string) { told = append(told, ref) })
+			done <- b.Await(t.Context(), IsReady, []string{"a", "b", "nobody has announced it"}, func(ref string) { told = append(told, ref) })
 		}()
 		synctest.Wait()
 		b.Set(Status{Ref: "a", Phase: Starting})
@@ -38,10 +38,15 @@ func TestAwait(t *testing.T) {
 			t.Errorf("waited for (-want +got):\n%s", diff)
 		}
 
+		for phase, begun := range map[Phase]bool{Waiting: false, Doing: false, Failing: false, Starting: true, Ready: true} {
+			if IsBegun(phase) != begun {
+				t.Errorf("%s is begun: %t", phase, !begun)
+			}
+		}
 		b.Set(Status{Ref: "a", Phase: Failing})
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := b.Await(ctx, []string{"a"}, func(string) {}); !errors.Is(err, context.Canceled) {
+		if err := b.Await(ctx, IsReady, []string{"a"}, func(string) {}); !errors.Is(err, context.Canceled) {
 			t.Errorf("cancelled: %v", err)
 		}
 	})
