@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
@@ -157,7 +158,9 @@ func merge(a, b plan.Plan) plan.Plan {
 	out.Entries = make([]plan.Entry, 0, len(only)+len(a.Entries))
 	for i := len(only) - 1; i >= 0; i-- {
 		e := only[i]
-		e.Needs = nil // its order survives as its place; its needs may be gone
+		e.Needs = slices.DeleteFunc(slices.Clone(e.Needs), func(need plan.Ref) bool { // a need may be gone, or come later
+			return !slices.ContainsFunc(out.Entries, func(have plan.Entry) bool { return have.Ref == need })
+		})
 		out.Entries = append(out.Entries, e)
 	}
 	out.Entries = append(out.Entries, a.Entries...)

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -30,18 +31,22 @@ type Loop struct {
 	AfterStep func(n int, s plan.Step)
 }
 
-// Converge removes what before had and want has not, then brings every entry of want to ready. It returns nil when all are
-// ready, otherwise only when ctx ends. Calling it again after a crash, at any point, continues.
+// Converge removes what before had and want has not, and brings every entry of want to ready. What can be removed is gone before
+// anything new is made, so that the two do not get in each other's way; what cannot is tried again beside it. It returns nil when
+// all are ready and gone, otherwise only when ctx ends. Calling it again after a crash, at any point, continues.
 func (l *Loop) Converge(ctx context.Context, want, before plan.Plan) error {
 	l.Board.Announce(want)
-	if err := l.remove(ctx, want, before); err != nil {
-		return err
-	}
+	tried := make(chan struct{})
 	run := &run{Loop: l, ready: map[plan.Ref]chan struct{}{}}
 	for _, e := range want.Entries {
 		run.ready[e.Ref] = make(chan struct{})
 	}
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return l.remove(ctx, want, before, sync.OnceFunc(func() { close(tried) })) })
+	select {
+	case <-tried:
+	case <-ctx.Done():
+	}
 	for _, e := range want.Entries {
 		group.Go(func() error { return run.entry(ctx, e) })
 	}
@@ -127,59 +132,6 @@ func (l *Loop) do(ctx context.Context, step plan.Step, e plan.Entry) error {
 	return nil
 }
 
-// remove takes away what the earlier plan made, dependents first. Unknown is not present: it is asked again.
-func (l *Loop) remove(ctx context.Context, want, before plan.Plan) error {
-	for _, e := range plan.Gone(want, before) {
-		ref := e.Ref.String()
-		err := l.untilDone(ctx, ref, func() error {
-			ctx, cancel := context.WithTimeout(ctx, deadline(e))
-			defer cancel()
-			l.lookAtInputs(ctx, e, want, before)
-			return l.removeOnce(ctx, e)
-		})
-		if err != nil {
-			return err
-		}
-		l.Board.drop(ref)
-	}
-	return nil
-}
-
-func (l *Loop) removeOnce(ctx context.Context, e plan.Entry) error {
-	switch state, err := l.Host.Observe(ctx, e); {
-	case err != nil:
-		return fmt.Errorf("observe: %w", err)
-	case state.Existence == plan.Unknown:
-		return fmt.Errorf("observe: unknown: %s", state.Detail)
-	case state.Existence == plan.Absent:
-		return nil
-	}
-	if err := l.do(ctx, plan.Step{Verb: plan.Remove, Ref: e.Ref, Why: "the plan no longer has it"}, e); err != nil {
-		return err
-	}
-	l.Board.span(e.Ref.String(), func(s *trace.Span) {
-		s.Done, s.Step, s.Why = time.Now(), string(plan.Remove), "the plan no longer has it"
-	})
-	return nil
-}
-
-// lookAtInputs shows the host what a unit reads: it cannot tell how a unit is without having seen its inputs, and those of one
-// that goes have not been looked at before. What they are like does not matter.
-func (l *Loop) lookAtInputs(ctx context.Context, e plan.Entry, plans ...plan.Plan) {
-	u, ok := e.Item.(plan.Unit)
-	if !ok {
-		return
-	}
-	for _, in := range u.Inputs {
-		for _, p := range plans {
-			if input, ok := p.Find(in.String()); ok {
-				_, _ = l.Host.Observe(ctx, input)
-				break
-			}
-		}
-	}
-}
-
 // untilDone calls f until it succeeds or ctx ends, waiting longer each time, with jitter.
 func (l *Loop) untilDone(ctx context.Context, ref string, f func() error) error {
 	for n := 0; ; n++ {
@@ -191,16 +143,27 @@ func (l *Loop) untilDone(ctx context.Context, ref string, f func() error) error 
 			return errors.Join(ctx.Err(), fmt.Errorf("%s: %w", ref, err))
 		}
 		delay := backoff(n)
-		l.Log.Warn("step failed, trying again", "item", ref, "error", err, "attempt", n+1, "in", delay)
-		l.Board.span(ref, func(s *trace.Span) { s.Attempts++ })
-		l.Board.Set(Status{Ref: ref, Phase: Failing, Error: err.Error()})
-		timer := time.NewTimer(delay)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
+		l.failed(ref, err, n, delay)
+		if err := sleep(ctx, delay); err != nil {
+			return err
 		}
+	}
+}
+
+func (l *Loop) failed(ref string, err error, n int, delay time.Duration) {
+	l.Log.Warn("step failed, trying again", "item", ref, "error", err, "attempt", n+1, "in", delay)
+	l.Board.span(ref, func(s *trace.Span) { s.Attempts++ })
+	l.Board.Set(Status{Ref: ref, Phase: Failing, Error: err.Error()})
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 

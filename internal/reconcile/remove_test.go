@@ -145,3 +145,48 @@ func (s *stuckHost) Do(ctx context.Context, step plan.Step, e plan.Entry) error 
 	}
 	return s.Host.Do(ctx, step, e)
 }
+
+// What cannot be removed holds up what it needs, and neither the rest nor the new plan; the run is not done before it is gone.
+func TestStuckRemovalHoldsUpLittle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newFake(t)
+		before := build(func(b *plan.Builder) {
+			dir := b.Add(plan.Dir{Path: "/needed"})
+			b.Add(plan.Dir{Path: "/stuck"}, dir)
+			b.Add(plan.Dir{Path: "/other"})
+		})
+		l := newLoop(h)
+		converge(t, l, before, plan.Plan{})
+		l.Board.Reset()
+		h.FailObserve("dir//stuck", errors.New("I/O error"), -1)
+		done := make(chan error, 1)
+		want := build(func(b *plan.Builder) { b.Add(plan.Dir{Path: "/new"}) })
+		go func() { done <- l.Converge(t.Context(), want, before) }()
+		time.Sleep(time.Second) // of the test's own time
+		synctest.Wait()
+		for path, there := range map[string]bool{"/new": true, "/other": false, "/stuck": true, "/needed": true} {
+			if _, _, ok := h.Read(path); ok != there {
+				t.Errorf("%s is there: %t", path, ok)
+			}
+		}
+		if s := phase(l.Board, "dir//needed"); s.Phase != reconcile.Waiting || s.For != "removal of dir//stuck" {
+			t.Errorf("the board says %+v", s)
+		}
+		if s := phase(l.Board, "dir//new"); s.Phase != reconcile.Ready {
+			t.Errorf("the board says %+v", s)
+		}
+		select {
+		case err := <-done:
+			t.Errorf("done before everything is gone: %v", err)
+		default:
+		}
+		h.FailObserve("dir//stuck", nil, 0)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if all, _ := l.Board.All(); len(all) != 1 {
+			t.Errorf("the board shows %+v", all)
+		}
+	})
+}

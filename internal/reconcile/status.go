@@ -105,6 +105,13 @@ func (b *Board) waits(ref, what string) {
 	}
 }
 
+// leaves puts on the board what is to go from the machine: until it has, the run is not done.
+func (b *Board) leaves(ref, what string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.setLocked(Status{Ref: ref, Phase: Waiting, For: what, Step: &plan.Step{Verb: plan.Remove, Why: noLonger}})
+}
+
 // drop takes an item off the board because it is gone from the machine, as it should be. Subscribers hear that it is done,
 // its span stays.
 func (b *Board) drop(ref string) {
