@@ -30,7 +30,8 @@ func TestUnreadablePlan(t *testing.T) {
 	}{
 		"no record": {
 			func(t *testing.T, file string) { t.Helper(); write(t, file, "{}") },
-			[]string{"read the kept plan: ", "record is damaged", "slipway up", ".prev aside"}, true,
+			[]string{"read the kept plan: ", "record is damaged", "slipway up", ".prev aside"},
+			true,
 		},
 		"cut off": {
 			func(t *testing.T, file string) {
@@ -41,7 +42,8 @@ func TestUnreadablePlan(t *testing.T) {
 				}
 				write(t, file, string(data[:len(data)-1]))
 			},
-			[]string{"record is damaged", "checksum does not match"}, true,
+			[]string{"record is damaged", "checksum does not match"},
+			true,
 		},
 		"another schema": {
 			func(t *testing.T, file string) {
@@ -50,7 +52,8 @@ func TestUnreadablePlan(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			[]string{"record has another schema: 2, want 1", "another version of slipway kept it"}, false,
+			[]string{"record has another schema: 2, want 1", "another version of slipway kept it"},
+			false,
 		},
 		"a plan of the future": {
 			func(t *testing.T, file string) {
@@ -60,7 +63,8 @@ func TestUnreadablePlan(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			[]string{`unknown kind "vm": this agent is older than the plan, update slipway on the node`}, false,
+			[]string{`unknown kind "vm": this agent is older than the plan, update slipway on the node`},
+			false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
