@@ -53,6 +53,12 @@ func flagTexts(known []catalog.Flag, program string, set map[string]config.Flag)
 }
 
 func flagType(f catalog.Flag) string {
+	switch {
+	case f.Value == catalog.IntValue:
+		return "whole number"
+	case f.Value == catalog.DurationValue:
+		return "length of time, such as 1m30s"
+	}
 	switch f.Kind {
 	case catalog.BoolFlag:
 		return "true or false"

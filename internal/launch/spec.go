@@ -162,7 +162,8 @@ func flagRules(flags []catalog.Flag) map[string]config.FlagRule {
 	rules := make(map[string]config.FlagRule, len(flags))
 	for _, f := range flags {
 		rules[f.Name] = config.FlagRule{
-			Bool: f.Kind == catalog.BoolFlag, Single: f.Kind == catalog.OneFlag, Deprecated: f.Deprecated, Exits: f.Exits,
+			Bool: f.Kind == catalog.BoolFlag, Single: f.Kind == catalog.OneFlag,
+			Int: f.Value == catalog.IntValue, Duration: f.Value == catalog.DurationValue, Deprecated: f.Deprecated, Exits: f.Exits,
 		}
 	}
 	return rules

@@ -59,3 +59,25 @@ func TestAllProblemsAtOnce(t *testing.T) {
 		t.Errorf("paths (-want +got):\n%s\n%v", diff, err)
 	}
 }
+
+// TestFlagValuesAreChecked: a program would end on a value that it cannot read.
+func TestFlagValuesAreChecked(t *testing.T) {
+	t.Parallel()
+	for flags, want := range map[string]string{
+		"{v: abc}":                           `flags.v: "abc" is no whole number`,
+		"{v: 3}":                             "",
+		"{secure-port: \"0x1bb\"}":           "",
+		"{leader-elect-lease-duration: 15}":  `"15" is no length of time: write number and unit`,
+		"{leader-elect-lease-duration: 15s}": "",
+		"{v: null}":                          "",
+	} {
+		_, err := Complete("cluster.yaml", []byte(head+"  components:\n    scheduler:\n      flags: "+flags+"\n"), "")
+		got := ""
+		if err != nil {
+			got = err.Error()
+		}
+		if want == "" && err != nil || !strings.Contains(got, want) {
+			t.Errorf("%s: got %q, want %q", flags, got, want)
+		}
+	}
+}

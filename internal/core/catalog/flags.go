@@ -17,6 +17,7 @@ import (
 type Flag struct {
 	Name       string // without dashes
 	Kind       FlagKind
+	Value      FlagValue
 	Deprecated bool // still known, or known and ignored
 	Exits      bool // the program does something else and ends: --version
 }
@@ -30,6 +31,16 @@ const (
 	BoolFlag FlagKind = "bool" // true or false
 	OneFlag  FlagKind = "one"  // one value: of several the last one wins
 	ManyFlag FlagKind = "many" // may be repeated
+)
+
+// FlagValue is the form of a flag's one value.
+type FlagValue string
+
+// The forms. AnyValue is what nothing more is known of.
+const (
+	AnyValue      FlagValue = ""
+	IntValue      FlagValue = "int"
+	DurationValue FlagValue = "duration" // 1m30s
 )
 
 // Gate is a feature gate of a release.
@@ -100,6 +111,9 @@ func (f Flag) line() string {
 	words := []string{f.Name}
 	if f.Kind != AnyFlag {
 		words = append(words, string(f.Kind))
+	}
+	if f.Value != AnyValue {
+		words = append(words, string(f.Value))
 	}
 	if f.Deprecated {
 		words = append(words, "deprecated")

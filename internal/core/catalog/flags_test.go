@@ -48,7 +48,7 @@ func TestFlags(t *testing.T) {
 		{"kube-apiserver", Flag{Name: "kubelet-port", Deprecated: true}}, // not in --help
 		{"kube-proxy", Flag{Name: "cleanup", Kind: BoolFlag, Exits: true}},
 		{"kubelet", Flag{Name: "seccomp-default", Kind: BoolFlag}}, // --help gives it a type
-		{"kubelet", Flag{Name: "max-pods", Kind: OneFlag, Deprecated: true}},
+		{"kubelet", Flag{Name: "max-pods", Kind: OneFlag, Value: IntValue, Deprecated: true}},
 		{"etcd", Flag{Name: "memory-mlock", Kind: BoolFlag}},
 		{"etcd", Flag{Name: "config-file"}},
 		{"containerd", Flag{Name: "log-level", Kind: OneFlag}},

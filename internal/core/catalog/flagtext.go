@@ -69,6 +69,8 @@ func (p *flagParser) flag(words []string) error {
 		switch w {
 		case string(BoolFlag), string(OneFlag), string(ManyFlag):
 			f.Kind = FlagKind(w)
+		case string(IntValue), string(DurationValue):
+			f.Value = FlagValue(w)
 		case "deprecated":
 			f.Deprecated = true
 		case "exits":

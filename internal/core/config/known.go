@@ -5,7 +5,9 @@ package config
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/slipway-project/slipway/internal/core/spec"
 )
@@ -14,6 +16,8 @@ import (
 type FlagRule struct {
 	Bool       bool // true or false and nothing else
 	Single     bool // of several values the last one would win
+	Int        bool // a whole number
+	Duration   bool // such as 1m30s
 	Deprecated bool // accepted, never suggested
 	Exits      bool // the program does something else and ends: --version
 }
@@ -127,6 +131,12 @@ func (k *knower) values(o override, at, name string, rule FlagRule) {
 	for _, v := range values {
 		if rule.Bool && v != "true" && v != "false" {
 			k.say(at, "write true or false", "%.60q is neither true nor false", v)
+		}
+		if _, err := strconv.ParseInt(v, 0, 64); rule.Int && err != nil && !strings.Contains(v, "${") {
+			k.say(at, "write decimal digits", "%.60q is no whole number", v)
+		}
+		if _, err := time.ParseDuration(v); rule.Duration && err != nil {
+			k.say(at, "write number and unit, such as 90s or 1m30s", "%.60q is no length of time", v)
 		}
 	}
 }

@@ -43,7 +43,7 @@ func readHelp(text string, s style) []catalog.Flag {
 		f := catalog.Flag{Name: m[1], Exits: slices.Contains(exits, m[1])}
 		about := m[len(m)-1]
 		if s != goFlags {
-			f.Kind = kind(m[2])
+			f.Kind, f.Value = kind(m[2]), value(m[2])
 		}
 		f.Deprecated = strings.Contains(strings.ToUpper(about), "(DEPRECATED") || strings.HasPrefix(about, "DEPRECATED") ||
 			s == goFlags && strings.Contains(strings.ToLower(about), "deprecated in v")
@@ -62,6 +62,16 @@ func kind(word string) catalog.FlagKind {
 		return catalog.ManyFlag
 	}
 	return catalog.AnyFlag
+}
+
+func value(word string) catalog.FlagValue {
+	switch word {
+	case "int", "int32", "uint", "Level":
+		return catalog.IntValue
+	case "duration":
+		return catalog.DurationValue
+	}
+	return catalog.AnyValue
 }
 
 // readGates lists the gates that a help page names: those of unfinished features.

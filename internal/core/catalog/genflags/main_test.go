@@ -34,10 +34,10 @@ Flags:
 `, []catalog.Flag{
 			{Name: "audit-log-compress", Kind: "bool"},
 			{Name: "feature-gates", Kind: "many"},
-			{Name: "http2-max", Kind: "one"},
+			{Name: "http2-max", Kind: "one", Value: "int"},
 			{Name: "kubeconfig", Kind: "one", Deprecated: true},
 			{Name: "runonce", Kind: "bool", Deprecated: true, Exits: true},
-			{Name: "v", Kind: "one"},
+			{Name: "v", Kind: "one", Value: "int"},
 			{Name: "vmodule"},
 		}},
 		"go": {goFlags, `
