@@ -140,10 +140,16 @@ func releaseFor(r catalog.Release) (config.Release, error) {
 	}
 	known := config.Release{
 		Kubernetes: r.Kubernetes, Minor: r.Minor(), PauseImage: pause.Name, CoreDNSImage: dns.Name,
-		Flags: map[string]map[string]config.FlagRule{},
+		Flags: map[string]map[string]config.FlagRule{}, Fields: map[string]map[string]string{},
 	}
 	for _, program := range config.Programs() {
 		known.Flags[program] = flagRules(r.Flags(program))
+		if fields := r.Fields(program); fields != nil {
+			known.Fields[program] = make(map[string]string, len(fields))
+			for path, kind := range fields {
+				known.Fields[program][path] = string(kind)
+			}
+		}
 	}
 	if gates := r.Gates(); gates != nil {
 		known.Gates = make(map[string]config.GateRule, len(gates))

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-project/slipway/internal/core/config"
 )
 
 const head = "apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: dev}\nspec:\n"
@@ -79,5 +81,45 @@ func TestFlagValuesAreChecked(t *testing.T) {
 		if want == "" && err != nil || !strings.Contains(got, want) {
 			t.Errorf("%s: got %q, want %q", flags, got, want)
 		}
+	}
+}
+
+// TestConfigFieldsAreChecked: a program would end on a field that it does not have, or on a value of another kind.
+func TestConfigFieldsAreChecked(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"kubelet: {config: {maxPodz: 3}}":                                     `config.maxPodz: the configuration of kubelet has no such field: did you mean "maxPods"?`,
+		"kubelet: {config: {maxPods: -3}}":                                    "config.maxPods: must not be negative",
+		"kubelet: {config: {maxPods: many}}":                                  "config.maxPods: must be a whole number",
+		"kubelet: {config: {maxPods: 30, evictionHard: {nodefs: \"5%\"}}}":    "",
+		"kubelet: {config: {authentication: {anonymus: {}}}}":                 `did you mean "anonymous"?`,
+		"kubelet: {config: {authentication: {webhook: {cacheTTL: 5}}}}":       "cacheTTL: is no length of time",
+		"kubelet: {config: {logging: {flushFrequency: 5000000000}}}":          "",
+		"kubelet: {config: {registerWithTaints: null}}":                       "",
+		"kubeProxy: {config: {nftables: {masqueradeAll: 1}}}":                 "masqueradeAll: must be true or false",
+		"scheduler: {config: {profiles: [{schedulerName: a}]}}":               "",
+		"scheduler: {config: {leaderElection: yes please}}":                   "leaderElection: must be an object",
+		"scheduler: {config: {percentageOfNodesToScore: 50, parallelism: 4}}": "",
+	} {
+		_, err := Complete("cluster.yaml", []byte(head+"  components:\n    "+text+"\n"), "")
+		got := ""
+		if err != nil {
+			got = err.Error()
+		}
+		if want == "" && err != nil || !strings.Contains(got, want) {
+			t.Errorf("%s: got %q, want %q", text, got, want)
+		}
+	}
+}
+
+// TestOwnFieldsAreKnown: what slipway itself writes into the files is in the tables, so that a completed spec is valid.
+func TestOwnFieldsAreKnown(t *testing.T) {
+	t.Parallel()
+	c, err := Complete("x", []byte(head), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Complete("complete.yaml", config.Print(c.Config), ""); err != nil {
+		t.Error(err)
 	}
 }

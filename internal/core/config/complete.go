@@ -18,6 +18,9 @@ type Release struct {
 	// What its programs know. Nil, also for one program: nothing is known, so nothing is checked.
 	Flags map[string]map[string]FlagRule // by program ("kube-apiserver") and name without dashes
 	Gates map[string]GateRule            // by name
+
+	// Fields of the configuration files, by program and path ("authentication.x509"): any, object, bool, int, text or duration.
+	Fields map[string]map[string]string
 }
 
 func (r Release) has(feature string) bool { return r.Has == nil || r.Has(feature) }

@@ -66,6 +66,7 @@ func unknown(s spec.Cluster, r Release) []spec.Problem {
 	for _, o := range overrides(s) {
 		k.flags(o)
 		k.fileGates(o)
+		k.fields(o)
 	}
 	return k.problems
 }
