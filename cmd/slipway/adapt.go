@@ -34,6 +34,6 @@ func tell(board *reconcile.Board, e supervise.Event) {
 		board.Down(ref, e.Detail, "the unit itself, or else its supervisor, which restarts what hangs")
 	case supervise.Ready:
 		board.Rose(ref)
-	case supervise.Started, supervise.Stopped: // by the loop, which says so itself
+	case supervise.Started, supervise.Stopped, supervise.Done: // by the loop, which says so itself
 	}
 }

@@ -7,8 +7,35 @@ import (
 	"os"
 	"testing"
 
+	"github.com/slipway-project/slipway/internal/backend/supervise"
 	"github.com/slipway-project/slipway/internal/machine"
+	"github.com/slipway-project/slipway/internal/reconcile"
 )
+
+// A unit that dies is not ready until it is back, whatever the loop was just about to say; a oneshot that ends has not died.
+func TestTell(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		kind supervise.EventKind
+		want reconcile.Phase
+	}{
+		"a unit dies":    {supervise.Exited, reconcile.Failing},
+		"a unit hangs":   {supervise.Unready, reconcile.Failing},
+		"a oneshot ends": {supervise.Done, reconcile.Ready},
+	} {
+		b := reconcile.NewBoard()
+		b.Set(reconcile.Status{Ref: "unit/u", Phase: reconcile.Doing})
+		tell(b, supervise.Event{Unit: "u", Kind: tc.kind})
+		b.Set(reconcile.Status{Ref: "unit/u", Phase: reconcile.Ready})
+		if all, _ := b.All(); all[0].Phase != tc.want {
+			t.Errorf("%s: %s, want %s", name, all[0].Phase, tc.want)
+		}
+		tell(b, supervise.Event{Unit: "u", Kind: supervise.Ready})
+		if all, _ := b.All(); all[0].Phase != reconcile.Ready {
+			t.Errorf("%s, and is back: %s", name, all[0].Phase)
+		}
+	}
+}
 
 // Only the machine's own end takes the units down: an agent that is told to end, by SIGTERM, leaves them to the next one.
 func TestOnlyTheMachinesEndStopsUnits(t *testing.T) {

@@ -84,7 +84,7 @@ func (u *unit) waitFor(ctx context.Context, p *process) error {
 
 func (u *unit) ended(p *process) error {
 	p.forget()
-	u.event(Exited, p.pid, p.exit.String())
+	u.event(Done, p.pid, p.exit.String())
 	if err := u.update(func() {
 		u.rec.Phase, u.rec.PID, u.rec.Start, u.rec.LastExit, u.proc = exited, 0, 0, &p.exit, nil
 	}); err != nil {

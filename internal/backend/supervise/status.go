@@ -12,7 +12,8 @@ const (
 	Started EventKind = "started"
 	Ready   EventKind = "ready"
 	Unready EventKind = "unready" // it lives and fails its health probe
-	Exited  EventKind = "exited"  // by itself
+	Exited  EventKind = "exited"  // by itself; it is started again
+	Done    EventKind = "done"    // a oneshot has ended; whoever ran it says what that means
 	Stopped EventKind = "stopped" // because it was told to
 )
 
