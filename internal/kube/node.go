@@ -36,7 +36,7 @@ type Record struct {
 // others have put there, but for the taint of a node's birth (see [notReady]). It returns only the context's error.
 func (c *Client) KeepNode(ctx context.Context, r Record, say, changed func(string)) error {
 	k := nodeKeeper{Client: c, record: r, changed: changed}
-	say = onChange(say)
+	say = onState(say)
 	return c.follow(ctx, named(nodes, "", r.Name), say, func(o *unstructured.Unstructured, gone bool) (bool, error) {
 		if gone {
 			say("node " + r.Name + " does not exist")

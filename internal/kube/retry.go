@@ -155,3 +155,14 @@ func onChange(report func(string)) func(string) {
 		}
 	}
 }
+
+// onState is onChange for what has a state from the start: the first text is told whatever it is, the empty one too.
+func onState(report func(string)) func(string) {
+	last, told := "", false
+	return func(text string) {
+		if !told || text != last {
+			last, told = text, true
+			report(text)
+		}
+	}
+}

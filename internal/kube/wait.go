@@ -39,7 +39,7 @@ func (c *Client) unready(ctx context.Context) string {
 // WatchDeployment tells say, for as long as ctx lasts and each time it changes, why the deployment is not available; empty when
 // all replicas of the newest template are. It returns only the context's error.
 func (c *Client) WatchDeployment(ctx context.Context, namespace, name string, say func(reason string)) error {
-	say = onChange(say)
+	say = onState(say)
 	return c.follow(ctx, named(deployments, namespace, name), say, func(o *unstructured.Unstructured, gone bool) (bool, error) {
 		if gone {
 			say("deployment " + namespace + "/" + name + " does not exist")
