@@ -51,7 +51,10 @@ func stories() map[string]launch.Status {
 	bad := &launch.NodeStatus{
 		Release: "1.36.4",
 		Items: []reconcile.Status{
-			{Ref: "unit/kube-scheduler", Phase: reconcile.Ready, Since: before(time.Minute)},
+			{
+				Ref: "unit/kube-scheduler", Phase: reconcile.Failing, Since: before(2 * time.Second), Error: "ended by signal: killed",
+				Provider: "its supervisor, which starts it again",
+			},
 			{Ref: "unit/kube-proxy", Phase: reconcile.Waiting, Since: before(90 * time.Second), For: "unit/kube-apiserver"},
 			{
 				Ref: "unit/kube-apiserver", Phase: reconcile.Starting, Since: before(12 * time.Second), For: "waiting for https://127.0.0.1:6443/readyz to answer 200",
