@@ -153,3 +153,20 @@ func stopFor(t *testing.T, h *Host, u plan.Unit, limit time.Duration) error {
 	defer cancel()
 	return h.Do(ctx, plan.Step{Verb: plan.Remove, Ref: plan.RefOf(u)}, entry(u))
 }
+
+// A oneshot that has ended has done its work: nobody takes it for a unit that died.
+func TestOneshotDoesNotExit(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	kinds := make(chan EventKind, 9)
+	b.conf.OnEvent = func(e Event) { kinds <- e.Kind }
+	h := b.host(t)
+	do(t, h, plan.Create, hosttest.RealUnit(b.dir, "job", hosttest.Behaviour{Oneshot: true}))
+	for range 9 {
+		if kind := <-kinds; kind == Done {
+			return
+		} else if kind != Started {
+			t.Fatalf("event %s", kind)
+		}
+	}
+}
