@@ -161,7 +161,7 @@ func TestOneshotDoesNotExit(t *testing.T) {
 	kinds := make(chan EventKind, 9)
 	b.conf.OnEvent = func(e Event) { kinds <- e.Kind }
 	h := b.host(t)
-	do(t, h, plan.Create, hosttest.RealUnit(b.dir, "job", hosttest.Behaviour{Oneshot: true}))
+	do(t, h, plan.Create, plan.Unit{Name: "job", Args: []string{"/bin/true"}, Oneshot: true})
 	for range 9 {
 		if kind := <-kinds; kind == Done {
 			return
