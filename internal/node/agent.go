@@ -138,6 +138,7 @@ func (a *Agent) loop(ctx context.Context) error {
 func (a *Agent) announce(now kept) {
 	a.mu.Lock()
 	a.idle, a.ended = false, false
+	a.wanted++ // nothing is converged before the first look is over, not only begun
 	a.mu.Unlock()
 	a.board.Reset()
 	a.board.Announce(now.Want.Plan)

@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -167,15 +169,25 @@ func pidsOf(t *testing.T, b *bed, o orders) map[string]int {
 	}
 	h, pids := &Host{cgroups: groups}, map[string]int{}
 	for _, u := range o.Units {
-		// A start of a killed agent may still be on its way: it joins, sees that it is no longer wanted, and ends.
+		// A start of a killed agent may still be on its way: it joins, sees that it is no longer wanted, and ends without
+		// having become the unit's program.
 		var have []int
 		eventually(t, "one process of "+u.Name, func() bool {
-			have = live(h, u.Name)
+			have = slices.DeleteFunc(live(h, u.Name), onItsWay)
+			if len(have) > 1 {
+				t.Fatalf("%s has processes %v, want one", u.Name, have)
+			}
 			return len(have) == 1
 		})
 		pids[u.Name] = have[0]
 	}
 	return pids
+}
+
+// onItsWay tells of a process that is still unit-exec, or gone already.
+func onItsWay(pid int) bool {
+	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return err != nil || len(args) == 0 || strings.Contains(string(args), "\x00-record\x00")
 }
 
 // A process that is not our child is watched as well, and where the kernel can tell, its exit code is known.
