@@ -20,6 +20,7 @@ var errMachineDown = errors.New("the machine went down while slipway worked on i
 const (
 	boots      = 3                // a machine that goes down so often will not stay up at the next one
 	agentLimit = 30 * time.Second // an agent answers in milliseconds, or does not come up at all
+	agentGrace = 10 * time.Second // however short the time to wait: without its plan nothing goes on by itself
 )
 
 // node makes a machine run and brings it to its plan. A machine that goes down meanwhile is started again: nobody else would,
@@ -46,9 +47,15 @@ func (u *up) boot(ctx context.Context, machines *machine.Local, n config.NodeNam
 	if err := u.machine(limited, machines, n); err != nil {
 		return err
 	}
-	limited, cancel = u.limit(ctx) // the first machine that runs sets the limit
-	defer cancel()
-	return whileRunning(limited, machines, u.cluster.Name, n.Name, func(ctx context.Context) error { return u.plan(ctx, machines, n, bundle) })
+	return whileRunning(ctx, machines, u.cluster.Name, n.Name, func(ctx context.Context) error { return u.plan(ctx, machines, n, bundle) })
+}
+
+// handOverLimit bounds the hand-over of the plan.
+func (u *up) handOverLimit() time.Duration {
+	if u.o.Wait == 0 {
+		return agentLimit
+	}
+	return min(max(u.o.Wait, agentGrace), agentLimit)
 }
 
 // limit ends ctx when the time to wait is over.

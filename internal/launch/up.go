@@ -171,7 +171,9 @@ func (u *up) plan(ctx context.Context, machines *machine.Local, n config.NodeNam
 // follow waits without the lock, so that an up that corrects this one does not have to.
 func (u *up) follow(ctx context.Context, machines *machine.Local, agent *Agent, name string) error {
 	u.letGo()
-	if err := u.await(ctx, agent, name); err != nil {
+	limited, cancel := u.limit(ctx)
+	defer cancel()
+	if err := u.await(limited, agent, name); err != nil {
 		return err
 	}
 	if err := u.stillOurs(); err != nil {
@@ -183,7 +185,7 @@ func (u *up) follow(ctx context.Context, machines *machine.Local, agent *Agent, 
 // handOver asks the agent what its machine is and gives it the plan for that.
 func (u *up) handOver(ctx context.Context, agent *Agent, name string, have planner.Components) error {
 	begun := time.Now()
-	limited, cancel := context.WithTimeout(ctx, agentLimit)
+	limited, cancel := context.WithTimeout(ctx, u.handOverLimit())
 	defer cancel()
 	facts, _, err := agent.Facts(limited)
 	if err != nil {
