@@ -72,7 +72,7 @@ func Spawn(ctx context.Context, c Config) (Endpoint, error) {
 		return Endpoint{}, err
 	}
 	if child.Process.PID != 0 {
-		if child.Socket == c.Socket && port != 0 {
+		if child.Socket == c.Socket && port != 0 && listens(ctx, port) { // a killed one closes its port before it is gone
 			return endpoint(port, child.Process.PID, false), nil
 		}
 		if err := end(ctx, child.Process); err != nil {
@@ -97,6 +97,17 @@ func Spawn(ctx context.Context, c Config) (Endpoint, error) {
 		return Endpoint{}, errors.Join(fmt.Errorf("start API proxy: it ended at once; see %s", c.logFile()), err)
 	}
 	return endpoint(port, child.Process.PID, true), nil
+}
+
+// listens asks the port itself; that a process runs does not say that it serves.
+func listens(ctx context.Context, port uint16) bool {
+	d := net.Dialer{Timeout: time.Second}
+	conn, err := d.DialContext(ctx, "tcp", endpoint(port, 0, false).Addr.String())
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
 }
 
 // Stop ends the proxy and removes its folder. It signals a process only when pid, start time and executable are the recorded

@@ -165,6 +165,12 @@ func killProxy(c *kit.Cluster) {
 				c.T.Fatal(err)
 			}
 			c.Kill(kit.Process{PID: pid, Args: args})
+			kit.Until(c.T, 10*time.Second, "the killed proxy no longer listens", func() error {
+				if left, err := os.ReadFile(file); err == nil && len(left) > 0 {
+					return errors.New("it is still ending")
+				}
+				return nil
+			})
 			return
 		}
 	}
