@@ -54,12 +54,17 @@ func (c Config) portFile() string  { return filepath.Join(c.Dir, "port.json") }
 func (c Config) childFile() string { return filepath.Join(c.Dir, "process.json") }
 func (c Config) logFile() string   { return filepath.Join(c.Dir, "proxy.log") }
 
-// Spawn makes the proxy run in the background, detached from this process, and changes nothing when it does. The caller
-// holds the cluster's lock.
+// Spawn makes the proxy run in the background, detached from this process, and changes nothing when it does. It may be called
+// by several programs at once.
 func Spawn(ctx context.Context, c Config) (Endpoint, error) {
 	if c.FirstPort == 0 {
 		c.FirstPort = 6443
 	}
+	unlock, err := c.lock(ctx)
+	if err != nil {
+		return Endpoint{}, err
+	}
+	defer unlock()
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return Endpoint{}, fmt.Errorf("make proxy folder: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -126,5 +127,35 @@ func answers(t *testing.T, e Endpoint) {
 	defer conn.Close()
 	if got, _ := io.ReadAll(conn); !bytes.Equal(got, []byte("through")) {
 		t.Errorf("answer %q", got)
+	}
+}
+
+// Several programs at once start one proxy between them.
+func TestSpawnAtOnce(t *testing.T) {
+	t.Parallel()
+	c := Config{Dir: filepath.Join(t.TempDir(), "proxy"), Exe: "/proc/self/exe", Socket: "/nonexistent", FirstPort: 28443}
+	t.Cleanup(func() { check(t, Stop(context.Background(), c)) })
+	got := make([]Endpoint, 8)
+	var all sync.WaitGroup
+	for i := range got {
+		all.Go(func() {
+			var err error
+			if got[i], err = Spawn(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	started := 0
+	for _, e := range got {
+		if e.Started {
+			started++
+		}
+		if e.PID != got[0].PID || e.Addr != got[0].Addr {
+			t.Errorf("%+v and %+v", e, got[0])
+		}
+	}
+	if started != 1 {
+		t.Errorf("%d proxies were started", started)
 	}
 }
