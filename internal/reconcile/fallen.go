@@ -2,36 +2,22 @@
 
 package reconcile
 
-// Fell says that an item which was ready is so no longer, by itself. While the loop is at work on an item, the loop's own word
-// counts.
-func (b *Board) Fell(ref, reason string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.items[ref].Phase == Ready || b.fallen[ref] {
-		b.fallLocked(Status{Ref: ref, Error: reason, Provider: "its supervisor starts it again"})
-	}
-}
-
-// Down is Fell for what is sure to be followed by Rose when it is up again: a unit. An item that is down does not become ready,
-// although the loop may just have seen it ready.
+// Down says that an item is ready no longer, by itself: a unit, whose Rose is sure to follow when it is up again. While the loop is
+// at work on the item, the loop's own word counts; but an item that is down does not become ready, although the loop may just
+// have seen it ready.
 func (b *Board) Down(ref, reason, provider string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	down := Status{Ref: ref, Error: reason, Provider: provider}
+	down := Status{Ref: ref, Phase: Failing, Error: reason, Provider: provider}
 	if b.items[ref].Phase == Ready || b.fallen[ref] {
-		b.fallLocked(down)
+		b.fallen[ref] = true
+		b.setLocked(down)
 		return
 	}
 	b.down[ref] = down
 }
 
-func (b *Board) fallLocked(s Status) {
-	b.fallen[s.Ref] = true
-	s.Phase = Failing
-	b.setLocked(s)
-}
-
-// Rose says that an item which fell has come back.
+// Rose says that an item which was down has come back.
 func (b *Board) Rose(ref string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -13,14 +13,14 @@ func TestFallenItem(t *testing.T) {
 	}
 	b := NewBoard()
 	b.Set(Status{Ref: ref, Phase: Starting})
-	b.Fell(ref, "exit code 1") // the loop is at work on it: its word counts
+	b.Down(ref, "exit code 1", "its supervisor") // the loop is at work on it: its word counts
 	if got := phase(b); got != Starting {
 		t.Errorf("fell while starting: %s", got)
 	}
 	b.Set(Status{Ref: ref, Phase: Ready})
 	b.Rose(ref)
-	b.Fell(ref, "exit code 1")
-	b.Fell(ref, "exit code 2")
+	b.Down(ref, "exit code 1", "its supervisor")
+	b.Down(ref, "exit code 2", "its supervisor")
 	if all, _ := b.All(); all[0].Phase != Failing || all[0].Error != "exit code 2" {
 		t.Errorf("fell twice: %+v", all[0])
 	}
@@ -28,7 +28,7 @@ func TestFallenItem(t *testing.T) {
 	if got := phase(b); got != Ready {
 		t.Errorf("came back: %s", got)
 	}
-	b.Fell(ref, "exit code 3")
+	b.Down(ref, "exit code 3", "its supervisor")
 	b.Reset()
 	b.Set(Status{Ref: ref, Phase: Waiting})
 	b.Rose(ref)

@@ -47,7 +47,7 @@ type Board struct {
 	subs  map[*Subscription]struct{}
 	steps int
 
-	fallen map[string]bool   // items that Fell and have not come back
+	fallen map[string]bool   // items that went down when they were ready, and have not come back
 	down   map[string]Status // items that went Down before they were ready, and have not come back
 }
 
@@ -71,7 +71,6 @@ func (b *Board) setLocked(s Status) {
 		delete(b.down, s.Ref)
 		b.fallen[s.Ref] = true
 		s = down
-		s.Phase = Failing
 	}
 	old := b.items[s.Ref]
 	now := time.Now()
