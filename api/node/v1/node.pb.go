@@ -25,6 +25,198 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type JoinRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Endpoints     []string               `protobuf:"bytes,1,rep,name=endpoints,proto3" json:"endpoints,omitempty"` // host:port of join services
+	Pin           string                 `protobuf:"bytes,2,opt,name=pin,proto3" json:"pin,omitempty"`             // of the join CA: "sha256:" and 64 hex digits
+	Token         string                 `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`         // empty: the machine's key is known to the cluster
+	Node          string                 `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`           // optional
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinRequest) Reset() {
+	*x = JoinRequest{}
+	mi := &file_api_node_v1_node_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinRequest) ProtoMessage() {}
+
+func (x *JoinRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_node_v1_node_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
+func (*JoinRequest) Descriptor() ([]byte, []int) {
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *JoinRequest) GetEndpoints() []string {
+	if x != nil {
+		return x.Endpoints
+	}
+	return nil
+}
+
+func (x *JoinRequest) GetPin() string {
+	if x != nil {
+		return x.Pin
+	}
+	return ""
+}
+
+func (x *JoinRequest) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *JoinRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+type JoinReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinReply) Reset() {
+	*x = JoinReply{}
+	mi := &file_api_node_v1_node_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinReply) ProtoMessage() {}
+
+func (x *JoinReply) ProtoReflect() protoreflect.Message {
+	mi := &file_api_node_v1_node_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinReply.ProtoReflect.Descriptor instead.
+func (*JoinReply) Descriptor() ([]byte, []int) {
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{1}
+}
+
+type ResetRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cluster       string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"` // the id of the cluster that the machine is in, to be sure
+	Lost          bool                   `protobuf:"varint,2,opt,name=lost,proto3" json:"lost,omitempty"`      // the cluster is gone for good: do not ask it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetRequest) Reset() {
+	*x = ResetRequest{}
+	mi := &file_api_node_v1_node_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetRequest) ProtoMessage() {}
+
+func (x *ResetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_node_v1_node_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetRequest.ProtoReflect.Descriptor instead.
+func (*ResetRequest) Descriptor() ([]byte, []int) {
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ResetRequest) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *ResetRequest) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
+}
+
+type ResetReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetReply) Reset() {
+	*x = ResetReply{}
+	mi := &file_api_node_v1_node_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetReply) ProtoMessage() {}
+
+func (x *ResetReply) ProtoReflect() protoreflect.Message {
+	mi := &file_api_node_v1_node_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetReply.ProtoReflect.Descriptor instead.
+func (*ResetReply) Descriptor() ([]byte, []int) {
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{3}
+}
+
 type FactsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -33,7 +225,7 @@ type FactsRequest struct {
 
 func (x *FactsRequest) Reset() {
 	*x = FactsRequest{}
-	mi := &file_api_node_v1_node_proto_msgTypes[0]
+	mi := &file_api_node_v1_node_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -45,7 +237,7 @@ func (x *FactsRequest) String() string {
 func (*FactsRequest) ProtoMessage() {}
 
 func (x *FactsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_node_v1_node_proto_msgTypes[0]
+	mi := &file_api_node_v1_node_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -58,7 +250,7 @@ func (x *FactsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FactsRequest.ProtoReflect.Descriptor instead.
 func (*FactsRequest) Descriptor() ([]byte, []int) {
-	return file_api_node_v1_node_proto_rawDescGZIP(), []int{0}
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{4}
 }
 
 type FactsReply struct {
@@ -69,13 +261,17 @@ type FactsReply struct {
 	OomScoreAdj   bool                   `protobuf:"varint,4,opt,name=oom_score_adj,json=oomScoreAdj,proto3" json:"oom_score_adj,omitempty"` // may lower oom_score_adj
 	DefaultRoute  bool                   `protobuf:"varint,5,opt,name=default_route,json=defaultRoute,proto3" json:"default_route,omitempty"`
 	UpstreamDns   bool                   `protobuf:"varint,6,opt,name=upstream_dns,json=upstreamDns,proto3" json:"upstream_dns,omitempty"` // /etc/resolv.conf names a server beyond loopback
+	Key           string                 `protobuf:"bytes,7,opt,name=key,proto3" json:"key,omitempty"`                                     // pin of the machine's key
+	Lock          string                 `protobuf:"bytes,8,opt,name=lock,proto3" json:"lock,omitempty"`                                   // "free", "claimed" or "committed"
+	Cluster       string                 `protobuf:"bytes,9,opt,name=cluster,proto3" json:"cluster,omitempty"`                             // id of the cluster, when committed
+	Node          string                 `protobuf:"bytes,10,opt,name=node,proto3" json:"node,omitempty"`                                  // its name there
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FactsReply) Reset() {
 	*x = FactsReply{}
-	mi := &file_api_node_v1_node_proto_msgTypes[1]
+	mi := &file_api_node_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -87,7 +283,7 @@ func (x *FactsReply) String() string {
 func (*FactsReply) ProtoMessage() {}
 
 func (x *FactsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_api_node_v1_node_proto_msgTypes[1]
+	mi := &file_api_node_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -100,7 +296,7 @@ func (x *FactsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FactsReply.ProtoReflect.Descriptor instead.
 func (*FactsReply) Descriptor() ([]byte, []int) {
-	return file_api_node_v1_node_proto_rawDescGZIP(), []int{1}
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *FactsReply) GetVersion() string {
@@ -145,6 +341,34 @@ func (x *FactsReply) GetUpstreamDns() bool {
 	return false
 }
 
+func (x *FactsReply) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *FactsReply) GetLock() string {
+	if x != nil {
+		return x.Lock
+	}
+	return ""
+}
+
+func (x *FactsReply) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *FactsReply) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
 type ApplyRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Plan          []byte                 `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`       // plan wire format, JSON
@@ -155,7 +379,7 @@ type ApplyRequest struct {
 
 func (x *ApplyRequest) Reset() {
 	*x = ApplyRequest{}
-	mi := &file_api_node_v1_node_proto_msgTypes[2]
+	mi := &file_api_node_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -167,7 +391,7 @@ func (x *ApplyRequest) String() string {
 func (*ApplyRequest) ProtoMessage() {}
 
 func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_node_v1_node_proto_msgTypes[2]
+	mi := &file_api_node_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -180,7 +404,7 @@ func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyRequest.ProtoReflect.Descriptor instead.
 func (*ApplyRequest) Descriptor() ([]byte, []int) {
-	return file_api_node_v1_node_proto_rawDescGZIP(), []int{2}
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ApplyRequest) GetPlan() []byte {
@@ -206,7 +430,7 @@ type ApplyReply struct {
 
 func (x *ApplyReply) Reset() {
 	*x = ApplyReply{}
-	mi := &file_api_node_v1_node_proto_msgTypes[3]
+	mi := &file_api_node_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -218,7 +442,7 @@ func (x *ApplyReply) String() string {
 func (*ApplyReply) ProtoMessage() {}
 
 func (x *ApplyReply) ProtoReflect() protoreflect.Message {
-	mi := &file_api_node_v1_node_proto_msgTypes[3]
+	mi := &file_api_node_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -231,7 +455,7 @@ func (x *ApplyReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyReply.ProtoReflect.Descriptor instead.
 func (*ApplyReply) Descriptor() ([]byte, []int) {
-	return file_api_node_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ApplyReply) GetChanged() bool {
@@ -249,7 +473,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_api_node_v1_node_proto_msgTypes[4]
+	mi := &file_api_node_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -261,7 +485,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_node_v1_node_proto_msgTypes[4]
+	mi := &file_api_node_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -274,7 +498,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_api_node_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 type StatusRequest struct {
@@ -285,7 +509,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_api_node_v1_node_proto_msgTypes[5]
+	mi := &file_api_node_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -297,7 +521,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_node_v1_node_proto_msgTypes[5]
+	mi := &file_api_node_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -310,7 +534,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_node_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 type TraceRequest struct {
@@ -321,7 +545,7 @@ type TraceRequest struct {
 
 func (x *TraceRequest) Reset() {
 	*x = TraceRequest{}
-	mi := &file_api_node_v1_node_proto_msgTypes[6]
+	mi := &file_api_node_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -333,7 +557,7 @@ func (x *TraceRequest) String() string {
 func (*TraceRequest) ProtoMessage() {}
 
 func (x *TraceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_node_v1_node_proto_msgTypes[6]
+	mi := &file_api_node_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -346,7 +570,7 @@ func (x *TraceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceRequest.ProtoReflect.Descriptor instead.
 func (*TraceRequest) Descriptor() ([]byte, []int) {
-	return file_api_node_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 type Event struct {
@@ -360,7 +584,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_node_v1_node_proto_msgTypes[7]
+	mi := &file_api_node_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -372,7 +596,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_node_v1_node_proto_msgTypes[7]
+	mi := &file_api_node_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -385,7 +609,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_node_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Event) GetItem() *Item {
@@ -425,7 +649,7 @@ type Item struct {
 
 func (x *Item) Reset() {
 	*x = Item{}
-	mi := &file_api_node_v1_node_proto_msgTypes[8]
+	mi := &file_api_node_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -437,7 +661,7 @@ func (x *Item) String() string {
 func (*Item) ProtoMessage() {}
 
 func (x *Item) ProtoReflect() protoreflect.Message {
-	mi := &file_api_node_v1_node_proto_msgTypes[8]
+	mi := &file_api_node_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -450,7 +674,7 @@ func (x *Item) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Item.ProtoReflect.Descriptor instead.
 func (*Item) Descriptor() ([]byte, []int) {
-	return file_api_node_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Item) GetRef() string {
@@ -525,7 +749,7 @@ type Unit struct {
 
 func (x *Unit) Reset() {
 	*x = Unit{}
-	mi := &file_api_node_v1_node_proto_msgTypes[9]
+	mi := &file_api_node_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -537,7 +761,7 @@ func (x *Unit) String() string {
 func (*Unit) ProtoMessage() {}
 
 func (x *Unit) ProtoReflect() protoreflect.Message {
-	mi := &file_api_node_v1_node_proto_msgTypes[9]
+	mi := &file_api_node_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -550,7 +774,7 @@ func (x *Unit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unit.ProtoReflect.Descriptor instead.
 func (*Unit) Descriptor() ([]byte, []int) {
-	return file_api_node_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Unit) GetName() string {
@@ -624,7 +848,7 @@ type StatusReply struct {
 
 func (x *StatusReply) Reset() {
 	*x = StatusReply{}
-	mi := &file_api_node_v1_node_proto_msgTypes[10]
+	mi := &file_api_node_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -636,7 +860,7 @@ func (x *StatusReply) String() string {
 func (*StatusReply) ProtoMessage() {}
 
 func (x *StatusReply) ProtoReflect() protoreflect.Message {
-	mi := &file_api_node_v1_node_proto_msgTypes[10]
+	mi := &file_api_node_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -649,7 +873,7 @@ func (x *StatusReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusReply.ProtoReflect.Descriptor instead.
 func (*StatusReply) Descriptor() ([]byte, []int) {
-	return file_api_node_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StatusReply) GetCluster() string {
@@ -710,7 +934,7 @@ type TraceReply struct {
 
 func (x *TraceReply) Reset() {
 	*x = TraceReply{}
-	mi := &file_api_node_v1_node_proto_msgTypes[11]
+	mi := &file_api_node_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -722,7 +946,7 @@ func (x *TraceReply) String() string {
 func (*TraceReply) ProtoMessage() {}
 
 func (x *TraceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_api_node_v1_node_proto_msgTypes[11]
+	mi := &file_api_node_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -735,7 +959,7 @@ func (x *TraceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceReply.ProtoReflect.Descriptor instead.
 func (*TraceReply) Descriptor() ([]byte, []int) {
-	return file_api_node_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TraceReply) GetSpans() []byte {
@@ -755,7 +979,7 @@ type DiffRequest struct {
 
 func (x *DiffRequest) Reset() {
 	*x = DiffRequest{}
-	mi := &file_api_node_v1_node_proto_msgTypes[12]
+	mi := &file_api_node_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -767,7 +991,7 @@ func (x *DiffRequest) String() string {
 func (*DiffRequest) ProtoMessage() {}
 
 func (x *DiffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_node_v1_node_proto_msgTypes[12]
+	mi := &file_api_node_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -780,7 +1004,7 @@ func (x *DiffRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffRequest.ProtoReflect.Descriptor instead.
 func (*DiffRequest) Descriptor() ([]byte, []int) {
-	return file_api_node_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DiffRequest) GetPlan() []byte {
@@ -808,7 +1032,7 @@ type DiffReply struct {
 
 func (x *DiffReply) Reset() {
 	*x = DiffReply{}
-	mi := &file_api_node_v1_node_proto_msgTypes[13]
+	mi := &file_api_node_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -820,7 +1044,7 @@ func (x *DiffReply) String() string {
 func (*DiffReply) ProtoMessage() {}
 
 func (x *DiffReply) ProtoReflect() protoreflect.Message {
-	mi := &file_api_node_v1_node_proto_msgTypes[13]
+	mi := &file_api_node_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -833,7 +1057,7 @@ func (x *DiffReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffReply.ProtoReflect.Descriptor instead.
 func (*DiffReply) Descriptor() ([]byte, []int) {
-	return file_api_node_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DiffReply) GetSteps() []*Step {
@@ -868,7 +1092,7 @@ type Step struct {
 
 func (x *Step) Reset() {
 	*x = Step{}
-	mi := &file_api_node_v1_node_proto_msgTypes[14]
+	mi := &file_api_node_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -880,7 +1104,7 @@ func (x *Step) String() string {
 func (*Step) ProtoMessage() {}
 
 func (x *Step) ProtoReflect() protoreflect.Message {
-	mi := &file_api_node_v1_node_proto_msgTypes[14]
+	mi := &file_api_node_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -893,7 +1117,7 @@ func (x *Step) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Step.ProtoReflect.Descriptor instead.
 func (*Step) Descriptor() ([]byte, []int) {
-	return file_api_node_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Step) GetVerb() string {
@@ -921,8 +1145,19 @@ var File_api_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_api_node_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x16api/node/v1/node.proto\x12\x0fslipway.node.v1\"\x0e\n" +
-	"\fFactsRequest\"\xc9\x01\n" +
+	"\x16api/node/v1/node.proto\x12\x0fslipway.node.v1\"g\n" +
+	"\vJoinRequest\x12\x1c\n" +
+	"\tendpoints\x18\x01 \x03(\tR\tendpoints\x12\x10\n" +
+	"\x03pin\x18\x02 \x01(\tR\x03pin\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\tR\x05token\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\"\v\n" +
+	"\tJoinReply\"<\n" +
+	"\fResetRequest\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
+	"\x04lost\x18\x02 \x01(\bR\x04lost\"\f\n" +
+	"\n" +
+	"ResetReply\"\x0e\n" +
+	"\fFactsRequest\"\x9d\x02\n" +
 	"\n" +
 	"FactsReply\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x18\n" +
@@ -930,7 +1165,12 @@ const file_api_node_v1_node_proto_rawDesc = "" +
 	"\tcgroup_v1\x18\x03 \x01(\bR\bcgroupV1\x12\"\n" +
 	"\room_score_adj\x18\x04 \x01(\bR\voomScoreAdj\x12#\n" +
 	"\rdefault_route\x18\x05 \x01(\bR\fdefaultRoute\x12!\n" +
-	"\fupstream_dns\x18\x06 \x01(\bR\vupstreamDns\"<\n" +
+	"\fupstream_dns\x18\x06 \x01(\bR\vupstreamDns\x12\x10\n" +
+	"\x03key\x18\a \x01(\tR\x03key\x12\x12\n" +
+	"\x04lock\x18\b \x01(\tR\x04lock\x12\x18\n" +
+	"\acluster\x18\t \x01(\tR\acluster\x12\x12\n" +
+	"\x04node\x18\n" +
+	" \x01(\tR\x04node\"<\n" +
 	"\fApplyRequest\x12\x12\n" +
 	"\x04plan\x18\x01 \x01(\fR\x04plan\x12\x18\n" +
 	"\acontrol\x18\x02 \x01(\fR\acontrol\"&\n" +
@@ -985,14 +1225,16 @@ const file_api_node_v1_node_proto_rawDesc = "" +
 	"\x04Step\x12\x12\n" +
 	"\x04verb\x18\x01 \x01(\tR\x04verb\x12\x10\n" +
 	"\x03ref\x18\x02 \x01(\tR\x03ref\x12\x10\n" +
-	"\x03why\x18\x03 \x01(\tR\x03why2\xa1\x03\n" +
+	"\x03why\x18\x03 \x01(\tR\x03why2\xa8\x04\n" +
 	"\x04Node\x12C\n" +
 	"\x05Facts\x12\x1d.slipway.node.v1.FactsRequest\x1a\x1b.slipway.node.v1.FactsReply\x12C\n" +
 	"\x05Apply\x12\x1d.slipway.node.v1.ApplyRequest\x1a\x1b.slipway.node.v1.ApplyReply\x12@\n" +
 	"\x05Watch\x12\x1d.slipway.node.v1.WatchRequest\x1a\x16.slipway.node.v1.Event0\x01\x12F\n" +
 	"\x06Status\x12\x1e.slipway.node.v1.StatusRequest\x1a\x1c.slipway.node.v1.StatusReply\x12C\n" +
 	"\x05Trace\x12\x1d.slipway.node.v1.TraceRequest\x1a\x1b.slipway.node.v1.TraceReply\x12@\n" +
-	"\x04Diff\x12\x1c.slipway.node.v1.DiffRequest\x1a\x1a.slipway.node.v1.DiffReplyB7Z5github.com/slipway-project/slipway/api/node/v1;nodev1b\x06proto3"
+	"\x04Diff\x12\x1c.slipway.node.v1.DiffRequest\x1a\x1a.slipway.node.v1.DiffReply\x12@\n" +
+	"\x04Join\x12\x1c.slipway.node.v1.JoinRequest\x1a\x1a.slipway.node.v1.JoinReply\x12C\n" +
+	"\x05Reset\x12\x1d.slipway.node.v1.ResetRequest\x1a\x1b.slipway.node.v1.ResetReplyB7Z5github.com/slipway-project/slipway/api/node/v1;nodev1b\x06proto3"
 
 var (
 	file_api_node_v1_node_proto_rawDescOnce sync.Once
@@ -1006,44 +1248,52 @@ func file_api_node_v1_node_proto_rawDescGZIP() []byte {
 	return file_api_node_v1_node_proto_rawDescData
 }
 
-var file_api_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_api_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_api_node_v1_node_proto_goTypes = []any{
-	(*FactsRequest)(nil),  // 0: slipway.node.v1.FactsRequest
-	(*FactsReply)(nil),    // 1: slipway.node.v1.FactsReply
-	(*ApplyRequest)(nil),  // 2: slipway.node.v1.ApplyRequest
-	(*ApplyReply)(nil),    // 3: slipway.node.v1.ApplyReply
-	(*WatchRequest)(nil),  // 4: slipway.node.v1.WatchRequest
-	(*StatusRequest)(nil), // 5: slipway.node.v1.StatusRequest
-	(*TraceRequest)(nil),  // 6: slipway.node.v1.TraceRequest
-	(*Event)(nil),         // 7: slipway.node.v1.Event
-	(*Item)(nil),          // 8: slipway.node.v1.Item
-	(*Unit)(nil),          // 9: slipway.node.v1.Unit
-	(*StatusReply)(nil),   // 10: slipway.node.v1.StatusReply
-	(*TraceReply)(nil),    // 11: slipway.node.v1.TraceReply
-	(*DiffRequest)(nil),   // 12: slipway.node.v1.DiffRequest
-	(*DiffReply)(nil),     // 13: slipway.node.v1.DiffReply
-	(*Step)(nil),          // 14: slipway.node.v1.Step
+	(*JoinRequest)(nil),   // 0: slipway.node.v1.JoinRequest
+	(*JoinReply)(nil),     // 1: slipway.node.v1.JoinReply
+	(*ResetRequest)(nil),  // 2: slipway.node.v1.ResetRequest
+	(*ResetReply)(nil),    // 3: slipway.node.v1.ResetReply
+	(*FactsRequest)(nil),  // 4: slipway.node.v1.FactsRequest
+	(*FactsReply)(nil),    // 5: slipway.node.v1.FactsReply
+	(*ApplyRequest)(nil),  // 6: slipway.node.v1.ApplyRequest
+	(*ApplyReply)(nil),    // 7: slipway.node.v1.ApplyReply
+	(*WatchRequest)(nil),  // 8: slipway.node.v1.WatchRequest
+	(*StatusRequest)(nil), // 9: slipway.node.v1.StatusRequest
+	(*TraceRequest)(nil),  // 10: slipway.node.v1.TraceRequest
+	(*Event)(nil),         // 11: slipway.node.v1.Event
+	(*Item)(nil),          // 12: slipway.node.v1.Item
+	(*Unit)(nil),          // 13: slipway.node.v1.Unit
+	(*StatusReply)(nil),   // 14: slipway.node.v1.StatusReply
+	(*TraceReply)(nil),    // 15: slipway.node.v1.TraceReply
+	(*DiffRequest)(nil),   // 16: slipway.node.v1.DiffRequest
+	(*DiffReply)(nil),     // 17: slipway.node.v1.DiffReply
+	(*Step)(nil),          // 18: slipway.node.v1.Step
 }
 var file_api_node_v1_node_proto_depIdxs = []int32{
-	8,  // 0: slipway.node.v1.Event.item:type_name -> slipway.node.v1.Item
-	8,  // 1: slipway.node.v1.StatusReply.items:type_name -> slipway.node.v1.Item
-	9,  // 2: slipway.node.v1.StatusReply.units:type_name -> slipway.node.v1.Unit
-	14, // 3: slipway.node.v1.DiffReply.steps:type_name -> slipway.node.v1.Step
-	14, // 4: slipway.node.v1.DiffReply.unknown:type_name -> slipway.node.v1.Step
-	0,  // 5: slipway.node.v1.Node.Facts:input_type -> slipway.node.v1.FactsRequest
-	2,  // 6: slipway.node.v1.Node.Apply:input_type -> slipway.node.v1.ApplyRequest
-	4,  // 7: slipway.node.v1.Node.Watch:input_type -> slipway.node.v1.WatchRequest
-	5,  // 8: slipway.node.v1.Node.Status:input_type -> slipway.node.v1.StatusRequest
-	6,  // 9: slipway.node.v1.Node.Trace:input_type -> slipway.node.v1.TraceRequest
-	12, // 10: slipway.node.v1.Node.Diff:input_type -> slipway.node.v1.DiffRequest
-	1,  // 11: slipway.node.v1.Node.Facts:output_type -> slipway.node.v1.FactsReply
-	3,  // 12: slipway.node.v1.Node.Apply:output_type -> slipway.node.v1.ApplyReply
-	7,  // 13: slipway.node.v1.Node.Watch:output_type -> slipway.node.v1.Event
-	10, // 14: slipway.node.v1.Node.Status:output_type -> slipway.node.v1.StatusReply
-	11, // 15: slipway.node.v1.Node.Trace:output_type -> slipway.node.v1.TraceReply
-	13, // 16: slipway.node.v1.Node.Diff:output_type -> slipway.node.v1.DiffReply
-	11, // [11:17] is the sub-list for method output_type
-	5,  // [5:11] is the sub-list for method input_type
+	12, // 0: slipway.node.v1.Event.item:type_name -> slipway.node.v1.Item
+	12, // 1: slipway.node.v1.StatusReply.items:type_name -> slipway.node.v1.Item
+	13, // 2: slipway.node.v1.StatusReply.units:type_name -> slipway.node.v1.Unit
+	18, // 3: slipway.node.v1.DiffReply.steps:type_name -> slipway.node.v1.Step
+	18, // 4: slipway.node.v1.DiffReply.unknown:type_name -> slipway.node.v1.Step
+	4,  // 5: slipway.node.v1.Node.Facts:input_type -> slipway.node.v1.FactsRequest
+	6,  // 6: slipway.node.v1.Node.Apply:input_type -> slipway.node.v1.ApplyRequest
+	8,  // 7: slipway.node.v1.Node.Watch:input_type -> slipway.node.v1.WatchRequest
+	9,  // 8: slipway.node.v1.Node.Status:input_type -> slipway.node.v1.StatusRequest
+	10, // 9: slipway.node.v1.Node.Trace:input_type -> slipway.node.v1.TraceRequest
+	16, // 10: slipway.node.v1.Node.Diff:input_type -> slipway.node.v1.DiffRequest
+	0,  // 11: slipway.node.v1.Node.Join:input_type -> slipway.node.v1.JoinRequest
+	2,  // 12: slipway.node.v1.Node.Reset:input_type -> slipway.node.v1.ResetRequest
+	5,  // 13: slipway.node.v1.Node.Facts:output_type -> slipway.node.v1.FactsReply
+	7,  // 14: slipway.node.v1.Node.Apply:output_type -> slipway.node.v1.ApplyReply
+	11, // 15: slipway.node.v1.Node.Watch:output_type -> slipway.node.v1.Event
+	14, // 16: slipway.node.v1.Node.Status:output_type -> slipway.node.v1.StatusReply
+	15, // 17: slipway.node.v1.Node.Trace:output_type -> slipway.node.v1.TraceReply
+	17, // 18: slipway.node.v1.Node.Diff:output_type -> slipway.node.v1.DiffReply
+	1,  // 19: slipway.node.v1.Node.Join:output_type -> slipway.node.v1.JoinReply
+	3,  // 20: slipway.node.v1.Node.Reset:output_type -> slipway.node.v1.ResetReply
+	13, // [13:21] is the sub-list for method output_type
+	5,  // [5:13] is the sub-list for method input_type
 	5,  // [5:5] is the sub-list for extension type_name
 	5,  // [5:5] is the sub-list for extension extendee
 	0,  // [0:5] is the sub-list for field type_name
@@ -1060,7 +1310,7 @@ func file_api_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_node_v1_node_proto_rawDesc), len(file_api_node_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

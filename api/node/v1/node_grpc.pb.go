@@ -29,6 +29,8 @@ const (
 	Node_Status_FullMethodName = "/slipway.node.v1.Node/Status"
 	Node_Trace_FullMethodName  = "/slipway.node.v1.Node/Trace"
 	Node_Diff_FullMethodName   = "/slipway.node.v1.Node/Diff"
+	Node_Join_FullMethodName   = "/slipway.node.v1.Node/Join"
+	Node_Reset_FullMethodName  = "/slipway.node.v1.Node/Reset"
 )
 
 // NodeClient is the client API for Node service.
@@ -47,6 +49,10 @@ type NodeClient interface {
 	Trace(ctx context.Context, in *TraceRequest, opts ...grpc.CallOption) (*TraceReply, error)
 	// Diff tells what Apply of the same plan would do now, and does nothing.
 	Diff(ctx context.Context, in *DiffRequest, opts ...grpc.CallOption) (*DiffReply, error)
+	// Join tells a free machine which cluster to join; it goes on trying until it is let in or somebody initialises it.
+	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinReply, error)
+	// Reset takes a machine out of its cluster: everything that was made for it is removed, nothing else.
+	Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*ResetReply, error)
 }
 
 type nodeClient struct {
@@ -126,6 +132,26 @@ func (c *nodeClient) Diff(ctx context.Context, in *DiffRequest, opts ...grpc.Cal
 	return out, nil
 }
 
+func (c *nodeClient) Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(JoinReply)
+	err := c.cc.Invoke(ctx, Node_Join_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *nodeClient) Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*ResetReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResetReply)
+	err := c.cc.Invoke(ctx, Node_Reset_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // NodeServer is the server API for Node service.
 // All implementations must embed UnimplementedNodeServer
 // for forward compatibility.
@@ -142,6 +168,10 @@ type NodeServer interface {
 	Trace(context.Context, *TraceRequest) (*TraceReply, error)
 	// Diff tells what Apply of the same plan would do now, and does nothing.
 	Diff(context.Context, *DiffRequest) (*DiffReply, error)
+	// Join tells a free machine which cluster to join; it goes on trying until it is let in or somebody initialises it.
+	Join(context.Context, *JoinRequest) (*JoinReply, error)
+	// Reset takes a machine out of its cluster: everything that was made for it is removed, nothing else.
+	Reset(context.Context, *ResetRequest) (*ResetReply, error)
 	mustEmbedUnimplementedNodeServer()
 }
 
@@ -169,6 +199,12 @@ func (UnimplementedNodeServer) Trace(context.Context, *TraceRequest) (*TraceRepl
 }
 func (UnimplementedNodeServer) Diff(context.Context, *DiffRequest) (*DiffReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Diff not implemented")
+}
+func (UnimplementedNodeServer) Join(context.Context, *JoinRequest) (*JoinReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Join not implemented")
+}
+func (UnimplementedNodeServer) Reset(context.Context, *ResetRequest) (*ResetReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Reset not implemented")
 }
 func (UnimplementedNodeServer) mustEmbedUnimplementedNodeServer() {}
 func (UnimplementedNodeServer) testEmbeddedByValue()              {}
@@ -292,6 +328,42 @@ func _Node_Diff_Handler(srv interface{}, ctx context.Context, dec func(interface
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Node_Join_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(JoinRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServer).Join(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Node_Join_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServer).Join(ctx, req.(*JoinRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Node_Reset_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServer).Reset(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Node_Reset_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServer).Reset(ctx, req.(*ResetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Node_ServiceDesc is the grpc.ServiceDesc for Node service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -318,6 +390,14 @@ var Node_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Diff",
 			Handler:    _Node_Diff_Handler,
+		},
+		{
+			MethodName: "Join",
+			Handler:    _Node_Join_Handler,
+		},
+		{
+			MethodName: "Reset",
+			Handler:    _Node_Reset_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
