@@ -51,6 +51,9 @@ func (l *Local) ensureCA(w pki.Want) error {
 	}
 	switch {
 	case !p.certExists && !p.keyExists:
+		if err := permitted(w); err != nil {
+			return err
+		}
 		return l.makeCA(w)
 	case !p.certExists && p.unfinished():
 		return l.finishPair(w)

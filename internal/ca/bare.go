@@ -98,6 +98,9 @@ func (l *Local) ensureKeyPair(w pki.Want) error {
 		return fmt.Errorf("%s. It is never made a second time, because every token signed by it would be worthless. Restore %s and %s "+
 			"from a backup or from another control-plane machine; only if this cluster has never run, remove both files", why, w.KeyPath, w.CertPath)
 	case !k.keyExists:
+		if err := permitted(w); err != nil {
+			return err
+		}
 		key, err := newKey()
 		if err != nil {
 			return err
@@ -158,6 +161,9 @@ func (l *Local) ensureSecret(w pki.Want) error {
 	case exists:
 		return fmt.Errorf("%s. It is never made a second time, because what it encrypted could never be read again: restore %s from a backup "+
 			"or from another control-plane machine", detail, w.KeyPath)
+	}
+	if err := permitted(w); err != nil {
+		return err
 	}
 	data := make([]byte, secretSize)
 	if _, err := rand.Read(data); err != nil {

@@ -23,6 +23,8 @@ import (
 type Local struct {
 	Now   func() time.Time // optional: the clock; time.Now when nil
 	Built time.Time        // optional: when this program was built; a clock before it is not believed
+	// Remote is asked for leaves whose CA is not on this machine.
+	Remote Remote
 
 	// crash stands for a power cut in tests: it is called after every change of a file, and what it returns ends Ensure there.
 	crash func(point string) error
@@ -58,13 +60,13 @@ func (l *Local) Ensure(ctx context.Context, w pki.Want) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := l.ensure(w); err != nil {
+	if err := l.ensure(ctx, w); err != nil {
 		return fmt.Errorf("ensure %s: %w", w.Name, err)
 	}
 	return nil
 }
 
-func (l *Local) ensure(w pki.Want) error {
+func (l *Local) ensure(ctx context.Context, w pki.Want) error {
 	if err := removeDebris(w.CertPath, w.KeyPath); err != nil {
 		return err
 	}
@@ -72,7 +74,7 @@ func (l *Local) ensure(w pki.Want) error {
 	case pki.CA:
 		return l.ensureCA(w)
 	case pki.Leaf:
-		return l.ensureLeaf(w)
+		return l.ensureLeaf(ctx, w)
 	case pki.KeyPair:
 		return l.ensureKeyPair(w)
 	case pki.Secret:

@@ -4,6 +4,7 @@ package ca
 
 import (
 	"bytes"
+	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -63,7 +64,7 @@ func (l *Local) unfitLeaf(w pki.Want, cert *x509.Certificate) (string, error) {
 }
 
 // ensureLeaf reuses a key that has no certificate of its own yet; a certificate that is due or differs gets a new key.
-func (l *Local) ensureLeaf(w pki.Want) error {
+func (l *Local) ensureLeaf(ctx context.Context, w pki.Want) error {
 	p, err := readPair(w)
 	if err != nil {
 		return err
@@ -78,6 +79,9 @@ func (l *Local) ensureLeaf(w pki.Want) error {
 			return err
 		}
 		p.key = nil
+	}
+	if w.SignerKey == "" {
+		return l.ask(ctx, w)
 	}
 	if p.key != nil && onP256(p.key.Public()) {
 		return l.issue(w, p.key.Public(), nil)

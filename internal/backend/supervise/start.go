@@ -82,12 +82,16 @@ func (u *unit) fork(spec plan.Unit, revision, token string) (pid int, err error)
 		return 0, err
 	}
 	defer null.Close() // read only
+	env, err := u.environment(spec, revision, token)
+	if err != nil {
+		return 0, err
+	}
 	command := u.host.conf.ExecCommand
 	args := slices.Concat(command, []string{
 		"-record", u.host.recordPath(u.name), "-token", token, "-oom", strconv.Itoa(spec.OOMScore), "-cgroups", strings.Join(groups, ":"), "--",
 	}, spec.Args)
 	attr := &syscall.ProcAttr{
-		Dir: spec.Dir, Env: u.environment(spec, revision, token),
+		Dir: spec.Dir, Env: env,
 		Files: []uintptr{null.Fd(), log.Fd(), log.Fd()},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	}
@@ -95,13 +99,20 @@ func (u *unit) fork(spec plan.Unit, revision, token string) (pid int, err error)
 }
 
 // environment is small and known: nothing of the agent's own gets in but the search path.
-func (u *unit) environment(spec plan.Unit, revision, token string) []string {
+func (u *unit) environment(spec plan.Unit, revision, token string) ([]string, error) {
 	path := cmp.Or(os.Getenv("PATH"), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 	env := []string{"PATH=" + path, "HOME=/root"}
 	env = append(env, spec.Env...)
+	if spec.EnvFile != "" {
+		more, err := os.ReadFile(spec.EnvFile)
+		if err != nil {
+			return nil, fmt.Errorf("read environment file: %w", err)
+		}
+		env = append(env, strings.Fields(string(more))...)
+	}
 	env = append(env, envUnit+"="+u.name, envRevision+"="+revision, envToken+"="+token)
 	if spec.Ready.Kind == plan.ProbeNotify {
 		env = append(env, "NOTIFY_SOCKET="+u.host.notifyPath(u.name))
 	}
-	return env
+	return env, nil
 }

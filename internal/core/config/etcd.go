@@ -2,7 +2,7 @@
 
 package config
 
-// etcd 3.6. Heartbeats stand here because they are what one tunes on slow disks.
+// etcd 3.6. Whether it begins a cluster or joins one is no configuration: the permit says so (see [EtcdPermit]). Heartbeats stand here because they are what one tunes on slow disks.
 func etcd(c Cluster) defaults {
 	const peer = "https://${node.address}:2380"
 	return defaults{env: smallHeap(), flags: []setting{
@@ -12,8 +12,6 @@ func etcd(c Cluster) defaults {
 		{"advertise-client-urls", "https://${node.address}:2379", from("the node's address")},
 		{"listen-peer-urls", peer, from("the node's address")},
 		{"initial-advertise-peer-urls", peer, from("the node's address")},
-		{"initial-cluster", "${node.name}=" + peer, from("the node's name and address")},
-		{"initial-cluster-state", "new", std("")},
 		{"initial-cluster-token", c.Name, from("metadata.name")},
 		{"cert-file", EtcdServing + ".crt", std("")},
 		{"key-file", EtcdServing + ".key", std("")},

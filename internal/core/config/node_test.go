@@ -57,7 +57,7 @@ spec:
 		"cgroup":     {kubelet.Config["failCgroupV1"], false},
 		"resolvConf": {kubelet.Config["resolvConf"], "/run/resolv.conf"},
 		"oom":        {n.Cluster.KubeProxy.Config["oomScoreAdj"], int64(0)},
-		"etcd":       {n.Cluster.Etcd.Flags["initial-cluster"].Values, []string{"dev-w-1=https://192.168.7.3:2380"}},
+		"etcd":       {n.Cluster.Etcd.Flags["initial-advertise-peer-urls"].Values, []string{"https://192.168.7.3:2380"}},
 	} {
 		if diff := cmp.Diff(x.want, x.got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", what, diff)

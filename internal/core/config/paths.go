@@ -26,10 +26,19 @@ const (
 	ResolvConfFile     = "/etc/kubernetes/resolv.conf" // for pods, where the machine has no upstream DNS
 
 	EtcdDir          = "/var/lib/etcd"
-	EtcdMark         = "/var/lib/slipway/state/etcd-created" // see plan.Holds
+	EtcdMark         = "/var/lib/slipway/state/etcd-created"  // see plan.Holds
+	EtcdPermit       = "/var/lib/slipway/state/etcd-permit"   // environment of etcd's first start; without it etcd never starts
+	EtcdVoter        = "/var/lib/slipway/state/etcd-voter"    // this machine's etcd counts
+	CreatePermit     = "/var/lib/slipway/state/create-permit" // see pki.Want.Permit
+	RosterFile       = "/var/lib/slipway/state/roster.json"
+	PodNetworkFile   = "/etc/kubernetes/pod-network.nft"
+	SlipwayBinary    = "/opt/slipway/bin/slipway"
 	KubeletDir       = "/var/lib/kubelet"
 	ContainerdSocket = "/run/containerd/containerd.sock"
 )
+
+// JoinPort is where machines are initialised and join services answer.
+const JoinPort = 9440
 
 // Key material under PKIDir: add ".crt" for the certificate, ".key" for the private key, ".pub" for a public key.
 // Package pki has the table of what is in them.
@@ -37,6 +46,8 @@ const (
 	ClusterCA          = PKIDir + "/ca"
 	FrontProxyCA       = PKIDir + "/front-proxy-ca"
 	EtcdCA             = PKIDir + "/etcd/ca"
+	JoinCA             = PKIDir + "/join-ca"
+	JoinServing        = PKIDir + "/join-server"
 	ServiceAccount     = PKIDir + "/sa"
 	APIServerServing   = PKIDir + "/apiserver"
 	APIServerToKubelet = PKIDir + "/apiserver-kubelet-client"

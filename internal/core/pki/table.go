@@ -7,11 +7,12 @@ import (
 	"time"
 )
 
-// Names of the CAs. Three trust domains, one signer each: a kubelet's certificate opens no etcd.
+// Names of the CAs. Four trust domains, one signer each: a kubelet's certificate opens no etcd.
 const (
 	ClusterCA    = "ca"
 	FrontProxyCA = "front-proxy-ca"
 	EtcdCA       = "etcd-ca"
+	JoinCA       = "join-ca" // signs the join services and the roster; its pin is the cluster's identity
 )
 
 // Params are what the certificate table depends on.
@@ -24,6 +25,7 @@ type Params struct {
 	Domain     string     // cluster domain
 	ExtraNames []string   // further DNS names of the API server
 	ExtraAddrs []netip.Addr
+	Permit     string // see [Want.Permit]
 	CALife     time.Duration
 	LeafLife   time.Duration
 }
@@ -43,8 +45,9 @@ func ControlPlane(p Params) []Want {
 		p.ca(ClusterCA, "ca", "kubernetes"),
 		p.ca(FrontProxyCA, "front-proxy-ca", "front-proxy"),
 		p.ca(EtcdCA, "etcd/ca", "etcd"),
-		{Name: "service-account", Kind: KeyPair, CertPath: p.Dir + "/sa.pub", KeyPath: p.Dir + "/sa.key"},
-		{Name: "encryption-key", Kind: Secret, KeyPath: p.Dir + "/encryption.key"},
+		p.ca(JoinCA, "join-ca", "join"),
+		{Name: "service-account", Kind: KeyPair, CertPath: p.Dir + "/sa.pub", KeyPath: p.Dir + "/sa.key", Permit: p.Permit},
+		{Name: "encryption-key", Kind: Secret, KeyPath: p.Dir + "/encryption.key", Permit: p.Permit},
 
 		p.leaf("apiserver", ClusterCA, "apiserver", "kube-apiserver", nil, []Usage{ServerAuth}, apiNames, apiAddrs),
 		p.client("apiserver-kubelet-client", ClusterCA, "apiserver-kubelet-client", "kube-apiserver-kubelet-client", KubeletAPIGroup),
@@ -53,6 +56,8 @@ func ControlPlane(p Params) []Want {
 		p.leaf("etcd-server", EtcdCA, "etcd/server", p.Node, nil, both, etcdNames, etcdAddrs),
 		p.leaf("etcd-peer", EtcdCA, "etcd/peer", p.Node, nil, both, etcdNames, etcdAddrs),
 		p.client("etcd-healthcheck-client", EtcdCA, "etcd/healthcheck-client", "kube-etcd-healthcheck-client", ""),
+
+		p.leaf("join-server", JoinCA, "join-server", p.Node, nil, []Usage{ServerAuth}, etcdNames, etcdAddrs),
 
 		p.leaf("controller-manager-server", ClusterCA, "controller-manager", "kube-controller-manager", nil,
 			[]Usage{ServerAuth}, []string{p.Node, "localhost"}, etcdAddrs),
@@ -85,7 +90,7 @@ const (
 func (p Params) ca(name, file, cn string) Want {
 	return Want{
 		Name: name, Kind: CA, CommonName: p.Cluster + " " + cn, Lifetime: p.CALife,
-		CertPath: p.Dir + "/" + file + ".crt", KeyPath: p.Dir + "/" + file + ".key",
+		CertPath: p.Dir + "/" + file + ".crt", KeyPath: p.Dir + "/" + file + ".key", Permit: p.Permit,
 	}
 }
 
@@ -98,7 +103,7 @@ func (p Params) client(name, signer, file, cn, org string) Want {
 }
 
 func (p Params) leaf(name, signer, file, cn string, orgs []string, usages []Usage, names []string, addrs []netip.Addr) Want {
-	caFile := map[string]string{ClusterCA: "ca", FrontProxyCA: "front-proxy-ca", EtcdCA: "etcd/ca"}[signer]
+	caFile := map[string]string{ClusterCA: "ca", FrontProxyCA: "front-proxy-ca", EtcdCA: "etcd/ca", JoinCA: "join-ca"}[signer]
 	return Want{
 		Name: name, Kind: Leaf, Signer: signer, CommonName: cn, Organizations: orgs, Usages: usages,
 		DNSNames: names, Addresses: addrs, Lifetime: p.LeafLife,

@@ -145,8 +145,8 @@ func TestTablesShareNothing(t *testing.T) {
 	p.ExtraNames = append(make([]string, 0, 8), "a") // room to be written over
 	first := pki.ControlPlane(p)
 	second := pki.ControlPlane(p)
-	first[5].DNSNames[0] = "changed"
-	if second[5].DNSNames[0] != "n1" || p.ExtraNames[0] != "a" {
+	first[6].DNSNames[0] = "changed"
+	if second[6].DNSNames[0] != "n1" || p.ExtraNames[0] != "a" {
 		t.Error("two tables share their names")
 	}
 }

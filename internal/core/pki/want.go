@@ -50,6 +50,9 @@ type Want struct {
 	KeyPath       string        `json:"keyPath"`
 	SignerCert    string        `json:"signerCert,omitempty"` // the signer's CertPath and KeyPath on a node that holds the CA;
 	SignerKey     string        `json:"signerKey,omitempty"`  // empty where a remote signer is asked
+	// Permit is a file without which what cannot be made twice (a CA, a key pair, a secret) is not made: its absence is an error
+	// then. Init brings the file to the machine that makes a cluster; a machine that joins never has it.
+	Permit string `json:"permit,omitempty"`
 }
 
 // RenewAt tells when a certificate valid in the given window is to be renewed: at two thirds of its life.

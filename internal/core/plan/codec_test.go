@@ -25,7 +25,7 @@ func everyKind() plan.Plan {
 	cert := b.Add(plan.Cert{Want: pki.Want{
 		Name: "leaf", Kind: pki.Leaf, Signer: "ca", CommonName: "cn", Organizations: []string{"o"}, DNSNames: []string{"a"},
 		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Usages: []pki.Usage{pki.ServerAuth}, Lifetime: time.Hour,
-		CertPath: "/c", KeyPath: "/k", SignerCert: "/sc", SignerKey: "/sk",
+		CertPath: "/c", KeyPath: "/k", SignerCert: "/sc", SignerKey: "/sk", Permit: "/permit",
 	}})
 	conf := b.Add(plan.Kubeconfig{
 		Path: "/etc/k.conf", Cluster: "c", User: "u", Server: "https://127.0.0.1:6443", CAFile: "/ca", CertFile: "/c", KeyFile: "/k", Embed: true,
@@ -33,7 +33,7 @@ func everyKind() plan.Plan {
 	gate := b.Add(plan.Gate{Name: "quorum", Provider: "the others", Ready: plan.Probe{Kind: plan.ProbeFile, Path: "/p"}})
 	b.Add(plan.StaticPod{Path: "/etc/kubernetes/manifests/p.yaml", Manifest: "kind: Pod\n"}, gate)
 	b.Add(plan.Unit{
-		Name: "u", Args: []string{"/opt/bin/x", "--a"}, Env: []string{"A=b"}, Dir: "/", Oneshot: true, Inputs: []plan.Ref{file},
+		Name: "u", Args: []string{"/opt/bin/x", "--a"}, Env: []string{"A=b"}, EnvFile: "/env", Dir: "/", Oneshot: true, Inputs: []plan.Ref{file},
 		Ready: plan.Probe{
 			Kind: plan.ProbeHTTP, URL: "https://127.0.0.1", CA: "/ca", Cert: "/c", Key: "/k", Contains: "ok", Address: "a:1", Args: []string{"/t"}, Path: "/q",
 		},

@@ -85,6 +85,8 @@ type Unit struct {
 	Args []string `json:"args"` // Args[0] is an absolute path
 	Env  []string `json:"env,omitempty"`
 	Dir  string   `json:"dir,omitempty"`
+	// EnvFile is a file of NAME=VALUE words without spaces that are added to Env at each start. It is no input: a change restarts nothing.
+	EnvFile string `json:"envFile,omitempty"`
 
 	// Oneshot units run to the end; Ready then tells that the work is done and is asked first, so that a finished one is
 	// not run again. Otherwise Ready tells when a started process may be relied on.

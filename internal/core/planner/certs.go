@@ -42,7 +42,7 @@ func (n *node) pkiParams() pki.Params {
 	c := n.cfg.Cluster
 	p := pki.Params{
 		Dir: config.PKIDir, Cluster: c.Name, Node: n.cfg.Name, Address: n.cfg.Facts.Address,
-		ServiceIP: c.ServiceCIDR.Masked().Addr().Next(), Domain: c.ClusterDomain, CALife: caLife, LeafLife: leafLife,
+		Permit: config.CreatePermit, ServiceIP: c.ServiceCIDR.Masked().Addr().Next(), Domain: c.ClusterDomain, CALife: caLife, LeafLife: leafLife,
 	}
 	for _, san := range c.ExtraSANs {
 		if a, err := netip.ParseAddr(san); err == nil {
@@ -54,8 +54,8 @@ func (n *node) pkiParams() pki.Params {
 	return p
 }
 
-// kubeconfigs adds one client configuration per identity. All talk to the local API server: a control plane depends on no
-// balancer, and never talks to an older API server during an upgrade.
+// kubeconfigs adds one client configuration per identity. All name 127.0.0.1: there is the control plane's own API server, so that
+// it depends on no balancer and never talks to an older one during an upgrade; on a worker there is its balancer.
 func (n *node) kubeconfigs() {
 	add := func(path, cert, user string, embed bool) {
 		w := n.want(cert)

@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// etcd starts first of all: everything waits for the API server, and the API server for etcd. Its data is made once: the mark
+// etcd never starts by itself: the permit says that it begins a cluster or joins one, and has to be given. It starts first of all: everything waits for the API server, and the API server for etcd. Its data is made once: the mark
 // is written when it has been ready for the first time, before the API server can write anything, and from then on etcd does
 // not start over an empty folder.
 func (n *node) etcd() plan.Ref {
@@ -19,12 +19,21 @@ func (n *node) etcd() plan.Ref {
 	if dir != config.EtcdDir {
 		needs = append(needs, n.Add(plan.Dir{Path: dir, Mode: 0o700}, n.dirs[config.EtcdDir]))
 	}
+	needs = append(needs, n.Add(plan.Gate{
+		Name: "etcd-permit", Provider: "init, or the control plane that lets this machine's etcd join",
+		Ready: plan.Probe{Kind: plan.ProbeFile, Path: config.EtcdPermit},
+	}))
 	unit := n.unit("etcd", c, plan.Unit{
+		EnvFile:  config.EtcdPermit,
 		Ready:    etcdProbe(c),
 		Holds:    plan.Holds{Mark: config.EtcdMark, Data: dir + "/member"},
 		OOMScore: -997,
 	}, needs...)
-	return n.Add(plan.File{Path: config.EtcdMark, Mode: 0o600, Content: dir + " has held the data of cluster " + n.cfg.Cluster.Name + ".\n"}, unit)
+	voter := n.Add(plan.Gate{
+		Name: "etcd-voter", Provider: "the control plane, which promotes this machine's etcd when it has caught up",
+		Ready: plan.Probe{Kind: plan.ProbeFile, Path: config.EtcdVoter},
+	}, unit)
+	return n.Add(plan.File{Path: config.EtcdMark, Mode: 0o600, Content: dir + " has held the data of cluster " + n.cfg.Cluster.Name + ".\n"}, unit, voter)
 }
 
 // controlPlane adds the API server and its two clients. The clients start when the API server has bootstrapped RBAC: sooner

@@ -30,6 +30,8 @@ type node struct {
 	bins  map[string]plan.Ref // by name
 	certs map[string]plan.Ref // by Want name
 	confs map[string]plan.Ref // kubeconfigs by path
+
+	podRules plan.Ref
 }
 
 // For returns the plan of one node. It fails when the bundle lacks a component.
@@ -55,6 +57,8 @@ func For(cfg config.Node, components Components) (plan.Plan, error) {
 	}
 	if n.has(config.RoleControlPlane) {
 		n.controlPlane(n.etcd())
+	} else {
+		n.balancer()
 	}
 	n.kubelet(runtime, images)
 	n.kubeProxy()

@@ -14,6 +14,7 @@ func (n *node) containerd() plan.Ref {
 	conf := n.Add(plan.File{Path: config.ContainerdFile, Mode: 0o600, Content: n.containerdConfig()}, n.dirs["/etc/containerd"])
 	cni := n.Add(plan.File{Path: "/etc/cni/net.d/10-slipway.conflist", Mode: 0o600, Content: n.cniConfig()},
 		n.dirs["/etc/cni/net.d"], n.bins["bridge"], n.bins["host-local"], n.bins["loopback"], n.bins["portmap"])
+	n.podNetwork()
 	return n.unit("containerd", n.cfg.Cluster.Containerd, plan.Unit{
 		Ready:    plan.Probe{Kind: plan.ProbeNotify},
 		Inputs:   []plan.Ref{conf},
@@ -54,8 +55,8 @@ state = "/run/containerd"
 `, config.ContainerdSocket, n.cfg.Cluster.PauseImage, !n.cfg.Facts.OOMScoreAdj, binPath("runc"), CNIDir)
 }
 
-// cniConfig is the pod network of one node: a bridge with this node's share of the pod range. With routes to the other
-// nodes' shares the same file serves many machines; one machine needs none (docs/adr/0008).
+// cniConfig is the pod network of one node: a bridge with this node's share of the pod range. Routes to the other nodes' shares
+// are the agent's affair, who hears of them (docs/adr/0008).
 func (n *node) cniConfig() string {
 	return fmt.Sprintf(`{
   "cniVersion": "1.0.0",
@@ -66,8 +67,7 @@ func (n *node) cniConfig() string {
       "bridge": "cni0",
       "isGateway": true,
       "hairpinMode": true,
-      "ipMasq": true,
-      "ipMasqBackend": "nftables",
+      "ipMasq": false,
       "mtu": 0,
       "ipam": {
         "type": "host-local",

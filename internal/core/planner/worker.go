@@ -21,7 +21,10 @@ func (n *node) kubelet(runtime plan.Ref, images []plan.Ref) {
 	if n.cfg.Facts.ResolvConf == config.ResolvConfFile {
 		inputs = append(inputs, n.file(config.ResolvConfFile, 0o644, fmt.Sprintf(noUpstream, n.cfg.Facts.Address)))
 	}
-	needs := append(n.refs("ca", "kubelet"), runtime, n.dirs[config.ManifestsDir])
+	needs := append(n.refs("ca", "kubelet"), runtime, n.dirs[config.ManifestsDir], n.podRules)
+	if balancer := plan.RefOf(plan.Unit{Name: balancerUnit}); n.contains(balancer) {
+		needs = append(needs, balancer)
+	}
 	n.unit("kubelet", c, plan.Unit{
 		Ready:    kubeletProbe(c),
 		Inputs:   inputs,
@@ -39,6 +42,9 @@ func (n *node) kubeProxy() {
 	needs := append(n.refs("ca", "kube-proxy"), conf, n.confs[config.KubeProxyConf])
 	if api := plan.RefOf(plan.Unit{Name: "kube-apiserver"}); n.contains(api) {
 		needs = append(needs, api) // sooner it would only try again, each time later
+	}
+	if balancer := plan.RefOf(plan.Unit{Name: balancerUnit}); n.contains(balancer) {
+		needs = append(needs, balancer)
 	}
 	n.unit("kube-proxy", c, plan.Unit{
 		Ready:    proxyProbe(c),
