@@ -60,6 +60,20 @@ func DecodeTicket(data []byte) (Ticket, error) {
 	return t, nil
 }
 
+// DecodeGiven reads the secrets that travel beside a ticket, with the same strictness.
+func DecodeGiven(data []byte) ([]Given, error) {
+	var files []Given
+	if err := strict(data, &files); err != nil {
+		return nil, fmt.Errorf("decode files: %w", err)
+	}
+	for _, f := range files {
+		if err := f.check(); err != nil {
+			return nil, fmt.Errorf("decode files: %w", err)
+		}
+	}
+	return files, nil
+}
+
 // check lets files lie only where nodes keep what is theirs.
 func (g Given) check() error {
 	ours := slices.ContainsFunc([]string{"/etc/kubernetes/", "/var/lib/slipway/state/"}, func(dir string) bool { return strings.HasPrefix(g.Path, dir) })
