@@ -17,7 +17,7 @@ import (
 // everyKind holds one item of each of the nine kinds, with every field set.
 func everyKind() plan.Plan {
 	var b plan.Builder
-	dir := b.Add(plan.Dir{Path: "/etc/x", Mode: 0o755})
+	dir := b.Add(plan.Dir{Path: "/etc/x", Mode: 0o755, Data: true})
 	secret := b.Add(plan.Cert{Want: pki.Want{Name: "secret", Kind: pki.Secret, KeyPath: "/etc/x/secret"}}, dir)
 	file := b.Add(plan.File{Path: "/etc/x/f", Mode: 0o600, Content: "<&> \u2028", Fill: map[string]string{"{{s}}": "/etc/x/secret"}}, dir, secret)
 	bin := b.Add(plan.Artifact{Path: "/opt/bin/x", Digest: "sha256:00", Name: "x v1"})

@@ -35,6 +35,9 @@ type Item interface {
 type Dir struct {
 	Path string `json:"path"`
 	Mode uint32 `json:"mode"` // permission bits
+	// Data: what the plan's units put into it is the node's and goes when the node is reset; a plan that no longer has the folder
+	// leaves it.
+	Data bool `json:"data,omitempty"`
 }
 
 // File is a regular file, owned by root, written atomically. Content is never secret: a secret comes in through Fill.

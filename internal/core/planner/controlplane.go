@@ -17,7 +17,7 @@ func (n *node) etcd() plan.Ref {
 	dir := flag(c, "data-dir", config.EtcdDir)
 	needs := append(n.refs("etcd-server", "etcd-peer", "etcd-ca", "etcd-healthcheck-client"), n.dirs[config.EtcdDir])
 	if dir != config.EtcdDir {
-		needs = append(needs, n.Add(plan.Dir{Path: dir, Mode: 0o700}, n.dirs[config.EtcdDir]))
+		needs = append(needs, n.Add(plan.Dir{Path: dir, Mode: 0o700, Data: true}, n.dirs[config.EtcdDir]))
 	}
 	needs = append(needs, n.Add(plan.Gate{
 		Name: "etcd-permit", Provider: "init, or the control plane that lets this machine's etcd join",

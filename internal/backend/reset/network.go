@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// removeNetwork takes away the pods' bridge and the tables of the pod network and of kube-proxy.
+func removeNetwork(ctx context.Context) error {
+	var errs []error
+	if link, err := netlink.LinkByName("cni0"); err == nil {
+		errs = append(errs, netlink.LinkDel(link))
+	}
+	nft, err := exec.LookPath("nft")
+	if err != nil {
+		return errors.Join(errs...) // without it nothing was made
+	}
+	list, err := exec.CommandContext(ctx, nft, "list", "tables").Output()
+	if err != nil {
+		return errors.Join(append(errs, fmt.Errorf("list nftables: %w", err))...)
+	}
+	for line := range strings.Lines(string(list)) {
+		f := strings.Fields(line) // table ip kube-proxy
+		if len(f) != 3 || f[2] != "slipway" && f[2] != "kube-proxy" && !strings.HasPrefix(f[2], "cni_hostport") {
+			continue
+		}
+		if out, err := exec.CommandContext(ctx, nft, "delete", "table", f[1], f[2]).CombinedOutput(); err != nil {
+			errs = append(errs, fmt.Errorf("delete table %s %s: %w: %s", f[1], f[2], err, out))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unmountBelow unmounts what units have mounted below their folders, last mounted first; not the folders themselves.
+func unmountBelow(folders []string) error {
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	var points []string
+	for line := range strings.Lines(string(data)) {
+		if f := strings.Fields(line); len(f) > 4 {
+			points = append(points, strings.NewReplacer(`\040`, " ", `\011`, "\t", `\134`, `\`).Replace(f[4]))
+		}
+	}
+	var errs []error
+	for i := len(points) - 1; i >= 0; i-- {
+		for _, folder := range folders {
+			if !strings.HasPrefix(points[i], folder+"/") {
+				continue
+			}
+			if err := unix.Unmount(points[i], unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
+				errs = append(errs, fmt.Errorf("unmount %s: %w", points[i], err))
+			}
+			break
+		}
+	}
+	return errors.Join(errs...)
+}

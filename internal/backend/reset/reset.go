@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package reset takes from a machine what a plan has made: its pods, mounts, files, data and network. It removes nothing that
+// the plan does not name or its units have not made, and it may be killed and run again at any point. It decides nothing: who
+// calls it has the right to.
+//
+// Read [Machine].
+package reset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/slipway-project/slipway/internal/core/pki"
+	"github.com/slipway-project/slipway/internal/core/plan"
+)
+
+// Host is the machine whose units the plan runs.
+type Host interface {
+	StopAll(ctx context.Context, order []string) error
+	Do(ctx context.Context, s plan.Step, e plan.Entry) error
+}
+
+// Machine stops everything of the plan and removes it, dependents first. extra are files that came with it. It goes on over
+// errors and returns them all.
+func Machine(ctx context.Context, h Host, p plan.Plan, extra []string) error {
+	if err := h.StopAll(ctx, unitsBackwards(p)); err != nil {
+		return fmt.Errorf("stop the units: %w", err)
+	}
+	if err := killPods(ctx, shimOf(p)); err != nil {
+		return fmt.Errorf("stop the pods: %w", err)
+	}
+	var errs []error
+	errs = append(errs, unmountBelow(dataFolders(p)), removeNetwork(ctx))
+	for i := len(p.Entries) - 1; i >= 0; i-- {
+		if err := remove(ctx, h, p.Entries[i]); err != nil {
+			errs = append(errs, fmt.Errorf("remove %s: %w", p.Entries[i].Ref, err))
+		}
+	}
+	for _, path := range extra {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	unix.Sync()
+	return errors.Join(errs...)
+}
+
+func unitsBackwards(p plan.Plan) (names []string) {
+	for i := len(p.Entries) - 1; i >= 0; i-- {
+		if u, ok := p.Entries[i].Item.(plan.Unit); ok {
+			names = append(names, u.Name)
+		}
+	}
+	return names
+}
+
+func dataFolders(p plan.Plan) (paths []string) {
+	for _, e := range p.Entries {
+		if d, ok := e.Item.(plan.Dir); ok && d.Data {
+			paths = append(paths, d.Path)
+		}
+	}
+	return append(paths, "/run/containerd")
+}
+
+func remove(ctx context.Context, h Host, e plan.Entry) error {
+	switch it := e.Item.(type) {
+	case plan.Unit: // it is stopped
+		return nil
+	case plan.Dir:
+		if it.Data {
+			return empty(it.Path)
+		}
+	case plan.Cert:
+		if it.Want.Kind == pki.CA { // which a changed plan never removes
+			return errors.Join(gone(it.Want.CertPath), gone(it.Want.KeyPath))
+		}
+	default:
+	}
+	return h.Do(ctx, plan.Step{Verb: plan.Remove, Ref: e.Ref, Why: "the node is reset"}, e)
+}
+
+func gone(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// empty removes what is in a folder; the folder itself may be a mount point.
+func empty(path string) error {
+	entries, err := os.ReadDir(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		errs = append(errs, os.RemoveAll(filepath.Join(path, e.Name())))
+	}
+	return errors.Join(errs...)
+}
