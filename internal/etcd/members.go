@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/slipway-project/slipway/internal/core/membership"
+)
+
+// Members is the list as a quorum knows it now, sorted by id. A voter answers it; nobody has asked the members for their health.
+// Every error means that the members are unknown, never that there are none.
+func (c *Client) Members(ctx context.Context) ([]membership.Member, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	answer, err := c.own.MemberList(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list etcd members: %w", typed(err))
+	}
+	if len(answer.Members) == 0 {
+		return nil, fmt.Errorf("list etcd members: an empty list, which no cluster has")
+	}
+	return translate(answer.Members), nil
+}
+
+// Health is the member with Healthy and Leader as it answers itself. One that does not answer in a second is not healthy; an
+// error means that the question could not be asked.
+func (c *Client) Health(ctx context.Context, m membership.Member) (membership.Member, error) {
+	m.Healthy, m.Leader = false, false
+	if m.ClientURL == "" {
+		return m, nil // it has never started
+	}
+	limited, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	status, err := c.own.Status(limited, m.ClientURL)
+	if ctx.Err() != nil {
+		return m, fmt.Errorf("ask member %s: %w", m, ctx.Err())
+	}
+	if err != nil || status.Header.GetMemberId() != m.ID {
+		return m, nil //nolint:nilerr // whoever does not answer is not healthy, and that is the answer
+	}
+	// A member that is cut off forgets its leader within an election timeout.
+	m.Healthy, m.Leader = status.Leader != 0, status.Leader == m.ID
+	return m, nil
+}
+
+func translate(list []*pb.Member) []membership.Member {
+	all := make([]membership.Member, 0, len(list))
+	for _, m := range list {
+		all = append(all, membership.Member{
+			ID: m.ID, Name: m.Name, Learner: m.IsLearner, Started: m.Name != "",
+			PeerURL: first(m.PeerURLs), ClientURL: first(m.ClientURLs),
+		})
+	}
+	slices.SortFunc(all, func(a, b membership.Member) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}
+
+func first(urls []string) string {
+	if len(urls) == 0 {
+		return ""
+	}
+	return urls[0]
+}
+
+// other is a connection to voters apart from one member, which does not have to survive the answer.
+func (c *Client) other(ctx context.Context, not uint64) (*clientv3.Client, func(), error) {
+	all, err := c.Members(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	var urls []string
+	for _, m := range all {
+		if m.ID != not && !m.Learner && m.ClientURL != "" {
+			urls = append(urls, m.ClientURL)
+		}
+	}
+	if len(urls) == 0 {
+		return c.own, func() {}, nil
+	}
+	client, err := c.to(urls...)
+	if err != nil {
+		return nil, nil, err
+	}
+	return client, func() { _ = client.Close() }, nil
+}
