@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/reconcile"
@@ -34,6 +35,10 @@ type Config struct {
 	// Control, if set, runs the control role with the document of the last Apply until ctx ends. It reports items of its own
 	// on the board, all of them before it reports [ControlRole] ready.
 	Control func(ctx context.Context, doc []byte, board *reconcile.Board) error
+	// Enrolment is how the machine comes to a cluster and out of it; nil where plans are handed over by hand.
+	Enrolment func() Enrolment
+	// Register, if set, adds services to the socket.
+	Register func(*grpc.Server)
 	// Board, if set, is one that others report to as well.
 	Board *reconcile.Board
 	// AfterStep is passed on to the loop.
@@ -46,15 +51,38 @@ type Host interface {
 	Units() []UnitStatus
 	// StopAll stops the units of the plan, dependents first, because the machine goes down.
 	StopAll(ctx context.Context, order []string) error
+	// Reset removes what the plan has made, its data too, and the given files.
+	Reset(ctx context.Context, p plan.Plan, files []string) error
 }
 
 // Facts describe the machine to whoever plans for it.
 type Facts struct {
 	Address      string
+	Key          string // pin of the machine's key
 	CgroupV1     bool
 	OOMScoreAdj  bool
 	DefaultRoute bool
 	UpstreamDNS  bool // /etc/resolv.conf names a server beyond loopback
+}
+
+// Enrolment is the machine's way into a cluster and out of it.
+type Enrolment interface {
+	State() Enrolled
+	// Join tells a free machine which cluster to join; it returns when that is kept.
+	Join(ctx context.Context, t JoinTarget) error
+	// Reset takes the machine out of its cluster.
+	Reset(ctx context.Context, cluster string, lost bool) error
+}
+
+// Enrolled is where a machine stands.
+type Enrolled struct{ Phase, Cluster, Node string }
+
+// JoinTarget says which cluster to join.
+type JoinTarget struct {
+	Endpoints []string // host:port
+	Pin       string   // of the join CA
+	Token     string   // secret; empty: the cluster knows the machine's key
+	Node      string   // optional
 }
 
 // Agent is one machine's agent.
@@ -63,6 +91,7 @@ type Agent struct {
 	board *reconcile.Board
 	apply chan chan struct{} // a plan has been kept; what is sent is closed when the loop has taken it up
 	look  chan struct{}      // the plan was handed over again: look at once
+	stop  chan chan struct{} // end the loop; what is sent is closed when it has ended
 
 	mu     sync.Mutex // guards the fields below
 	kept   kept
@@ -85,13 +114,13 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.Board == nil {
 		cfg.Board = reconcile.NewBoard()
 	}
-	a := &Agent{cfg: cfg, board: cfg.Board, apply: make(chan chan struct{}, 1), look: make(chan struct{}, 1)}
+	a := &Agent{cfg: cfg, board: cfg.Board, apply: make(chan chan struct{}, 1), look: make(chan struct{}, 1), stop: make(chan chan struct{})}
 	switch found, err := a.recall(); {
 	case err != nil:
 		a.lost, a.kept = err, kept{}
 		cfg.Log.Error("no plan", "error", err)
 		a.board.Set(reconcile.Status{Ref: KeptPlan, Phase: reconcile.Failing, Error: err.Error(), Provider: "slipway up"})
-	case found:
+	case found && !a.kept.Wiping && a.kept.Want.Version != 0:
 		a.apply <- make(chan struct{})
 	}
 	return a, nil
@@ -114,6 +143,11 @@ func (a *Agent) loop(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case halted := <-a.stop:
+			stop()
+			stop = func() {}
+			close(halted)
+			continue
 		case taken = <-a.apply:
 		}
 		stop()

@@ -33,6 +33,7 @@ type machine struct {
 
 	mu      sync.Mutex // guards the field below
 	stopped []string
+	reset   []string
 }
 
 func (m *machine) Units() []UnitStatus { return []UnitStatus{{Name: "etcd", PID: 7, Ready: true}} }
@@ -41,6 +42,19 @@ func (m *machine) StopAll(_ context.Context, order []string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stopped = order
+	return nil
+}
+
+func (m *machine) Reset(_ context.Context, p plan.Plan, files []string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.reset = append(m.reset, files...)
+	for i := len(p.Entries) - 1; i >= 0; i-- {
+		e := p.Entries[i]
+		if err := m.Do(context.Background(), plan.Step{Verb: plan.Remove, Ref: e.Ref}, e); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

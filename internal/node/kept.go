@@ -19,9 +19,11 @@ import (
 
 // kept is the agent's whole memory.
 type kept struct {
-	Want    rawPlan `json:"want"`
-	Before  rawPlan `json:"before"` // what an earlier plan may have made and nobody has removed yet
-	Control []byte  `json:"control,omitempty"`
+	Want    rawPlan  `json:"want"`
+	Before  rawPlan  `json:"before"` // what an earlier plan may have made and nobody has removed yet
+	Control []byte   `json:"control,omitempty"`
+	Files   []string `json:"files,omitempty"`  // that came with a ticket
+	Wiping  bool     `json:"wiping,omitempty"` // all this is being removed
 
 	generation int // counts what was kept since this agent began
 }
@@ -87,6 +89,9 @@ func (a *Agent) remember(want plan.Plan, control []byte) (changed bool, err erro
 	if err := a.setAside(); err != nil {
 		return false, err
 	}
+	if a.kept.Wiping {
+		return false, errors.New("this machine is being reset: it takes no plan")
+	}
 	old := a.kept.Want
 	if old.Version != 0 && (old.Cluster != want.Cluster || old.Node != want.Node) {
 		return false, fmt.Errorf("this machine is node %s of cluster %s: it does not take a plan for node %s of cluster %s",
@@ -100,7 +105,7 @@ func (a *Agent) remember(want plan.Plan, control []byte) (changed bool, err erro
 		return false, nil
 	}
 	next := kept{
-		Want: rawPlan{Plan: want}, Before: rawPlan{Plan: merge(old.Plan, a.kept.Before.Plan)}, Control: control, generation: a.kept.generation + 1,
+		Want: rawPlan{Plan: want}, Before: rawPlan{Plan: merge(old.Plan, a.kept.Before.Plan)}, Control: control, Files: a.kept.Files, generation: a.kept.generation + 1,
 	}
 	if err := durable.Save(a.cfg.PlanFile, keptSchema, next); err != nil {
 		return false, fmt.Errorf("keep the plan: %w", err)

@@ -48,6 +48,9 @@ func (a *Agent) serve(ctx context.Context) error {
 	}
 	s := grpc.NewServer(grpc.MaxRecvMsgSize(maxPlan))
 	nodev1.RegisterNodeServer(s, &service{agent: a})
+	if a.cfg.Register != nil {
+		a.cfg.Register(s)
+	}
 	go func() {
 		<-ctx.Done()
 		s.Stop()
@@ -66,16 +69,24 @@ type service struct {
 
 func (s *service) Facts(context.Context, *nodev1.FactsRequest) (*nodev1.FactsReply, error) {
 	f := s.agent.cfg.Facts
-	return &nodev1.FactsReply{
+	reply := &nodev1.FactsReply{
 		Version: s.agent.cfg.Version, Address: f.Address, CgroupV1: f.CgroupV1, OomScoreAdj: f.OOMScoreAdj, DefaultRoute: f.DefaultRoute,
-		UpstreamDns: f.UpstreamDNS,
-	}, nil
+		UpstreamDns: f.UpstreamDNS, Key: f.Key,
+	}
+	if e := s.agent.enrolment(); e != nil {
+		now := e.State()
+		reply.Lock, reply.Cluster, reply.Node = now.Phase, now.Cluster, now.Node
+	}
+	return reply, nil
 }
 
 func (s *service) Apply(ctx context.Context, r *nodev1.ApplyRequest) (*nodev1.ApplyReply, error) {
 	p, err := plan.Decode(r.GetPlan())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	if e := s.agent.enrolment(); e != nil && e.State().Phase != "committed" {
+		return nil, status.Error(codes.FailedPrecondition, "this machine belongs to no cluster yet: it takes a plan only from init or join")
 	}
 	changed, err := s.agent.Keep(ctx, p, r.GetControl())
 	if err != nil {

@@ -53,7 +53,7 @@ func DecodeTicket(data []byte) (Ticket, error) {
 	t := w.Ticket
 	t.Plan = p
 	for _, f := range t.Files {
-		if err := f.check(); err != nil {
+		if err := f.Check(); err != nil {
 			return Ticket{}, fmt.Errorf("decode ticket: %w", err)
 		}
 	}
@@ -67,15 +67,15 @@ func DecodeGiven(data []byte) ([]Given, error) {
 		return nil, fmt.Errorf("decode files: %w", err)
 	}
 	for _, f := range files {
-		if err := f.check(); err != nil {
+		if err := f.Check(); err != nil {
 			return nil, fmt.Errorf("decode files: %w", err)
 		}
 	}
 	return files, nil
 }
 
-// check lets files lie only where nodes keep what is theirs.
-func (g Given) check() error {
+// Check lets files lie only where nodes keep what is theirs.
+func (g Given) Check() error {
 	ours := slices.ContainsFunc([]string{"/etc/kubernetes/", "/var/lib/slipway/state/"}, func(dir string) bool { return strings.HasPrefix(g.Path, dir) })
 	if !ours || path.Clean(g.Path) != g.Path || g.Mode&^0o777 != 0 {
 		return fmt.Errorf("file %q with mode %o: a ticket brings files below /etc/kubernetes and /var/lib/slipway/state only", g.Path, g.Mode)

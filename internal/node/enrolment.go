@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	nodev1 "github.com/slipway-project/slipway/api/node/v1"
+)
+
+func (a *Agent) enrolment() Enrolment {
+	if a.cfg.Enrolment == nil {
+		return nil
+	}
+	return a.cfg.Enrolment()
+}
+
+// Join translates between the wire and the enrolment.
+func (s *service) Join(ctx context.Context, r *nodev1.JoinRequest) (*nodev1.JoinReply, error) {
+	e := s.agent.enrolment()
+	if e == nil {
+		return nil, status.Error(codes.Unimplemented, "this agent joins no cluster")
+	}
+	err := e.Join(ctx, JoinTarget{Endpoints: r.GetEndpoints(), Pin: r.GetPin(), Token: r.GetToken(), Node: r.GetNode()})
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return &nodev1.JoinReply{}, nil
+}
+
+// Reset translates between the wire and the enrolment.
+func (s *service) Reset(ctx context.Context, r *nodev1.ResetRequest) (*nodev1.ResetReply, error) {
+	e := s.agent.enrolment()
+	if e == nil {
+		return nil, status.Error(codes.Unimplemented, "this agent resets nothing")
+	}
+	if err := e.Reset(context.WithoutCancel(ctx), r.GetCluster(), r.GetLost()); err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return &nodev1.ResetReply{}, nil
+}

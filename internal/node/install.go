@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/durable"
+)
+
+// Install makes a free machine what its ticket says: the files first, then the plan, which begins at once. It may be killed and
+// called again with the same ticket. Files of another cluster that lie where the ticket's belong are an error, not overwritten.
+func (a *Agent) Install(ctx context.Context, t plan.Ticket, secrets []plan.Given) error {
+	files := slices.Concat(t.Files, secrets)
+	for _, f := range files {
+		if err := f.Check(); err != nil {
+			return fmt.Errorf("install the ticket: %w", err)
+		}
+	}
+	if err := a.noteFiles(t.Plan, files); err != nil {
+		return err
+	}
+	for _, f := range files {
+		if err := give(f); err != nil {
+			return fmt.Errorf("install the ticket: %w", err)
+		}
+	}
+	_, err := a.Keep(ctx, t.Plan, t.Control)
+	return err
+}
+
+// noteFiles remembers what a wipe has to remove, before any of it exists.
+func (a *Agent) noteFiles(p plan.Plan, files []plan.Given) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.setAside(); err != nil {
+		return err
+	}
+	if old := a.kept.Want; old.Version != 0 && (old.Cluster != p.Cluster || old.Node != p.Node) {
+		return fmt.Errorf("this machine is node %s of cluster %s already", old.Node, old.Cluster)
+	}
+	next := a.kept
+	for _, f := range files {
+		if !slices.Contains(next.Files, f.Path) {
+			next.Files = append(slices.Clip(next.Files), f.Path)
+		}
+	}
+	if err := durable.Save(a.cfg.PlanFile, keptSchema, next); err != nil {
+		return fmt.Errorf("keep the list of given files: %w", err)
+	}
+	a.kept = next
+	return nil
+}
+
+func give(f plan.Given) error {
+	have, err := os.ReadFile(f.Path)
+	switch {
+	case err == nil && bytes.Equal(have, f.Content):
+		return os.Chmod(f.Path, os.FileMode(f.Mode))
+	case err == nil && strings.HasPrefix(f.Path, "/etc/kubernetes/"):
+		return fmt.Errorf("%s is there already and belongs to another cluster: take this machine out of that (slipway node reset), or remove what it left", f.Path)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(f.Path), 0o755); err != nil {
+		return err
+	}
+	return durable.WriteFile(f.Path, os.FileMode(f.Mode), f.Content)
+}
+
+// Wipe stops everything and removes all that the kept plan has made and what was given with it; release is called when that
+// is done and before the plan is forgotten, so that a wipe that was broken off is known by its plan (see [Agent.Wiping]).
+func (a *Agent) Wipe(ctx context.Context, release func() error) error {
+	a.mu.Lock()
+	next := a.kept
+	next.Wiping = true
+	err := durable.Save(a.cfg.PlanFile, keptSchema, next)
+	if err == nil {
+		a.kept = next
+	}
+	a.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("mark the wipe: %w", err)
+	}
+	if err := a.halt(ctx); err != nil {
+		return err
+	}
+	all := merge(next.Want.Plan, next.Before.Plan)
+	if err := a.cfg.Host.Reset(ctx, all, next.Files); err != nil {
+		return fmt.Errorf("wipe the machine: %w", err)
+	}
+	if err := release(); err != nil {
+		return err
+	}
+	return a.unkeep()
+}
+
+// Wiping tells that a wipe was begun and has not ended.
+func (a *Agent) Wiping() bool { return a.current().Wiping }
+
+// Installed tells whether a plan is kept, and for which node.
+func (a *Agent) Installed() (node string, ok bool) {
+	now := a.current()
+	return now.Want.Node, now.Want.Version != 0 && !now.Wiping
+}
+
+func (a *Agent) unkeep() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, path := range []string{a.cfg.PlanFile + ".prev", a.cfg.PlanFile} { // the newest last: what is left says that it was wiped
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("forget the plan: %w", err)
+		}
+	}
+	if err := durable.SyncDir(filepath.Dir(a.cfg.PlanFile)); err != nil {
+		return err
+	}
+	a.kept, a.lost = kept{generation: a.kept.generation + 1}, nil
+	a.board.Reset()
+	return nil
+}
+
+// halt ends the loop and the control role, if they run.
+func (a *Agent) halt(ctx context.Context) error {
+	halted := make(chan struct{})
+	select {
+	case a.stop <- halted:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-halted:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Give writes one more file that belongs to the node and goes with it.
+func (a *Agent) Give(f plan.Given) error {
+	if err := f.Check(); err != nil {
+		return err
+	}
+	if err := a.noteFiles(a.current().Want.Plan, []plan.Given{f}); err != nil {
+		return err
+	}
+	return give(f)
+}
