@@ -99,7 +99,7 @@ func killCgroup(path string) ([]process.ID, error) {
 	return killed, nil
 }
 
-// removeCgroup removes the cgroups at and below path, deepest first, and then the parents of path that have become empty.
+// removeCgroup removes the cgroups at and below path, deepest first.
 func removeCgroup(path string) error {
 	dirs, err := cgroupsBelow(path)
 	if err != nil {
@@ -110,11 +110,25 @@ func removeCgroup(path string) error {
 			return fmt.Errorf("remove cgroup %s: %w", dir, err)
 		}
 	}
+	return nil
+}
+
+// removeParents removes the cgroups above a destroyed cluster's that have become empty. No machine is booted meanwhile: runc
+// would lose the ground under what it makes.
+func (l *Local) removeParents(cluster string) error {
+	unlock, err := lockFolder(l.clusters())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	points, err := hierarchies()
 	if err != nil {
 		return err
 	}
-	for parent := filepath.Dir(path); parent != "/"; parent = filepath.Dir(parent) {
+	for parent := filepath.Dir(l.cgroupOf(cluster)); parent != "/"; parent = filepath.Dir(parent) {
 		for _, point := range points {
 			_ = unix.Rmdir(filepath.Join(point, parent)) // refused while another cluster uses it
 		}

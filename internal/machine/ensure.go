@@ -28,12 +28,27 @@ const recordSchema = 1
 
 // Ensure makes the machine exist and run, and changes nothing when it does. It may be called again after a crash between
 // any two of its lines, of runc, or of the host: leftovers are repaired when they are below this root's folders or cgroups.
-// The caller holds [Local.Lock].
+// The caller holds [Local.Lock], and may ensure several machines of the cluster at once.
 func (l *Local) Ensure(ctx context.Context, s Spec) (Change, error) {
 	s, err := s.complete()
 	if err != nil {
 		return Change{}, err
 	}
+	created, err := l.makeFolder(s)
+	if err != nil {
+		return Change{}, err
+	}
+	unlock, err := l.lockMachine(ctx, s.Cluster, s.Name)
+	if err != nil {
+		return Change{}, err
+	}
+	defer unlock()
+	change, err := l.ensureLocked(ctx, s)
+	change.Created = created
+	return change, err
+}
+
+func (l *Local) ensureLocked(ctx context.Context, s Spec) (Change, error) {
 	old, err := l.readRecord(s.Cluster, s.Name)
 	if err != nil {
 		return Change{}, err
@@ -43,7 +58,7 @@ func (l *Local) Ensure(ctx context.Context, s Spec) (Change, error) {
 			s.Name, old.Spec.Address, old.Spec.Subnet, s.Address, s.Subnet)
 	}
 	var change Change
-	if change.Created, err = l.makeFolders(s); err != nil {
+	if err := l.makeFolders(s); err != nil {
 		return change, err
 	}
 	var work errgroup.Group
@@ -51,10 +66,15 @@ func (l *Local) Ensure(ctx context.Context, s Spec) (Change, error) {
 		change.BinaryReplaced, err = l.ensureBinary(s)
 		return err
 	})
-	if change.Started = !l.running(ctx, s.Cluster, s.Name, old); change.Started {
+	now, runs := l.running(ctx, s.Cluster, s.Name, old)
+	change.Started = !runs
+	switch {
+	case !runs:
 		err = l.prepare(ctx, s, old)
+	case now.Process != old.Process:
+		err = l.saveRecord(now)
 	}
-	if err := errors.Join(err, work.Wait()); err != nil || !change.Started {
+	if err := errors.Join(err, work.Wait()); err != nil || runs {
 		return change, err
 	}
 	return change, l.start(ctx, s)
@@ -62,7 +82,10 @@ func (l *Local) Ensure(ctx context.Context, s Spec) (Change, error) {
 
 // prepare makes everything ready for a boot.
 func (l *Local) prepare(ctx context.Context, s Spec, old record) error {
-	if !reflect.DeepEqual(old.Spec, s) {
+	if err := l.writeFiles(s, old); err != nil {
+		return err
+	}
+	if !reflect.DeepEqual(old.Spec, s.withoutFiles()) {
 		// Before the boot, so that a machine whose maker was killed in between is known afterwards.
 		if err := l.saveRecord(record{Spec: s}); err != nil {
 			return err
@@ -113,20 +136,21 @@ func (l *Local) clear(ctx context.Context, cluster, name string) error {
 	return removeCgroup(path)
 }
 
-// running reports whether the machine's PID 1 runs and has told once that it stands.
-func (l *Local) running(ctx context.Context, cluster, name string, r record) bool {
+// running reports whether the machine's PID 1 runs and has told once that it stands, and returns the record with that process.
+func (l *Local) running(ctx context.Context, cluster, name string, r record) (record, bool) {
 	if r.Process.Alive() && l.runcKnows(cluster, name) { // without runc's record nothing can be executed inside
-		return true
+		return r, true
 	}
 	p, ok := l.runcRunning(ctx, cluster, name)
-	if !ok || !isReady(l.folders(cluster, name)) {
-		return false
+	since, isReady := readySince(l.folders(cluster, name))
+	if !ok || !isReady {
+		return r, false
 	}
 	if r.Spec.Name == "" {
-		return false // nobody knows what it was given: start it again rather than guess
+		return r, false // nobody knows what it was given: start it again rather than guess
 	}
-	r.Process, r.Since = p, time.Now().UTC().Truncate(time.Second)
-	return l.saveRecord(r) == nil
+	r.Process, r.Since = p, since
+	return r, true
 }
 
 func (l *Local) readRecord(cluster, name string) (record, error) {
@@ -142,6 +166,7 @@ func (l *Local) readRecord(cluster, name string) (record, error) {
 }
 
 func (l *Local) saveRecord(r record) error {
+	r.Spec = r.Spec.withoutFiles()
 	return durable.Save(l.folders(r.Spec.Cluster, r.Spec.Name).state(), recordSchema, r)
 }
 
@@ -154,17 +179,18 @@ func (l *Local) List(ctx context.Context, cluster string) ([]Status, error) {
 	if err != nil {
 		return nil, err
 	}
+	cuts, err := l.readCuts(cluster)
+	if err != nil {
+		return nil, err
+	}
 	var list []Status
 	for _, name := range names {
 		r, err := l.readRecord(cluster, name)
 		if err != nil {
 			return nil, err
 		}
-		st := Status{Name: name, Index: r.Spec.Index, Address: r.Spec.Address}
-		if l.running(ctx, cluster, name, r) {
-			if now, err := l.readRecord(cluster, name); err == nil {
-				r = now
-			}
+		st := Status{Name: name, Index: r.Spec.Index, Address: r.Spec.Address, Cut: cuts.of(name), CutFrom: cuts.from(name)}
+		if r, ok := l.running(ctx, cluster, name, r); ok {
 			st.Running, st.PID, st.Since = true, r.Process.PID, r.Since
 		}
 		list = append(list, st)

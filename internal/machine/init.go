@@ -225,7 +225,11 @@ func tellReady() error {
 
 const readyMark = "machine-ready"
 
-func isReady(f folders) bool {
-	_, err := os.Stat(filepath.Join(f.run(), readyMark))
-	return err == nil
+// readySince tells when the machine has left its mark in this boot.
+func readySince(f folders) (time.Time, bool) {
+	info, err := os.Stat(filepath.Join(f.run(), readyMark))
+	if err != nil {
+		return time.Time{}, false
+	}
+	return info.ModTime().UTC().Truncate(time.Second), true
 }

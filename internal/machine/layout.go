@@ -77,11 +77,25 @@ func binds() map[string]string {
 	}
 }
 
-// makeFolders makes what is missing of the machine's folders and its own files in /etc. What exists stays.
-func (l *Local) makeFolders(s Spec) (created bool, err error) {
+// makeFolder makes the machine's own folder, so that there is something to lock.
+func (l *Local) makeFolder(s Spec) (created bool, err error) {
 	f := l.folders(s.Cluster, s.Name)
-	_, err = os.Lstat(f.dir)
-	created = errors.Is(err, fs.ErrNotExist)
+	if err := os.MkdirAll(filepath.Dir(f.dir), 0o755); err != nil {
+		return false, fmt.Errorf("make machine folder: %w", err)
+	}
+	err = os.Mkdir(f.dir, 0o755)
+	if errors.Is(err, fs.ErrExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("make machine folder: %w", err)
+	}
+	return true, nil
+}
+
+// makeFolders makes what is missing of the machine's folders and its own files in /etc. What exists stays.
+func (l *Local) makeFolders(s Spec) error {
+	f := l.folders(s.Cluster, s.Name)
 	dirs := []string{
 		l.StoreDir(), l.runcRoot(s.Cluster), f.bundle(), f.rootfs(), f.work(), f.run(), f.bin(), filepath.Join(f.upper(), "etc"),
 		f.data("slipway/store"), f.data("log/pods"), f.data("log/containers"), f.data("log/slipway"),
@@ -91,15 +105,15 @@ func (l *Local) makeFolders(s Spec) (created bool, err error) {
 	}
 	for _, d := range dirs {
 		if err := os.MkdirAll(d, 0o755); err != nil {
-			return created, fmt.Errorf("make machine folder: %w", err)
+			return fmt.Errorf("make machine folder: %w", err)
 		}
 	}
 	for _, private := range []string{l.clusterDir(s.Cluster), f.data("root"), f.data("etcd"), f.data("slipway"), f.run()} {
 		if err := os.Chmod(private, 0o700); err != nil {
-			return created, fmt.Errorf("close machine folder: %w", err)
+			return fmt.Errorf("close machine folder: %w", err)
 		}
 	}
-	return created, writeOwnFiles(s, filepath.Join(f.upper(), "etc"))
+	return writeOwnFiles(s, filepath.Join(f.upper(), "etc"))
 }
 
 // writeOwnFiles puts the files that make a machine another one than its host into the overlay's upper layer, where the

@@ -29,7 +29,8 @@ const BinDir = "/opt/slipway/bin"
 // RunDir is the folder inside a machine whose sockets the host can reach (see [Local.RunDir]). It is emptied at each boot.
 const RunDir = "/run/slipway"
 
-// Local is the machines on this host. It is safe for concurrent use on different clusters; for one cluster, hold [Local.Lock].
+// Local is the machines on this host. It is safe for concurrent use, also by several processes: each machine has a lock of its
+// own, taken inside. Who makes or destroys a cluster's machines holds [Local.Lock] as well.
 type Local struct {
 	root   string // without symlinks
 	runc   string
@@ -71,6 +72,14 @@ type Spec struct {
 	Binary  string       // optional: the slipway executable on the host; this process's own
 	Agent   []string     // optional: arguments of slipway that start the agent; "agent"
 	Env     []string     // optional: more environment for PID 1 and the agent
+	// Files is optional: path below /var/lib/slipway inside → content. They are written before the first boot and never again,
+	// 0600, and no record of them is kept.
+	Files map[string][]byte `json:"-"`
+}
+
+func (s Spec) withoutFiles() Spec {
+	s.Files = nil
+	return s
 }
 
 // DefaultSubnet exists only inside the clusters' own network namespaces, so every cluster can have the same.
@@ -96,6 +105,8 @@ type Status struct {
 	Running bool       `json:"running"`
 	PID     int        `json:"pid,omitempty"` // of its PID 1, on the host
 	Since   time.Time  `json:"since,omitzero"`
+	Cut     bool       `json:"cut,omitempty"`     // from the network, see [Local.Cut]
+	CutFrom []string   `json:"cutFrom,omitempty"` // machines, see [Local.CutBetween]
 }
 
 var nameRule = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
@@ -125,7 +136,7 @@ func (s Spec) complete() (Spec, error) {
 	if len(s.Agent) == 0 {
 		s.Agent = []string{"agent"}
 	}
-	return s, nil
+	return s, s.checkFiles()
 }
 
 func checkNames(names ...string) error {

@@ -38,6 +38,12 @@ func TestMain(m *testing.M) {
 			return
 		case "component":
 			select {}
+		case "ping":
+			if err := ping(os.Args[2], os.Args[3], os.Args[4]); err != nil {
+				fmt.Println(err)
+				os.Exit(1)
+			}
+			return
 		case "leave-root":
 			if err := leaveCgroupRoot(os.Args[2]); err != nil {
 				fmt.Println(err)

@@ -35,6 +35,11 @@ const (
 
 // ensureNetwork makes what is missing of the switch and of the machine's namespace. What is right stays untouched.
 func (l *Local) ensureNetwork(s Spec) error {
+	unlock, err := lockFolder(l.clusterDir(s.Cluster)) // the switch is everybody's
+	if err != nil {
+		return fmt.Errorf("lock switch of %s: %w", s.Cluster, err)
+	}
+	defer unlock()
 	sw, err := ensureNetns(l.switchPin(s.Cluster), map[string]string{
 		"ipv4/ip_forward":            "1",
 		"ipv4/conf/all/rp_filter":    "0",
@@ -63,7 +68,11 @@ func (l *Local) ensureNetwork(s Spec) error {
 	if err := ensureLink(sw, m, s); err != nil {
 		return fmt.Errorf("connect %s: %w", s.Name, err)
 	}
-	return nil
+	cuts, err := l.readCuts(s.Cluster)
+	if err != nil {
+		return err
+	}
+	return l.wire(s, cuts)
 }
 
 func ensureBridge(sw netns.NsHandle, subnet netip.Prefix) error {
@@ -138,10 +147,8 @@ func addPair(inSwitch *netlink.Handle, m netns.NsHandle, s Spec) error {
 	if err != nil {
 		return fmt.Errorf("find bridge: %w", err)
 	}
-	sum := fnv.New32a()
-	_, _ = sum.Write([]byte(s.Name))
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.MasterIndex = fmt.Sprintf("v%08x", sum.Sum32()), linkMTU, br.Attrs().Index
+	attrs.Name, attrs.MTU, attrs.MasterIndex = portName(s.Name), linkMTU, br.Attrs().Index
 	if old, err := inSwitch.LinkByName(attrs.Name); err == nil { // its other end is gone with an earlier namespace
 		if err := inSwitch.LinkDel(old); err != nil {
 			return fmt.Errorf("remove stale link: %w", err)
@@ -151,11 +158,14 @@ func addPair(inSwitch *netlink.Handle, m netns.NsHandle, s Spec) error {
 	if err := inSwitch.LinkAdd(pair); err != nil {
 		return fmt.Errorf("add veth pair: %w", err)
 	}
-	own, err := inSwitch.LinkByName(attrs.Name)
-	if err != nil {
-		return fmt.Errorf("find veth: %w", err)
-	}
-	return inSwitch.LinkSetUp(own)
+	return nil // wire brings it up
+}
+
+// portName is the machine's port on the switch.
+func portName(machine string) string {
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(machine))
+	return fmt.Sprintf("v%08x", sum.Sum32())
 }
 
 // configure gives the link its address and brings it and the loopback up.

@@ -77,6 +77,11 @@ func (l *Local) boot(ctx context.Context, s Spec) (process.ID, error) {
 		return process.ID{}, fmt.Errorf("open machine console: %w", err)
 	}
 	defer console.Close()
+	stable, err := shareFolder(l.clusters()) // see removeParents
+	if err != nil {
+		return process.ID{}, err
+	}
+	defer stable()
 	ready, tell, err := os.Pipe()
 	if err != nil {
 		return process.ID{}, err

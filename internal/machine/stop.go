@@ -25,13 +25,26 @@ const (
 // ErrNotRunning says that a machine exists and does not run.
 var ErrNotRunning = errors.New("machine does not run")
 
-// Start boots a machine that Ensure made before, with the same spec. A running one is left alone.
+// Start boots a machine that Ensure made before, with the same spec. A running one is left alone. It needs no [Local.Lock]: a
+// machine that is destroyed meanwhile is an fs.ErrNotExist.
 func (l *Local) Start(ctx context.Context, cluster, name string) (Change, error) {
+	if _, err := l.find(cluster, name); err != nil {
+		return Change{}, err
+	}
+	unlock, err := l.lockMachine(ctx, cluster, name)
+	if err != nil {
+		return Change{}, err
+	}
+	defer unlock()
 	r, err := l.find(cluster, name)
 	if err != nil {
 		return Change{}, err
 	}
-	return l.Ensure(ctx, r.Spec)
+	s, err := r.Spec.complete()
+	if err != nil {
+		return Change{}, err
+	}
+	return l.ensureLocked(ctx, s)
 }
 
 // Stop shuts the machine down: the agent stops its units in order, then everything else ends. What hangs is killed in the
@@ -74,6 +87,14 @@ func (l *Local) AwaitEnd(ctx context.Context, cluster, name string) error {
 }
 
 func (l *Local) halt(ctx context.Context, cluster, name string, sig unix.Signal) error {
+	if _, err := l.find(cluster, name); err != nil {
+		return err
+	}
+	unlock, err := l.lockMachine(ctx, cluster, name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	p, err := l.pid1(ctx, cluster, name)
 	if err != nil && !errors.Is(err, ErrNotRunning) {
 		return err
@@ -138,6 +159,13 @@ func (l *Local) Destroy(ctx context.Context, cluster string) error {
 	if err != nil {
 		return err
 	}
+	for _, name := range names {
+		unlock, err := l.lockMachine(ctx, cluster, name)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
 	for _, name := range names { // all at once, so that none waits for another one's end
 		if p, err := l.pid1(ctx, cluster, name); err == nil {
 			if err := p.Signal(unix.SIGKILL); err != nil {
@@ -151,6 +179,9 @@ func (l *Local) Destroy(ctx context.Context, cluster string) error {
 		}
 	}
 	if err := l.clear(ctx, cluster, ""); err != nil { // also machines whose folder is gone
+		return err
+	}
+	if err := l.removeParents(cluster); err != nil {
 		return err
 	}
 	if err := unmountBelow(dir); err != nil {
