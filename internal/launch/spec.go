@@ -10,8 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/slipway-project/slipway/internal/core/catalog"
-	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/compose"
 	"github.com/slipway-project/slipway/internal/core/spec"
 	"github.com/slipway-project/slipway/internal/durable"
 )
@@ -43,30 +42,11 @@ func Complete(file string, text []byte, version string) (Cluster, error) {
 }
 
 func complete(file string, text []byte, s Source) (Cluster, error) {
-	parsed, problems := spec.Parse(file, text, spec.Options{Minors: minors(), Name: s.Name})
-	if s.Version != "" {
-		parsed.Minor = s.Version
-	}
-	release := catalog.Default()
-	if v := parsed.Minor; v != "" {
-		var err error
-		switch release, err = catalog.Find(v); {
-		case err != nil && len(problems) > 0: // without a release there is no more to find
-			return Cluster{}, invalid(problems)
-		case err != nil:
-			return Cluster{}, &Error{InvalidSpec, err}
-		}
-		parsed.Minor = release.Minor() // "1.36.4" and "v1.36" name it, too
-	}
-	known, err := releaseFor(release)
-	if err != nil {
-		return Cluster{}, err
-	}
-	if len(problems) > 0 {
-		return Cluster{}, invalid(config.Unknown(parsed, known, problems))
-	}
-	complete, problems := config.Complete(parsed, known)
-	if len(problems) > 0 {
+	complete, release, problems, err := compose.Cluster(file, text, s.Name, s.Version)
+	switch {
+	case err != nil:
+		return Cluster{}, &Error{InvalidSpec, err}
+	case len(problems) > 0:
 		return Cluster{}, invalid(problems)
 	}
 	return Cluster{Name: complete.Name, Config: complete, Release: release, Spec: text}, nil
@@ -119,60 +99,6 @@ func (l *Launcher) keptVersion(name string) (string, error) {
 
 func (l *Launcher) versionFile(name string) string {
 	return filepath.Join(l.clusterDir(name), "kubernetes-version")
-}
-
-func minors() []string {
-	var out []string
-	for _, r := range catalog.Releases() {
-		out = append(out, r.Minor())
-	}
-	return out
-}
-
-func releaseFor(r catalog.Release) (config.Release, error) {
-	pause, err := r.Image("pause")
-	if err != nil {
-		return config.Release{}, err
-	}
-	dns, err := r.Image("coredns")
-	if err != nil {
-		return config.Release{}, err
-	}
-	known := config.Release{
-		Kubernetes: r.Kubernetes, Minor: r.Minor(), PauseImage: pause.Name, CoreDNSImage: dns.Name,
-		Flags: map[string]map[string]config.FlagRule{}, Fields: map[string]map[string]string{},
-	}
-	for _, program := range config.Programs() {
-		known.Flags[program] = flagRules(r.Flags(program))
-		if fields := r.Fields(program); fields != nil {
-			known.Fields[program] = make(map[string]string, len(fields))
-			for path, kind := range fields {
-				known.Fields[program][path] = string(kind)
-			}
-		}
-	}
-	if gates := r.Gates(); gates != nil {
-		known.Gates = make(map[string]config.GateRule, len(gates))
-		for _, g := range gates {
-			known.Gates[g.Name] = config.GateRule{Locked: g.Locked, Programs: g.Programs}
-		}
-	}
-	return known, nil
-}
-
-// flagRules is nil where the catalogue has no table: then nothing is checked.
-func flagRules(flags []catalog.Flag) map[string]config.FlagRule {
-	if flags == nil {
-		return nil
-	}
-	rules := make(map[string]config.FlagRule, len(flags))
-	for _, f := range flags {
-		rules[f.Name] = config.FlagRule{
-			Bool: f.Kind == catalog.BoolFlag, Single: f.Kind == catalog.OneFlag,
-			Int: f.Value == catalog.IntValue, Duration: f.Value == catalog.DurationValue, Deprecated: f.Deprecated, Exits: f.Exits,
-		}
-	}
-	return rules
 }
 
 // ProblemsError is everything that is wrong with a spec. It comes in an Error of kind InvalidSpec.
