@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// guarded is a stream that knows the call's time: gRPC's own waits for a peer for ever.
+type guarded struct {
+	grpc.ServerStream
+	ctx   context.Context //nolint:containedctx // a stream hands its context out
+	timed bool
+	read  *reader
+}
+
+// Context ends when the call's time is over.
+func (g *guarded) Context() context.Context { return g.ctx }
+
+// RecvMsg returns the call's end, too.
+func (g *guarded) RecvMsg(m any) error { return g.read.next(m) }
+
+// SendMsg gives up at the call's end: a peer that reads nothing would hold it.
+func (g *guarded) SendMsg(m any) error {
+	if !g.timed {
+		return g.ServerStream.SendMsg(m)
+	}
+	return before(g.ctx, func() error { return g.ServerStream.SendMsg(m) })
+}
+
+// reader reads the messages of one call, one after the other.
+type reader struct {
+	ctx     context.Context //nolint:containedctx // that of the call it belongs to
+	timed   bool
+	most    int // messages, if timed
+	receive func(any) error
+	got     int
+}
+
+func (r *reader) next(m any) error {
+	if !r.timed {
+		return refusal(r.ctx, r.receive(m))
+	}
+	err := before(r.ctx, func() error { return r.receive(m) })
+	if err != nil {
+		return refusal(r.ctx, err)
+	}
+	if r.got++; r.got > r.most {
+		return &Refusal{Code: codes.ResourceExhausted, Reason: fmt.Sprintf("more than %d messages in one call", r.most)}
+	}
+	return nil
+}
+
+// refusal names what gRPC says about a message that it could not take: the peer's fault, not ours.
+func refusal(ctx context.Context, err error) error {
+	if err == nil || errors.Is(err, io.EOF) || ctx.Err() != nil {
+		return err
+	}
+	code := status.Code(err)
+	if code == codes.Unknown {
+		code = codes.InvalidArgument
+	}
+	return &Refusal{Code: code, Reason: "receive a message: " + status.Convert(err).Message()}
+}
+
+// before returns what do returns, or the end of ctx. In the latter case do ends with the call itself, which is about to end.
+func before(ctx context.Context, do func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		defer func() {
+			if p := recover(); p != nil { // here it would end the agent
+				done <- fmt.Errorf("panic: %v", p)
+			}
+		}()
+		done <- do()
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
