@@ -40,7 +40,11 @@ func (l *Launcher) Access(ctx context.Context, name string) (Access, error) {
 }
 
 func (l *Launcher) access(ctx context.Context, machines *machine.Local, name, node string) (Access, error) {
-	c := l.proxyConfig(name, machines.RunDir(name, node))
+	c := l.proxyConfig(name)
+	var err error
+	if c.Sockets, err = apiSockets(ctx, machines, name, node); err != nil {
+		return Access{}, err
+	}
 	c.Exe = machines.Binary(name, node) // one file in memory for proxy and agent
 	endpoint, err := proxy.Spawn(ctx, c)
 	if err != nil {
@@ -98,8 +102,25 @@ func controlPlane(ctx context.Context, machines *machine.Local, name string) (st
 	return "", fmt.Errorf("cluster %s: machine %s does not run: slipway up --name %s starts it", name, all[0].Name, name)
 }
 
-func (l *Launcher) proxyConfig(name, runDir string) proxy.Config {
-	return proxy.Config{Dir: filepath.Join(l.clusterDir(name), "proxy"), Socket: filepath.Join(runDir, "api.sock")}
+func (l *Launcher) proxyConfig(name string) proxy.Config {
+	return proxy.Config{Dir: filepath.Join(l.clusterDir(name), "proxy")}
+}
+
+// apiSockets are the ways to the API: of node first, then of all running control planes. A machine is a control plane when
+// it has the administrator's credential.
+func apiSockets(ctx context.Context, machines *machine.Local, name, node string) ([]string, error) {
+	all, err := machines.List(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	sockets := []string{filepath.Join(machines.RunDir(name, node), "api.sock")}
+	for _, m := range all {
+		_, err := os.Stat(filepath.Join(machines.DataDir(name, m.Name, "etc-kubernetes"), "admin.conf"))
+		if err == nil && m.Running && m.Name != node {
+			sockets = append(sockets, filepath.Join(machines.RunDir(name, m.Name), "api.sock"))
+		}
+	}
+	return sockets, nil
 }
 
 func (l *Launcher) kubeconfigFile(name string) string {
@@ -107,7 +128,7 @@ func (l *Launcher) kubeconfigFile(name string) string {
 }
 
 func (l *Launcher) stopProxy(ctx context.Context, name string) error {
-	if err := proxy.Stop(ctx, l.proxyConfig(name, "")); err != nil {
+	if err := proxy.Stop(ctx, l.proxyConfig(name)); err != nil {
 		return fmt.Errorf("stop the API proxy: %w", err)
 	}
 	return nil

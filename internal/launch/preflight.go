@@ -18,7 +18,7 @@ func (l *Launcher) Preflight(ctx context.Context, c Cluster) ([]preflight.Findin
 		return nil, err
 	}
 	o := preflight.Options{Root: l.Root, NeedBuild: !complete}
-	if e, err := proxy.Find(l.proxyConfig(c.Name, "")); err == nil && e.PID == 0 {
+	if e, err := proxy.Find(l.proxyConfig(c.Name)); err == nil && e.PID == 0 {
 		o.APIPort = e.Addr.Port()
 	}
 	return preflight.Run(ctx, o), nil

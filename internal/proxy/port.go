@@ -62,7 +62,7 @@ func (c Config) listenAgain(ctx context.Context, port uint16, taken error) (*net
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if r, err := c.running(); err == nil && r.Process.PID != 0 && r.Socket == c.Socket {
+		if r, err := c.running(); err == nil && r.Process.PID != 0 && r.Follows {
 			return nil, r, nil
 		}
 		if ln, _, err := c.listen(ctx, port); err == nil {

@@ -58,7 +58,7 @@ func chain(t *testing.T, server func(net.Conn)) (address string) {
 		}
 	})
 	all.Go(func() { check(t, ServeUnix(ctx, socket, api.Addr().String)) })
-	all.Go(func() { check(t, ServeTCP(ctx, front, socket)) })
+	all.Go(func() { check(t, ServeTCP(ctx, front, func() []string { return []string{socket} })) })
 	t.Cleanup(func() {
 		cancel()
 		api.Close()
@@ -135,7 +135,9 @@ func TestMachineIsAway(t *testing.T) {
 	ln := listen(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- ServeTCP(ctx, ln, filepath.Join(t.TempDir(), "none.sock")) }()
+	go func() {
+		done <- ServeTCP(ctx, ln, func() []string { return []string{filepath.Join(t.TempDir(), "none.sock")} })
+	}()
 	conn, err := net.Dial("tcp", ln.Addr().String())
 	must(t, err)
 	defer conn.Close()

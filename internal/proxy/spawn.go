@@ -25,10 +25,10 @@ import (
 
 // Config is one cluster's proxy on the host.
 type Config struct {
-	Dir       string // its records and its log; made when missing, only for this proxy
-	Exe       string // slipway; run as "slipway proxy-serve DIR SOCKET", see [Child]
-	Socket    string // the machine's unix socket
-	FirstPort uint16 // optional: where the search for a free port begins; 6443
+	Dir       string   // its records and its log; made when missing, only for this proxy
+	Exe       string   // slipway; run as "slipway proxy-serve DIR", see [Child]
+	Sockets   []string // the control planes' unix sockets, the preferred ones first
+	FirstPort uint16   // optional: where the search for a free port begins; 6443
 }
 
 // Endpoint is where the proxy listens. The port is chosen once per Dir and never changes, so that kubeconfigs stay valid.
@@ -42,7 +42,7 @@ type Endpoint struct {
 type childRecord struct {
 	Process process.ID
 	Exe     string
-	Socket  string
+	Follows bool // it reads sockets.json; one of an earlier version knows one socket only, and is replaced
 }
 
 const (
@@ -55,7 +55,7 @@ func (c Config) childFile() string { return filepath.Join(c.Dir, "process.json")
 func (c Config) logFile() string   { return filepath.Join(c.Dir, "proxy.log") }
 
 // Spawn makes the proxy run in the background, detached from this process, and changes nothing when it does. It may be called
-// by several programs at once.
+// by several programs at once. A proxy that runs already passes its next connection on to c's sockets.
 func Spawn(ctx context.Context, c Config) (Endpoint, error) {
 	if c.FirstPort == 0 {
 		c.FirstPort = 6443
@@ -68,6 +68,9 @@ func Spawn(ctx context.Context, c Config) (Endpoint, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return Endpoint{}, fmt.Errorf("make proxy folder: %w", err)
 	}
+	if err := c.saveSockets(); err != nil {
+		return Endpoint{}, err
+	}
 	port, err := c.port()
 	if err != nil {
 		return Endpoint{}, err
@@ -77,7 +80,7 @@ func Spawn(ctx context.Context, c Config) (Endpoint, error) {
 		return Endpoint{}, err
 	}
 	if child.Process.PID != 0 {
-		if child.Socket == c.Socket && port != 0 && listens(ctx, port) { // a killed one closes its port before it is gone
+		if child.Follows && port != 0 && listens(ctx, port) { // a killed one closes its port before it is gone
 			return endpoint(port, child.Process.PID, false), nil
 		}
 		if err := end(ctx, child.Process); err != nil {
@@ -188,7 +191,7 @@ func (c Config) start(ctx context.Context, ln *net.TCPListener) error {
 		return err
 	}
 	defer ready.Close()
-	cmd := exec.Command(c.Exe, "proxy-serve", c.Dir, c.Socket) //nolint:noctx // it outlives this process
+	cmd := exec.Command(c.Exe, "proxy-serve", c.Dir) //nolint:noctx // it outlives this process
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = "/", log, log, []*os.File{lf, tell}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()

@@ -38,7 +38,7 @@ func TestSpawn(t *testing.T) {
 			conn.Close()
 		}
 	}()
-	c := Config{Dir: filepath.Join(t.TempDir(), "proxy"), Exe: "/proc/self/exe", Socket: socket, FirstPort: 26443}
+	c := Config{Dir: filepath.Join(t.TempDir(), "proxy"), Exe: "/proc/self/exe", Sockets: []string{socket}, FirstPort: 26443}
 	t.Cleanup(func() { check(t, Stop(context.Background(), c)) })
 	if _, err := Find(c); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("found what was never there: %v", err)
@@ -72,7 +72,7 @@ func TestSpawn(t *testing.T) {
 // Another cluster gets another port; a recorded port that somebody else took is an error that says so.
 func TestSpawnPorts(t *testing.T) {
 	t.Parallel()
-	a := Config{Dir: filepath.Join(t.TempDir(), "a"), Exe: "/proc/self/exe", Socket: "/nonexistent", FirstPort: 27443}
+	a := Config{Dir: filepath.Join(t.TempDir(), "a"), Exe: "/proc/self/exe", Sockets: []string{"/nonexistent"}, FirstPort: 27443}
 	b := a
 	b.Dir += "b"
 	t.Cleanup(func() { check(t, errors.Join(Stop(context.Background(), a), Stop(context.Background(), b))) })
@@ -96,7 +96,7 @@ func TestSpawnPorts(t *testing.T) {
 // A process that happens to have the recorded pid is not ours.
 func TestStopSparesStrangers(t *testing.T) {
 	t.Parallel()
-	c := Config{Dir: filepath.Join(t.TempDir(), "p"), Exe: "/proc/self/exe", Socket: "/nonexistent", FirstPort: 28443}
+	c := Config{Dir: filepath.Join(t.TempDir(), "p"), Exe: "/proc/self/exe", Sockets: []string{"/nonexistent"}, FirstPort: 28443}
 	e := spawn(t, c)
 	ours, err := process.Identify(e.PID)
 	must(t, err)
@@ -104,7 +104,7 @@ func TestStopSparesStrangers(t *testing.T) {
 	must(t, stranger.Start())
 	defer func() { _ = stranger.Process.Kill(); _ = stranger.Wait() }()
 	id, err := process.Identify(stranger.Process.Pid)
-	must(t, err, saveChild(c, childRecord{id, exeOf(os.Getpid()), c.Socket}), Stop(t.Context(), c))
+	must(t, err, saveChild(c, childRecord{id, exeOf(os.Getpid()), true}), Stop(t.Context(), c))
 	if !id.Alive() {
 		t.Error("Stop killed a stranger")
 	}
@@ -133,7 +133,7 @@ func answers(t *testing.T, e Endpoint) {
 // Several programs at once start one proxy between them.
 func TestSpawnAtOnce(t *testing.T) {
 	t.Parallel()
-	c := Config{Dir: filepath.Join(t.TempDir(), "proxy"), Exe: "/proc/self/exe", Socket: "/nonexistent", FirstPort: 28443}
+	c := Config{Dir: filepath.Join(t.TempDir(), "proxy"), Exe: "/proc/self/exe", Sockets: []string{"/nonexistent"}, FirstPort: 28443}
 	t.Cleanup(func() { check(t, Stop(context.Background(), c)) })
 	got := make([]Endpoint, 8)
 	var all sync.WaitGroup
