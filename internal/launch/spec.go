@@ -20,6 +20,7 @@ type Source struct {
 	Name    string // the cluster; "" leaves it to the spec
 	File    string // "" means: the one kept from the last up, or else the default spec; "-" is standard input
 	Version string // overrides spec.kubernetesVersion; "" leaves it
+	Shape   Shape  // other counts of machines than the kept or default spec has; never with a File
 }
 
 // Load reads, checks and completes a spec. All problems come at once, as an Error of kind InvalidSpec.
@@ -59,6 +60,12 @@ func (l *Launcher) read(s Source) (file string, text []byte, err error) {
 		return "stdin", text, err
 	case "":
 		text, err = os.ReadFile(l.specFile(s.Name))
+		if s.Shape.given() && (err == nil || errors.Is(err, fs.ErrNotExist)) { // text is nil when nothing is kept
+			if text, err = shapeSpec(text, s.Name, count(s.Shape.ControlPlanes), count(s.Shape.Workers)); err != nil {
+				return "", nil, &Error{InvalidSpec, err}
+			}
+			return l.specFile(s.Name), text, nil
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			return "default", []byte("apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata:\n  name: " + s.Name + "\n"), nil
 		}

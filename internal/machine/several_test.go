@@ -158,7 +158,9 @@ func TestOneAtATime(t *testing.T) {
 				_, err := l.Start(t.Context(), s.Cluster, s.Name)
 				return err
 			})
-			group.Go(func() error { return errors.Join(l.Cut(t.Context(), s.Cluster, s.Name), l.Heal(t.Context(), s.Cluster, s.Name)) })
+			group.Go(func() error {
+				return errors.Join(l.Cut(t.Context(), s.Cluster, s.Name), l.Heal(t.Context(), s.Cluster, s.Name))
+			})
 		}
 		must(t, group.Wait())
 	}
