@@ -4,6 +4,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -131,6 +132,34 @@ func (r Role) again(ctx context.Context, ref string, do func() error) error {
 			return err
 		}
 		r.Log.Warn("refused, trying again", "item", ref, "error", err, "in", delay)
+		r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Failing, Error: err.Error()})
+		if _, err := next(ctx, nil, delay); err != nil {
+			return err
+		}
+	}
+}
+
+const (
+	soonest  = 100 * time.Millisecond
+	slowest  = 30 * time.Second
+	goesWell = time.Minute // what has lasted so long and then breaks is tried again soon
+)
+
+// persist runs what should last as long as ctx, again and again when it ends earlier, and shows the error at an item meanwhile.
+func (r Role) persist(ctx context.Context, ref string, do func(ctx context.Context) error) error {
+	for delay := soonest; ; delay = min(2*delay, slowest) {
+		begun := time.Now()
+		err := do(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err == nil:
+			err = errors.New("it has ended by itself")
+		}
+		if time.Since(begun) > goesWell {
+			delay = soonest
+		}
+		r.Log.Warn("trying again", "item", ref, "error", err, "in", delay)
 		r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Failing, Error: err.Error()})
 		if _, err := next(ctx, nil, delay); err != nil {
 			return err

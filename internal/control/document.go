@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/objects"
 )
 
@@ -34,6 +35,20 @@ type Document struct {
 	AddOns          []objects.AddOn `json:"addOns"` // in order; the cluster's own objects are the first
 	Nodes           []Node          `json:"nodes"`
 	Deployments     []Workload      `json:"deployments"` // the cluster is up only when these are available
+
+	Self          string            `json:"self,omitempty"`          // the name of the node that keeps this document
+	ControlPlanes int               `json:"controlPlanes,omitempty"` // with more than one, one of them is elected
+	Pools         map[string]Pool   `json:"pools,omitempty"`         // by name: what a record's pool says of its node
+	Records       []admission.Node  `json:"records,omitempty"`       // the spec's nodes, with the keys that are known
+	Config        []byte            `json:"config,omitempty"`        // the completed spec, by which nodes that join are planned
+	Components    map[string]string `json:"components,omitempty"`    // name to digest: what they run
+}
+
+// Pool is what the nodes of one pool have in common.
+type Pool struct {
+	Roles  []string          `json:"roles"`
+	Labels map[string]string `json:"labels,omitempty"`
+	Taints []Taint           `json:"taints,omitempty"`
 }
 
 // DNS is the cluster DNS as a client sees it.
@@ -103,11 +118,5 @@ func (d Document) carriers() (refs []string) {
 	return refs
 }
 
-func (d Document) addresses(node string) ([]netip.Addr, bool) {
-	for _, n := range d.Nodes {
-		if n.Name == node {
-			return n.Addresses, true
-		}
-	}
-	return nil, false
-}
+// elects tells whether several agents keep this document, of which one works.
+func (d Document) elects() bool { return d.ControlPlanes > 1 }

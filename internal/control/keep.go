@@ -4,6 +4,7 @@ package control
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/slipway-project/slipway/internal/kube"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
@@ -52,12 +54,15 @@ func (r Role) after(ctx context.Context, ref, provider string, needs ...string) 
 
 // node is ready while its kubelet says so and the machine's record is in the Node. The record goes in as soon as there is a Node,
 // the kubelet's word counts from when this run's kubelet is up.
-func (r Role) node(ctx context.Context, cluster Keeper, n Node) error {
+func (r Role) node(ctx context.Context, cluster Keeper, n Node, all *roll) error {
 	var mu sync.Mutex
 	last, told := "nothing is known of it yet", func(string) {}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		return cluster.KeepNode(ctx, n, func(reason string) {
+			if reason == kube.Absent(n.Name) && all.awaited(n.Name) {
+				reason = "the machine has not joined"
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			last = reason
@@ -68,7 +73,7 @@ func (r Role) node(ctx context.Context, cluster Keeper, n Node) error {
 		})
 	})
 	group.Go(func() error {
-		i, err := r.after(ctx, itemNode(n.Name), "kubelet of "+n.Name, itemKubelet)
+		i, err := r.after(ctx, itemNode(n.Name), "kubelet of "+n.Name, all.doc.unitsOf(n.Name)...)
 		if err != nil {
 			return err
 		}
@@ -79,6 +84,76 @@ func (r Role) node(ctx context.Context, cluster Keeper, n Node) error {
 		return nil
 	})
 	return group.Wait()
+}
+
+// unitsOf are the items of this machine without which the node is not ready. Another machine's are on its own board.
+func (d Document) unitsOf(node string) []string {
+	if d.Self == "" || d.Self == node {
+		return []string{itemKubelet}
+	}
+	return nil
+}
+
+// nodes keeps every node of the roll, as it is now and as it becomes, until ctx ends.
+func (r Role) nodes(ctx context.Context, cluster Keeper, all *roll) error {
+	kept := map[string]*keeping{}
+	defer func() {
+		for _, k := range kept {
+			k.end()
+		}
+	}()
+	for {
+		want := all.nodes()
+		for name, k := range kept {
+			n, wanted := want[name]
+			if wanted && k.same(n) {
+				continue
+			}
+			k.end()
+			delete(kept, name)
+			if !wanted {
+				r.Board.Drop(itemNode(name))
+				r.Log.Info("the node's record is gone", "node", name)
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(want)) {
+			if kept[name] == nil {
+				kept[name] = r.keep(ctx, cluster, want[name], all)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-all.members:
+		}
+	}
+}
+
+// keeping is one node under watch.
+type keeping struct {
+	node   Node
+	cancel context.CancelFunc
+	ended  chan struct{}
+}
+
+func (r Role) keep(ctx context.Context, cluster Keeper, n Node, all *roll) *keeping {
+	ctx, cancel := context.WithCancel(ctx)
+	k := &keeping{n, cancel, make(chan struct{})}
+	go func() {
+		defer close(k.ended)
+		_ = r.node(ctx, cluster, n, all) // the context's error and no other
+	}()
+	return k
+}
+
+func (k *keeping) end() {
+	k.cancel()
+	<-k.ended
+}
+
+// same leaves the addresses out, which only the approver needs.
+func (k *keeping) same(n Node) bool {
+	return k.node.PodCIDR == n.PodCIDR && maps.Equal(k.node.Labels, n.Labels) && slices.Equal(k.node.Taints, n.Taints)
 }
 
 const (

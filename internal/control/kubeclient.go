@@ -5,7 +5,6 @@ package control
 import (
 	"context"
 	"log/slog"
-	"net/netip"
 
 	"github.com/slipway-project/slipway/internal/core/objects"
 	"github.com/slipway-project/slipway/internal/kube"
@@ -52,8 +51,25 @@ func (k Kubernetes) Seed(ctx context.Context, rootCA string) error {
 }
 
 // ApproveServing approves the kubelets' serving certificates.
-func (k Kubernetes) ApproveServing(ctx context.Context, addresses func(node string) ([]netip.Addr, bool)) error {
-	return k.client.ApproveServing(ctx, addresses, nil)
+func (k Kubernetes) ApproveServing(ctx context.Context, known func() map[string]kube.Machine, changed <-chan struct{}) error {
+	return k.client.ApproveServing(ctx, known, changed)
+}
+
+// The lease of the leader. It is in a namespace that the API server makes by itself: the leader is there before the first apply.
+const (
+	leaseNamespace = "kube-system"
+	leaseName      = "slipway-control"
+)
+
+// Lead takes part in the election.
+func (k Kubernetes) Lead(ctx context.Context, self string, follow func(holder, why string), lead func(ctx context.Context, fence Fence) error) error {
+	conf := kube.ElectConfig{Namespace: leaseNamespace, Name: leaseName, Identity: self, Follow: follow}
+	return k.client.Elect(ctx, conf, func(ctx context.Context, fence kube.Fence) error {
+		return lead(ctx, func(c Cluster) (Cluster, error) {
+			guarded, err := c.(Kubernetes).client.Fenced(fence)
+			return Kubernetes{guarded}, err
+		})
+	})
 }
 
 // KeepNode keeps what the machine's record says in the Node, and takes the taint of its birth away when it is Ready.

@@ -4,14 +4,18 @@ package control
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slipway-project/slipway/internal/core/objects"
+	"github.com/slipway-project/slipway/internal/kube"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
@@ -19,7 +23,18 @@ import (
 type Cluster interface {
 	Applier
 	Keeper
+	Elector
 }
+
+// Elector chooses one of several control planes.
+type Elector interface {
+	// Lead calls lead whenever self is the leader, with a context that ends before another leads, until ctx ends or lead
+	// returns by itself. follow is told who leads, or why nobody knows.
+	Lead(ctx context.Context, self string, follow func(holder, why string), lead func(ctx context.Context, fence Fence) error) error
+}
+
+// Fence makes of a connection one that writes only while it is certain that this machine leads.
+type Fence func(Cluster) (Cluster, error)
 
 // Applier is what needs every right: it makes what the cluster should have.
 type Applier interface {
@@ -34,7 +49,8 @@ type Applier interface {
 // Keeper is what the role does until ctx ends, with rights for that alone. say is told each time a state changes: the reason why
 // it is not as it should be, or nothing when it is.
 type Keeper interface {
-	ApproveServing(ctx context.Context, addresses func(node string) ([]netip.Addr, bool)) error
+	// ApproveServing believes what is known of the machines; it looks again at what it could not decide when changed says so.
+	ApproveServing(ctx context.Context, known func() map[string]kube.Machine, changed <-chan struct{}) error
 	KeepNode(ctx context.Context, n Node, say, changed func(string)) error
 	WatchDeployment(ctx context.Context, w Workload, say func(reason string)) error
 }
@@ -52,18 +68,30 @@ type Role struct {
 	Resolve func(ctx context.Context, server netip.AddrPort, name string) error // the error is the reason
 	Board   *reconcile.Board
 	Log     *slog.Logger
+
+	Records func(kubeconfig string) (Records, error) // optional: without them the document's nodes are all; fails like Connect
+	Beside  []Service                                // run on every control plane, whoever leads
+}
+
+// Service is what every control plane offers beside the leader's work.
+type Service struct {
+	Name string // its item is control/NAME
+	// Run works until ctx ends; it is begun again when it ends earlier. say is told why it does not serve, or nothing when it does.
+	Run func(ctx context.Context, doc Document, say func(reason string)) error
 }
 
 // Items on the board.
 const (
-	itemRole = "control/role"
-	itemDNS  = "control/dns"
+	itemRole    = "control/role"
+	itemDNS     = "control/dns"
+	itemRecords = "control/records"
 
 	itemAPI     = "unit/kube-apiserver"
 	itemKubelet = "unit/kubelet"
 )
 
 func itemAddOn(name string) string      { return "control/addon/" + name }
+func itemService(name string) string    { return "control/" + name }
 func itemNode(name string) string       { return "control/node/" + name }
 func itemKubeconfig(path string) string { return "kubeconfig/" + path }
 
@@ -73,23 +101,42 @@ func dnsUnits() []string {
 }
 
 // Run applies, approves and watches until ctx ends. Everything runs side by side, and nothing is asked of the cluster before this
-// run's API server has been started: what an earlier one says is no evidence.
+// run's API server has been started: what an earlier one says is no evidence. With several control planes one does this, and
+// the others follow.
 func (r Role) Run(ctx context.Context, data []byte) error {
 	doc, err := Decode(data)
 	if err != nil {
 		return err
 	}
+	if doc.elects() && doc.Self == "" {
+		return errors.New("the control document of several control planes does not say whose it is: apply it anew with this slipway")
+	}
 	r.announce(doc)
 	group, ctx := errgroup.WithContext(ctx)
+	for _, s := range r.Beside {
+		group.Go(func() error { return r.beside(ctx, doc, s) })
+	}
+	group.Go(func() error {
+		if doc.elects() {
+			return r.elected(ctx, doc)
+		}
+		return r.lead(ctx, doc, unfenced)
+	})
+	return group.Wait()
+}
+
+// lead is the work that one control plane does.
+func (r Role) lead(ctx context.Context, doc Document, fence Fence) error {
+	group, ctx := errgroup.WithContext(ctx)
 	granted := make(chan struct{}) // closed when the role's own rights are there
-	group.Go(func() error { return r.makes(ctx, doc, granted) })
-	group.Go(func() error { return r.keeps(ctx, doc, granted) })
+	group.Go(func() error { return r.makes(ctx, doc, fence, granted) })
+	group.Go(func() error { return r.keeps(ctx, doc, fence, granted) })
 	return group.Wait()
 }
 
 // makes is what needs every right.
-func (r Role) makes(ctx context.Context, doc Document, granted chan struct{}) error {
-	cluster, err := r.connect(ctx, doc.applyKubeconfig())
+func (r Role) makes(ctx context.Context, doc Document, fence Fence, granted chan struct{}) error {
+	cluster, err := r.connect(ctx, doc.applyKubeconfig(), fence)
 	if err != nil {
 		return err
 	}
@@ -100,8 +147,8 @@ func (r Role) makes(ctx context.Context, doc Document, granted chan struct{}) er
 }
 
 // keeps is what the role does with its own rights. It begins when they are there, so as not to be refused and to try again later.
-func (r Role) keeps(ctx context.Context, doc Document, granted <-chan struct{}) error {
-	cluster, err := r.connect(ctx, doc.Kubeconfig)
+func (r Role) keeps(ctx context.Context, doc Document, fence Fence, granted <-chan struct{}) error {
+	cluster, err := r.connect(ctx, doc.Kubeconfig, fence)
 	if err != nil {
 		return err
 	}
@@ -111,16 +158,28 @@ func (r Role) keeps(ctx context.Context, doc Document, granted <-chan struct{}) 
 		return ctx.Err()
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return cluster.ApproveServing(ctx, doc.addresses) })
-	for _, n := range doc.Nodes {
-		group.Go(func() error { return r.node(ctx, cluster, n) })
-	}
+	all := newRoll(doc)
+	group.Go(func() error { return cluster.ApproveServing(ctx, all.machines, all.open) })
+	group.Go(func() error { return r.nodes(ctx, cluster, all) })
+	group.Go(func() error { return r.follows(ctx, doc, all) })
 	group.Go(func() error { return r.dns(ctx, cluster, doc) })
 	return group.Wait()
 }
 
-// announce puts all items on the board, the role itself last, so that "all ready" is never said too early.
+// announce puts all items on the board, the role itself last, so that "all ready" is never said too early. Of several control
+// planes only the leader answers for the cluster's items.
 func (r Role) announce(doc Document) {
+	for _, s := range r.Beside {
+		r.Board.Set(reconcile.Status{Ref: itemService(s.Name), Phase: reconcile.Waiting, For: itemAPI})
+	}
+	if !doc.elects() {
+		r.announceLead(doc)
+	}
+	r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Waiting, For: itemAPI})
+}
+
+// announceLead puts on the board what the leader answers for.
+func (r Role) announceLead(doc Document) {
 	for _, a := range doc.AddOns {
 		r.Board.Set(reconcile.Status{Ref: itemAddOn(a.Name), Phase: reconcile.Waiting, For: itemAPI, Needs: []string{itemAPI}})
 	}
@@ -128,12 +187,15 @@ func (r Role) announce(doc Document) {
 	for _, a := range doc.AddOns {
 		dnsNeeds = append(dnsNeeds, itemAddOn(a.Name))
 	}
-	for _, n := range doc.Nodes {
-		dnsNeeds = append(dnsNeeds, itemNode(n.Name))
-		r.Board.Set(reconcile.Status{Ref: itemNode(n.Name), Phase: reconcile.Waiting, For: itemKubelet, Needs: []string{itemKubelet, itemAPI}})
+	if r.Records != nil {
+		r.Board.Set(reconcile.Status{Ref: itemRecords, Phase: reconcile.Waiting, For: itemAPI, Needs: []string{itemAPI}})
+	}
+	for _, name := range slices.Sorted(maps.Keys(newRoll(doc).nodes())) {
+		dnsNeeds = append(dnsNeeds, itemNode(name))
+		needs := append(doc.unitsOf(name), itemAPI)
+		r.Board.Set(reconcile.Status{Ref: itemNode(name), Phase: reconcile.Waiting, For: needs[0], Needs: needs})
 	}
 	r.Board.Set(reconcile.Status{Ref: itemDNS, Phase: reconcile.Waiting, For: "the DNS deployment", Needs: dnsNeeds})
-	r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Waiting, For: itemAPI})
 }
 
 // seed is a head start and nothing more: what it cannot make, the controller-manager makes.
@@ -148,7 +210,9 @@ func (r Role) seed(ctx context.Context, cluster Applier, path string) error {
 	return nil
 }
 
-func (r Role) connect(ctx context.Context, kubeconfig string) (cluster Cluster, err error) {
+func unfenced(c Cluster) (Cluster, error) { return c, nil }
+
+func (r Role) connect(ctx context.Context, kubeconfig string, fence Fence) (cluster Cluster, err error) {
 	err = r.Board.Await(ctx, reconcile.IsBegun, []string{itemAPI, itemKubeconfig(kubeconfig)}, func(ref string) {
 		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Waiting, For: ref})
 	})
@@ -161,7 +225,10 @@ func (r Role) connect(ctx context.Context, kubeconfig string) (cluster Cluster, 
 	}, func(reason string) {
 		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Starting, For: reason})
 	})
-	return cluster, err
+	if err != nil {
+		return nil, err
+	}
+	return fence(cluster)
 }
 
 // until asks again and again, and tells the reason each time it changes.

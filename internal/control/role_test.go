@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/slipway-project/slipway/internal/core/objects"
+	"github.com/slipway-project/slipway/internal/kube"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
@@ -34,7 +35,9 @@ type cluster struct {
 	lacks    map[string]bool
 	kept     []Node
 	seeded   string
-	approver func(string) ([]netip.Addr, bool)
+	approver func() map[string]kube.Machine
+	again    <-chan struct{}
+	ballot   *ballot // nil: this one leads
 
 	drifted                 func(object string)
 	node, coredns           func(reason string)
@@ -88,9 +91,9 @@ func (c *cluster) Drift(ctx context.Context, _ []objects.AddOn, changed func(str
 	return ctx.Err()
 }
 
-func (c *cluster) ApproveServing(ctx context.Context, addresses func(node string) ([]netip.Addr, bool)) error {
+func (c *cluster) ApproveServing(ctx context.Context, known func() map[string]kube.Machine, changed <-chan struct{}) error {
 	c.mu.Lock()
-	c.approver = addresses
+	c.approver, c.again = known, changed
 	c.mu.Unlock()
 	<-ctx.Done()
 	return ctx.Err()
@@ -263,11 +266,9 @@ func TestRole(t *testing.T) {
 		if !slices.Equal(c.applied, []string{"slipway-base", "slipway-base", "slipway-base", "shop"}) {
 			t.Errorf("applied %v", c.applied)
 		}
-		if a, ok := c.approver("n1"); !ok || len(a) != 1 || a[0].String() != "192.0.2.1" {
-			t.Errorf("addresses of n1: %v %t", a, ok)
-		}
-		if _, ok := c.approver("stranger"); ok {
-			t.Error("a stranger has addresses")
+		want1 := map[string]kube.Machine{"n1": {Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}
+		if diff := cmp.Diff(want1, c.approver(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			t.Errorf("known machines (-want +got):\n%s", diff)
 		}
 	})
 }

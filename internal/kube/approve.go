@@ -6,46 +6,103 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
-	"net/netip"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/slipway-project/slipway/internal/core/roster"
 )
 
 // ApproveServing decides about kubelets' serving certificates for as long as ctx lasts, each as soon as it is asked for. What is
-// wrong is denied with the reason in the request and in an event. A request of a node that lookup does not know stays open
+// wrong is denied with the reason in the request and in an event. A request of a node that known does not have stays open
 // and is looked at again when changed says so. It returns only the context's error.
-func (c *Client) ApproveServing(ctx context.Context, lookup func(node string) (addrs []netip.Addr, ok bool), changed <-chan struct{}) error {
-	told := map[string]bool{} // names of open requests that the log has
+func (c *Client) ApproveServing(ctx context.Context, known func() map[string]Machine, changed <-chan struct{}) error {
+	a := approver{Client: c, known: known, told: map[string]bool{}, keys: map[string]keyOf{}}
 	waiting := onChange(func(why string) { c.log.Debug("certificate requests cannot be seen", "why", why) })
-	q := query{resource: requests, fields: fields.OneTermEqualSelector("spec.signerName", servingSigner), again: changed}
+	q := query{
+		resource: requests, fields: fields.OneTermEqualSelector("spec.signerName", servingSigner), again: changed, first: approved,
+		listed: func(begins bool) {
+			if begins {
+				clear(a.keys)
+			}
+		},
+	}
 	return c.follow(ctx, q, waiting, func(o *unstructured.Unstructured, gone bool) (bool, error) {
-		switch {
-		case o == nil:
-			return false, nil
-		case gone:
-			delete(told, o.GetName())
+		if o == nil {
 			return false, nil
 		}
-		open, err := c.decide(ctx, o, lookup)
-		if open != "" && !told[o.GetName()] {
-			told[o.GetName()] = true
-			c.log.Warn("serving certificate is not decided", "request", o.GetName(), "why", open)
+		if gone {
+			delete(a.told, o.GetName())
+			delete(a.keys, o.GetName())
+			return false, nil
 		}
-		return false, err
+		return false, a.look(ctx, o)
 	})
 }
 
+// approver decides. Only the follower calls it, one call at a time.
+type approver struct {
+	*Client
+	known func() map[string]Machine
+	told  map[string]bool  // names of open requests that the log has
+	keys  map[string]keyOf // by request: the keys of those that were approved and have not been cleaned up
+}
+
+// keyOf says which node's a key is.
+type keyOf struct{ node, pin string }
+
+func (a *approver) look(ctx context.Context, o *unstructured.Unstructured) error {
+	if approved(o) {
+		a.remember(o)
+		return nil
+	}
+	open, err := a.decide(ctx, o)
+	if open != "" && !a.told[o.GetName()] {
+		a.told[o.GetName()] = true
+		a.log.Warn("serving certificate is not decided", "request", o.GetName(), "why", open)
+	}
+	return err
+}
+
+func approved(o *unstructured.Unstructured) bool {
+	ok, _ := condition(o, "Approved")
+	return ok
+}
+
+func (a *approver) remember(o *unstructured.Unstructured) {
+	r := requestOf(o)
+	if csr, wrong := parseRequest(r.pem); wrong == "" {
+		a.keys[o.GetName()] = keyOf{strings.TrimPrefix(r.user, nodePrefix), roster.Pin(csr.RawSubjectPublicKeyInfo)}
+	}
+}
+
+// other is the node, if there is one beside this, whose key this is: of its machine, or of a serving certificate that it was
+// given not long ago.
+func (a *approver) other(known map[string]Machine, node, pin string) string {
+	for name, m := range known {
+		if m.Key == pin && name != node {
+			return name
+		}
+	}
+	for _, k := range a.keys {
+		if k.pin == pin && k.node != node {
+			return k.node
+		}
+	}
+	return ""
+}
+
 // decide judges one request and writes the verdict; open is the reason why there is none yet.
-func (c *Client) decide(ctx context.Context, o *unstructured.Unstructured, lookup func(string) ([]netip.Addr, bool)) (open string, err error) {
+func (a *approver) decide(ctx context.Context, o *unstructured.Unstructured) (open string, err error) {
 	if len(maps(o.Object, "status", "conditions")) > 0 || str(o.Object, "status", "certificate") != "" {
 		return "", nil
 	}
-	r := requestOf(o)
-	v, why := judge(r, lookup)
+	r, known := requestOf(o), a.known()
+	v, why := judge(r, known, func(node, pin string) string { return a.other(known, node, pin) })
 	condition := map[string]any{"status": "True", "message": why, "lastUpdateTime": time.Now().UTC().Format(time.RFC3339)}
 	switch v {
 	case approve:
@@ -59,18 +116,19 @@ func (c *Client) decide(ctx context.Context, o *unstructured.Unstructured, looku
 	if err := unstructured.SetNestedSlice(signed.Object, []any{condition}, "status", "conditions"); err != nil {
 		return "", fmt.Errorf("decide about %s: %w", o.GetName(), err)
 	}
-	if _, err := c.dyn.Resource(requests).Update(ctx, signed, metav1.UpdateOptions{FieldManager: manager}, "approval"); err != nil {
+	if _, err := a.dyn.Resource(requests).Update(ctx, signed, metav1.UpdateOptions{FieldManager: manager}, "approval"); err != nil {
 		if apierrors.IsNotFound(err) {
 			return "", nil
 		}
 		return "", fmt.Errorf("decide about %s: %w", o.GetName(), err)
 	}
 	if v == approve {
-		c.log.Info("serving certificate approved", "request", o.GetName(), "user", r.user)
+		a.remember(o)
+		a.log.Info("serving certificate approved", "request", o.GetName(), "user", r.user)
 		return "", nil
 	}
-	c.log.Warn("serving certificate denied", "request", o.GetName(), "user", r.user, "why", why)
-	c.denied(ctx, o, why)
+	a.log.Warn("serving certificate denied", "request", o.GetName(), "user", r.user, "why", why)
+	a.denied(ctx, o, why)
 	return "", nil
 }
 

@@ -5,6 +5,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,9 +21,10 @@ type query struct {
 	resource  schema.GroupVersionResource
 	namespace string
 	fields    fields.Selector
-	labels    string            // optional: a label that the objects must have
-	listed    func(begins bool) // optional: is told when a list is going to be shown, and when it has been shown
-	again     <-chan struct{}   // optional: a signal to look at everything anew
+	labels    string                                  // optional: a label that the objects must have
+	listed    func(begins bool)                       // optional: is told when a list is going to be shown, and when it has been shown
+	again     <-chan struct{}                         // optional: a signal to look at everything anew
+	first     func(o *unstructured.Unstructured) bool // optional: what of a list is shown before the rest
 }
 
 func named(r schema.GroupVersionResource, namespace, name string) query {
@@ -83,6 +85,17 @@ func (c *Client) followOnce(ctx context.Context, q query, see sight) (done bool,
 		if done, err := see(nil, true); done || err != nil {
 			return done, err
 		}
+	}
+	if q.first != nil {
+		slices.SortStableFunc(found.Items, func(a, b unstructured.Unstructured) int {
+			switch first := q.first(&a); {
+			case first == q.first(&b):
+				return 0
+			case first:
+				return -1
+			}
+			return 1
+		})
 	}
 	for i := range found.Items {
 		if done, err := see(&found.Items[i], false); done || err != nil {

@@ -15,6 +15,7 @@ package kube
 import (
 	"fmt"
 	"log/slog"
+	"net/http"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -33,6 +34,8 @@ type Client struct {
 	dyn  dynamic.Interface
 	rest rest.Interface // for what is no resource: /readyz, discovery
 	log  *slog.Logger
+	conf *rest.Config // with http what it was made of, for a client with a fence
+	http *http.Client
 
 	mu    sync.Mutex // guards the field below
 	kinds map[schema.GroupVersionKind]resource
@@ -48,22 +51,30 @@ func Connect(kubeconfig string, log *slog.Logger) (*Client, error) {
 	conf.QPS = -1 // the server has its own fairness; the default of 5 a second would be the slowest part of a start
 	conf.UserAgent = manager
 	conf.WarningHandler = rest.NoWarnings{}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
 	http, err := rest.HTTPClientFor(conf)
 	if err != nil {
 		return nil, fmt.Errorf("use kubeconfig %s: %w", kubeconfig, err)
 	}
-	dyn, err := dynamic.NewForConfigAndClient(conf, http)
+	c, err := newClient(conf, http, log)
 	if err != nil {
 		return nil, fmt.Errorf("use kubeconfig %s: %w", kubeconfig, err)
+	}
+	return c, nil
+}
+
+func newClient(conf *rest.Config, http *http.Client, log *slog.Logger) (*Client, error) {
+	dyn, err := dynamic.NewForConfigAndClient(conf, http)
+	if err != nil {
+		return nil, err
 	}
 	raw, err := rest.UnversionedRESTClientForConfigAndClient(dynamic.ConfigFor(conf), http)
 	if err != nil {
-		return nil, fmt.Errorf("use kubeconfig %s: %w", kubeconfig, err)
+		return nil, err
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	return &Client{dyn: dyn, rest: raw, log: log, kinds: map[schema.GroupVersionKind]resource{}}, nil
+	return &Client{dyn: dyn, rest: raw, log: log, conf: conf, http: http, kinds: map[schema.GroupVersionKind]resource{}}, nil
 }
 
 // quiet silences client-go's own logger: what it has to say arrives as errors too.

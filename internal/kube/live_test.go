@@ -33,11 +33,14 @@ func TestApproveServing(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var knowsB atomic.Bool
 	changed, ended := make(chan struct{}, 1), make(chan error, 1)
-	lookup := func(node string) ([]netip.Addr, bool) {
-		addrs, _ := recorded(node)
-		return addrs, node == "a" || knowsB.Load()
+	known := func() map[string]Machine {
+		all := recorded()
+		if !knowsB.Load() {
+			delete(all, "b")
+		}
+		return all
 	}
-	go func() { ended <- s.client(t, "control").ApproveServing(ctx, lookup, changed) }()
+	go func() { ended <- s.client(t, "control").ApproveServing(ctx, known, changed) }()
 	defer func() {
 		stop()
 		if err := <-ended; !errors.Is(err, context.Canceled) {

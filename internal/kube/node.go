@@ -31,6 +31,9 @@ type Record struct {
 	Taints  []Taint
 }
 
+// Absent is what KeepNode says of a node that is not there.
+func Absent(node string) string { return "node " + node + " does not exist" }
+
 // KeepNode keeps the record in the node for as long as ctx lasts, and tells say each time how the node is: empty means that it
 // has the record and says that it is ready. changed is told of each write of the record. It adds, and takes nothing away that
 // others have put there, but for the taint of a node's birth (see [notReady]). It returns only the context's error.
@@ -39,7 +42,7 @@ func (c *Client) KeepNode(ctx context.Context, r Record, say, changed func(strin
 	say = onState(say)
 	return c.follow(ctx, named(nodes, "", r.Name), say, func(o *unstructured.Unstructured, gone bool) (bool, error) {
 		if gone {
-			say("node " + r.Name + " does not exist")
+			say(Absent(r.Name))
 			return false, nil
 		}
 		why, err := k.look(ctx, o)

@@ -47,6 +47,8 @@ var known = map[string]map[string]resource{
 }
 
 var (
+	leases      = schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}
+	pods        = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 	nodes       = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
 	configMaps  = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 	events      = schema.GroupVersionResource{Version: "v1", Resource: "events"}

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/core/roster"
 )
 
 const (
@@ -40,9 +42,16 @@ const (
 	deny
 )
 
+// Machine is what is recorded of a node's machine.
+type Machine struct {
+	Addresses []netip.Addr
+	Key       string // pin of the machine's own key; empty where nobody knows it
+}
+
 // judge decides about a kubelet's serving certificate: a node may have one for its own name and the addresses that are recorded
-// for it, for nothing else and for no other purpose. addrs tells what is recorded; not ok means that nothing is.
-func judge(r request, addrs func(node string) ([]netip.Addr, bool)) (verdict, string) {
+// for it, with a key that is no other node's, for nothing else and for no other purpose. Of a machine without a record nothing
+// is known yet. other tells whose a key is already beside this node's.
+func judge(r request, known map[string]Machine, other func(node, pin string) string) (verdict, string) {
 	node, isNode := strings.CutPrefix(r.user, nodePrefix)
 	switch {
 	case !isNode || node == "":
@@ -62,13 +71,16 @@ func judge(r request, addrs func(node string) ([]netip.Addr, bool)) (verdict, st
 	if why := subjectWrong(csr, node); why != "" {
 		return deny, why
 	}
-	recorded, ok := addrs(node)
-	if !ok {
+	machine, ok := known[node]
+	if !ok || len(machine.Addresses) == 0 {
 		return undecided, fmt.Sprintf("no addresses are recorded for node %s", node)
+	}
+	if owner := other(node, roster.Pin(csr.RawSubjectPublicKeyInfo)); owner != "" {
+		return deny, fmt.Sprintf("its key is already the key of node %s", owner)
 	}
 	for _, ip := range csr.IPAddresses {
 		a, ok := netip.AddrFromSlice(ip)
-		if !ok || !slices.ContainsFunc(recorded, func(r netip.Addr) bool { return r.Unmap() == a.Unmap() }) {
+		if !ok || !slices.ContainsFunc(machine.Addresses, func(r netip.Addr) bool { return r.Unmap() == a.Unmap() }) {
 			return deny, fmt.Sprintf("the address %s is not recorded for node %s", ip, node)
 		}
 	}

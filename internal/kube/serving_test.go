@@ -20,12 +20,12 @@ import (
 	"time"
 )
 
-func recorded(node string) ([]netip.Addr, bool) {
-	addrs, ok := map[string][]netip.Addr{
-		"a": {netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")},
-		"b": {netip.MustParseAddr("10.0.0.2")},
-	}[node]
-	return addrs, ok
+func recorded() map[string]Machine {
+	return map[string]Machine{
+		"a": {Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}},
+		"b": {Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.2")}},
+		"d": {Key: "nobody has said where it is"},
+	}
 }
 
 func nodeCSR() *x509.CertificateRequest {
@@ -54,7 +54,8 @@ func TestJudge(t *testing.T) {
 	tests := map[string]struct {
 		csr     func(*x509.CertificateRequest)
 		req     func(*request)
-		key     crypto.Signer // ecKey when nil
+		key     crypto.Signer     // ecKey when nil
+		other   map[string]string // whose the key is beside a node's
 		want    verdict
 		wantWhy string
 	}{
@@ -98,6 +99,11 @@ func TestJudge(t *testing.T) {
 		}, want: deny, wantWhy: "not one PEM"},
 		"forged signature": {csr: none, req: breakSignature, want: deny, wantWhy: "not signed by its own key"},
 
+		"another node's key": {csr: none, other: map[string]string{"a": "b"}, want: deny, wantWhy: "already the key of node b"},
+		"no address recorded": {
+			csr: func(c *x509.CertificateRequest) { c.Subject.CommonName, c.DNSNames = "system:node:d", nil },
+			req: func(r *request) { r.user = "system:node:d" }, want: undecided, wantWhy: "no addresses are recorded for node d",
+		},
 		"node not recorded": {
 			csr: func(c *x509.CertificateRequest) { c.Subject.CommonName, c.DNSNames = "system:node:c", nil },
 			req: func(r *request) { r.user = "system:node:c" }, want: undecided, wantWhy: "no addresses are recorded for node c",
@@ -118,7 +124,7 @@ func TestJudge(t *testing.T) {
 			if tt.req != nil {
 				tt.req(&r)
 			}
-			got, why := judge(r, recorded)
+			got, why := judge(r, recorded(), func(node, _ string) string { return tt.other[node] })
 			if got != tt.want || !strings.Contains(why, tt.wantWhy) {
 				t.Errorf("verdict %d %q; want %d %q", got, why, tt.want, tt.wantWhy)
 			}

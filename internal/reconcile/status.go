@@ -138,6 +138,9 @@ func (b *Board) Announce(p plan.Plan) {
 	}
 }
 
+// Drop takes an item off the board that nobody here answers for any longer.
+func (b *Board) Drop(ref string) { b.drop(ref) }
+
 // All returns every item's status in plan order, and how many steps were carried out since the last Reset.
 func (b *Board) All() ([]Status, int) {
 	b.mu.Lock()

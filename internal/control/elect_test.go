@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+// ballot says who leads. The test elects.
+type ballot struct {
+	mu      sync.Mutex // guards the fields below
+	leader  string
+	changed chan struct{}
+}
+
+func newBallot(leader string) *ballot { return &ballot{leader: leader, changed: make(chan struct{})} }
+
+func (b *ballot) elect(leader string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.leader = leader
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+func (b *ballot) now() (string, <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.leader, b.changed
+}
+
+func (c *cluster) Lead(ctx context.Context, self string, follow func(holder, why string), lead func(context.Context, Fence) error) error {
+	for {
+		leader, changed := c.ballot.now()
+		why := ""
+		if leader == "" {
+			why = "nobody is elected"
+		}
+		follow(leader, why)
+		term, end := context.WithCancel(ctx)
+		work := make(chan error, 1)
+		if leader == self {
+			go func() {
+				work <- lead(term, func(c Cluster) (Cluster, error) { return fencedCluster{c.(*cluster)}, nil })
+			}()
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		}
+		end()
+		if leader == self {
+			<-work
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// fencedCluster counts as the leader's connection.
+type fencedCluster struct{ *cluster }
+
+func (c fencedCluster) Seed(ctx context.Context, rootCA string) error {
+	return c.cluster.Seed(ctx, "fenced "+rootCA)
+}
+
+// several is a document of three control planes as n1 keeps it.
+func several(t *testing.T, change func(*Document)) []byte {
+	t.Helper()
+	var doc Document
+	if err := json.Unmarshal(document(t, "a"), &doc); err != nil {
+		t.Fatal(err)
+	}
+	doc.Self, doc.ControlPlanes = "n1", 3
+	doc.Pools = map[string]Pool{"main": {Roles: []string{"control-plane"}, Labels: map[string]string{"disk": "fast"}, Taints: []Taint{{Key: "k", Effect: "NoSchedule"}}}}
+	if change != nil {
+		change(&doc)
+	}
+	data, err := json.Marshal(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// Only the leader works and answers for the cluster; what it answered for is off its board when another leads.
+func TestElection(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, a := newCluster(), &answerer{}
+		c.nodeState, c.corednsState, c.ballot = "", "", newBallot("n2")
+		r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler), Resolve: a.resolve}
+		r.Connect = func(string) (Cluster, error) { return c, nil }
+		run(t, r, several(t, nil))
+		follower := map[string]string{"control/role": "ready follows n2"}
+		says(t, "another leads", r.Board, follower)
+		if len(c.applied)+len(c.kept) != 0 || c.approver != nil || a.asked != 0 {
+			t.Errorf("a follower works: applied %v, kept %v", c.applied, c.kept)
+		}
+		c.ballot.elect("n1")
+		says(t, "it leads", r.Board, ready("a"))
+		if !slices.Equal(c.applied, []string{"a"}) || len(c.kept) != 1 {
+			t.Errorf("applied %v, kept %v", c.applied, c.kept)
+		}
+		c.ballot.elect("")
+		says(t, "nobody leads", r.Board, map[string]string{"control/role": "starting a leader: nobody is elected"})
+		c.ballot.elect("n3")
+		says(t, "a third leads", r.Board, map[string]string{"control/role": "ready follows n3"})
+		c.ballot.elect("n1")
+		says(t, "it leads again", r.Board, ready("a"))
+		if len(c.applied) != 2 {
+			t.Errorf("applied %v", c.applied)
+		}
+	})
+}
+
+// Every connection of the leader's work has the fence.
+func TestLeaderIsFenced(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, a := newCluster(), &answerer{}
+		c.ballot = newBallot("n1")
+		r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler), Resolve: a.resolve}
+		r.Connect = func(string) (Cluster, error) { return c, nil }
+		run(t, r, several(t, func(d *Document) { d.RootCA = "/dev/null" }))
+		synctest.Wait()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if !strings.HasPrefix(c.seeded, "fenced") {
+			t.Errorf("seeded %q through a connection without a fence", c.seeded)
+		}
+	})
+}
+
+func TestSeveralNeedAName(t *testing.T) {
+	t.Parallel()
+	r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler)}
+	if err := r.Run(t.Context(), several(t, func(d *Document) { d.Self = "" })); err == nil || !strings.Contains(err.Error(), "does not say whose it is") {
+		t.Errorf("the role of nobody: %v", err)
+	}
+}
+
+// book is the records in memory.
+type book struct {
+	mu         sync.Mutex // guards the fields below
+	nodes      []admission.Node
+	registered []admission.Node
+	err        error
+	changed    func()
+}
+
+func (b *book) Register(_ context.Context, nodes []admission.Node) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.registered = nodes
+	return b.err
+}
+
+func (b *book) Nodes(context.Context) ([]admission.Node, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.nodes), b.err
+}
+
+func (b *book) Watch(ctx context.Context, changed func()) error {
+	b.mu.Lock()
+	b.changed = changed
+	b.mu.Unlock()
+	changed()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (b *book) set(err error, nodes ...admission.Node) {
+	b.mu.Lock()
+	b.nodes, b.err = nodes, err
+	changed := b.changed
+	b.mu.Unlock()
+	changed()
+}
+
+// Nodes come and go with their records; no answer takes nothing away.
+func TestNodesOfRecords(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n1 := admission.Node{Name: "n1", Pool: "main", PodCIDR: netip.MustParsePrefix("10.244.0.0/24"), Key: "k1", Address: netip.MustParseAddr("192.0.2.1")}
+		n2 := admission.Node{Name: "n2", Pool: "main", PodCIDR: netip.MustParsePrefix("10.244.1.0/24"), Key: "k2"}
+		c, a, b := newCluster(), &answerer{}, &book{nodes: []admission.Node{n1, n2}}
+		c.nodeState, c.corednsState, c.ballot = "", "", newBallot("n1")
+		r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler), Resolve: a.resolve}
+		r.Connect = func(string) (Cluster, error) { return c, nil }
+		r.Records = func(string) (Records, error) { return b, nil }
+		run(t, r, several(t, func(d *Document) { d.Records = []admission.Node{n1, n2} }))
+		want := ready("a")
+		want["control/node/n2"], want["control/records"] = "ready", "ready"
+		says(t, "two records", r.Board, want)
+		if len(b.registered) != 2 {
+			t.Errorf("registered %v", b.registered)
+		}
+		kept := c.kept[slices.IndexFunc(c.kept, func(n Node) bool { return n.Name == "n2" })]
+		wantNode := Node{
+			Name: "n2", PodCIDR: n2.PodCIDR, Labels: map[string]string{"disk": "fast", "node-role.kubernetes.io/control-plane": ""},
+			Taints: []Taint{{Key: "k", Effect: "NoSchedule"}},
+		}
+		if diff := cmp.Diff(wantNode, kept, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+			t.Errorf("n2 (-want +got):\n%s", diff)
+		}
+
+		before := len(c.kept)
+		n2.Address = netip.MustParseAddr("192.0.2.2")
+		n3 := admission.Node{Name: "n3", Pool: "main", PodCIDR: netip.MustParsePrefix("10.244.2.0/24")}
+		b.set(nil, n1, n2, n3)
+		want["control/node/n3"] = "ready"
+		says(t, "one more", r.Board, want)
+		if len(c.kept) != before+1 {
+			t.Errorf("an address begins a node anew: kept %v", c.kept[before:])
+		}
+		if m := c.approver(); len(m["n2"].Addresses) != 1 || m["n2"].Key != "k2" || len(m["n3"].Addresses) != 0 {
+			t.Errorf("the approver knows %v", m)
+		}
+		select {
+		case <-c.again:
+		default:
+			t.Error("the approver is not told to look again")
+		}
+
+		b.set(errors.New("no answer"))
+		want["control/records"] = "failing no answer"
+		says(t, "the records are away", r.Board, want)
+		n2.Removing = true
+		b.mu.Lock()
+		b.nodes, b.err = []admission.Node{n1, n2}, nil
+		b.mu.Unlock()
+		time.Sleep(time.Second)
+		want["control/records"] = "ready"
+		delete(want, "control/node/n3")
+		says(t, "they are back, and one is gone", r.Board, want)
+		if m := c.approver(); len(m["n2"].Addresses) != 0 {
+			t.Errorf("a machine that is being removed may serve: %v", m)
+		}
+		b.set(nil, n1)
+		delete(want, "control/node/n2")
+		says(t, "the document's second node is removed", r.Board, want)
+	})
+}
+
+func TestBeside(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster()
+		c.ballot = newBallot("n2")
+		runs, serve := 0, make(chan struct{})
+		r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler)}
+		r.Connect = func(string) (Cluster, error) { return c, nil }
+		r.Beside = []Service{{Name: "join", Run: func(ctx context.Context, doc Document, say func(string)) error {
+			if runs++; runs == 1 {
+				return errors.New("listen tcp :9440: address already in use")
+			}
+			say("its certificate")
+			<-serve
+			say("")
+			<-ctx.Done()
+			return ctx.Err()
+		}}}
+		run(t, r, several(t, nil))
+		want := map[string]string{"control/role": "ready follows n2", "control/join": "failing listen tcp :9440: address already in use"}
+		says(t, "it fails", r.Board, want)
+		time.Sleep(soonest)
+		want["control/join"] = "starting its certificate"
+		says(t, "it is begun again", r.Board, want)
+		close(serve)
+		want["control/join"] = "ready"
+		says(t, "it serves", r.Board, want)
+	})
+}

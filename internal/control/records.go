@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/kube"
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+// Records are the cluster's records of its machines.
+type Records interface {
+	// Register writes down machines that have no record yet. What was removed stays removed.
+	Register(ctx context.Context, nodes []admission.Node) error
+	Nodes(ctx context.Context) ([]admission.Node, error)
+	// Watch calls changed at the start and after each change, until ctx ends.
+	Watch(ctx context.Context, changed func()) error
+}
+
+// roll is who belongs to the cluster: what the document says, and over it what the records say. A record that is gone takes its
+// node away only when it was there to be seen: no answer and no record yet are no removal.
+type roll struct {
+	doc     Document
+	open    chan struct{} // has a value when the approver has to look again
+	members chan struct{} // has a value when the nodes to be kept may be others
+
+	mu         sync.Mutex // guards the fields below
+	records    map[string]admission.Node
+	registered bool // every record of the document was written down at some time
+}
+
+func newRoll(doc Document) *roll {
+	r := &roll{doc: doc, open: make(chan struct{}, 1), members: make(chan struct{}, 1), records: map[string]admission.Node{}}
+	for _, n := range doc.Records {
+		r.records[n.Name] = n
+	}
+	return r
+}
+
+// learn takes the records as they are now.
+func (r *roll) learn(nodes []admission.Node) {
+	r.mu.Lock()
+	now := map[string]admission.Node{}
+	for _, n := range nodes {
+		now[n.Name] = n
+	}
+	if !r.registered {
+		for _, n := range r.doc.Records {
+			if _, known := now[n.Name]; !known {
+				now[n.Name] = n
+			}
+		}
+	}
+	r.records = now
+	r.mu.Unlock()
+	for _, c := range []chan struct{}{r.open, r.members} {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (r *roll) setRegistered() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.registered = true
+}
+
+// nodes are all that should be in the cluster, by name.
+func (r *roll) nodes() map[string]Node {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := map[string]Node{}
+	for _, n := range r.doc.Nodes {
+		if !r.goneLocked(n.Name) {
+			out[n.Name] = n
+		}
+	}
+	for _, rec := range r.records {
+		out[rec.Name] = r.node(rec, out[rec.Name])
+	}
+	return out
+}
+
+// goneLocked tells that a node of the document had a record and has none any more.
+func (r *roll) goneLocked(name string) bool {
+	_, known := r.records[name]
+	return r.registered && !known && slices.ContainsFunc(r.doc.Records, func(n admission.Node) bool { return n.Name == name })
+}
+
+// node is what the record makes of the document's word, which may be empty.
+func (r *roll) node(rec admission.Node, said Node) Node {
+	out := Node{Name: rec.Name, Addresses: said.Addresses, PodCIDR: rec.PodCIDR, Labels: said.Labels, Taints: said.Taints}
+	if rec.Address.IsValid() {
+		out.Addresses = []netip.Addr{rec.Address}
+	}
+	if !rec.PodCIDR.IsValid() {
+		out.PodCIDR = said.PodCIDR
+	}
+	if p, ok := r.doc.Pools[rec.Pool]; ok {
+		out.Labels, out.Taints = p.labels(), p.Taints
+	}
+	return out
+}
+
+func (p Pool) labels() map[string]string {
+	out := map[string]string{}
+	maps.Copy(out, p.Labels)
+	for _, role := range p.Roles {
+		out["node-role.kubernetes.io/"+role] = ""
+	}
+	return out
+}
+
+// machines is what the approver believes. A machine that is being removed gets nothing any more.
+func (r *roll) machines() map[string]kube.Machine {
+	out := map[string]kube.Machine{}
+	for name, n := range r.nodes() {
+		out[name] = kube.Machine{Addresses: n.Addresses}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, rec := range r.records {
+		m := out[name]
+		m.Key = rec.Key
+		if rec.Removing {
+			m.Addresses = nil
+		}
+		out[name] = m
+	}
+	return out
+}
+
+// awaited tells that no machine has come for the name yet.
+func (r *roll) awaited(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec, known := r.records[name]
+	return known && name != r.doc.Self && rec.JoinedAt.IsZero()
+}
+
+// follows keeps the roll up with the records until ctx ends.
+func (r Role) follows(ctx context.Context, doc Document, all *roll) error {
+	if r.Records == nil {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	r.Board.Set(reconcile.Status{Ref: itemRecords, Phase: reconcile.Starting, Provider: "kube-apiserver"})
+	return r.persist(ctx, itemRecords, func(ctx context.Context) error {
+		records, err := r.Records(doc.Kubeconfig)
+		if err != nil {
+			return err
+		}
+		if err := records.Register(ctx, doc.Records); err != nil {
+			return err
+		}
+		all.setRegistered()
+		return r.learns(ctx, records, all)
+	})
+}
+
+// learns lists after each change. What cannot be listed is as it was.
+func (r Role) learns(ctx context.Context, records Records, all *roll) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	err := records.Watch(ctx, func() {
+		nodes, err := records.Nodes(ctx)
+		if err != nil {
+			stop(err) // and begin anew, later
+			return
+		}
+		all.learn(nodes)
+		r.Board.Set(reconcile.Status{Ref: itemRecords, Phase: reconcile.Ready})
+	})
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
