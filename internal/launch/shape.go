@@ -25,7 +25,7 @@ type Shape struct {
 // given reports whether anything is asked for.
 func (s Shape) given() bool { return s.ControlPlanes != nil || s.Workers != nil }
 
-func count(n *int) int {
+func orAsItIs(n *int) int {
 	if n == nil {
 		return asItIs
 	}
@@ -122,8 +122,8 @@ func (s *shaper) pools(root *yaml.Node, controlPlanes, workers int) {
 // spellRoles writes down the roles of pools that leave them to the default, which another pool would change.
 func (s *shaper) spellRoles(pools *yaml.Node) {
 	for _, p := range pools.Content {
-		if field(p, "roles") == nil && p.Kind == yaml.MappingNode {
-			p.Content = append(p.Content, text("roles"), list(spec.DefaultRoles(len(pools.Content))))
+		if yamlField(p, "roles") == nil && p.Kind == yaml.MappingNode {
+			p.Content = append(p.Content, yamlWord("roles"), yamlList(spec.DefaultRoles(len(pools.Content))))
 		}
 	}
 }
@@ -147,21 +147,21 @@ func (s *shaper) count(pool *yaml.Node, n int) {
 	if s.err != nil {
 		return
 	}
-	if field(pool, "machines") != nil {
-		s.refuse("its pool %s lists its machines", scalar(field(pool, "name")))
+	if yamlField(pool, "machines") != nil {
+		s.refuse("its pool %s lists its machines", yamlValue(yamlField(pool, "name")))
 		return
 	}
 	if n == 0 {
-		s.refuse("its pool %s cannot become empty: take its machines out with slipway node remove", scalar(field(pool, "name")))
+		s.refuse("its pool %s cannot become empty: take its machines out with slipway node remove", yamlValue(yamlField(pool, "name")))
 		return
 	}
-	now := field(pool, "count")
+	now := yamlField(pool, "count")
 	switch {
 	case now == nil && n == 1:
 	case now == nil:
-		pool.Content = append(pool.Content, text("count"), number(n))
+		pool.Content = append(pool.Content, yamlWord("count"), yamlNumber(n))
 		s.changed = true
-	case scalar(now) != strconv.Itoa(n):
+	case yamlValue(now) != strconv.Itoa(n):
 		now.Kind, now.Tag, now.Value, now.Style, now.Content = yaml.ScalarNode, "!!int", strconv.Itoa(n), 0, nil
 		s.changed = true
 	}
@@ -169,7 +169,7 @@ func (s *shaper) count(pool *yaml.Node, n int) {
 
 func (s *shaper) add(pools *yaml.Node, name string, roles []string, n int) {
 	pools.Content = append(pools.Content, &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{
-		text("name"), text(name), text("roles"), list(roles), text("count"), number(n),
+		yamlWord("name"), yamlWord(name), yamlWord("roles"), yamlList(roles), yamlWord("count"), yamlNumber(n),
 	}})
 	s.changed = true
 }
@@ -179,10 +179,10 @@ func (s *shaper) child(m *yaml.Node, name string, kind yaml.Kind) *yaml.Node {
 	if s.err != nil {
 		return nil
 	}
-	c := field(m, name)
+	c := yamlField(m, name)
 	if c == nil {
 		c = &yaml.Node{Kind: kind}
-		m.Content = append(m.Content, text(name), c)
+		m.Content = append(m.Content, yamlWord(name), c)
 		return c
 	}
 	if c.Kind == yaml.ScalarNode && c.Tag == "!!null" {
@@ -198,14 +198,14 @@ func (s *shaper) child(m *yaml.Node, name string, kind yaml.Kind) *yaml.Node {
 }
 
 func isControlPlane(p *yaml.Node, pools int) bool {
-	roles := field(p, "roles")
+	roles := yamlField(p, "roles")
 	if roles == nil {
 		return slices.Contains(spec.DefaultRoles(pools), spec.ControlPlane)
 	}
 	return slices.ContainsFunc(roles.Content, func(r *yaml.Node) bool { return r.Value == spec.ControlPlane })
 }
 
-func field(m *yaml.Node, name string) *yaml.Node {
+func yamlField(m *yaml.Node, name string) *yaml.Node {
 	if m.Kind != yaml.MappingNode {
 		return nil
 	}
@@ -217,23 +217,23 @@ func field(m *yaml.Node, name string) *yaml.Node {
 	return nil
 }
 
-func scalar(n *yaml.Node) string {
+func yamlValue(n *yaml.Node) string {
 	if n == nil {
 		return "?"
 	}
 	return n.Value
 }
 
-func text(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s} }
+func yamlWord(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s} }
 
-func number(n int) *yaml.Node {
+func yamlNumber(n int) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.Itoa(n)}
 }
 
-func list(words []string) *yaml.Node {
+func yamlList(words []string) *yaml.Node {
 	l := &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
 	for _, w := range words {
-		l.Content = append(l.Content, text(w))
+		l.Content = append(l.Content, yamlWord(w))
 	}
 	return l
 }

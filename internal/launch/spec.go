@@ -61,7 +61,7 @@ func (l *Launcher) read(s Source) (file string, text []byte, err error) {
 	case "":
 		text, err = os.ReadFile(l.specFile(s.Name))
 		if s.Shape.given() && (err == nil || errors.Is(err, fs.ErrNotExist)) { // text is nil when nothing is kept
-			if text, err = shapeSpec(text, s.Name, count(s.Shape.ControlPlanes), count(s.Shape.Workers)); err != nil {
+			if text, err = shapeSpec(text, s.Name, orAsItIs(s.Shape.ControlPlanes), orAsItIs(s.Shape.Workers)); err != nil {
 				return "", nil, &Error{InvalidSpec, err}
 			}
 			return l.specFile(s.Name), text, nil

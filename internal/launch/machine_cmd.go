@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"context"
+
+	"github.com/slipway-project/slipway/internal/machine"
+)
+
+// What these do is done at once, also while an up works on the cluster: failures do not wait either.
+
+// MachineList tells how the machines of a cluster are, first one first.
+func (l *Launcher) MachineList(ctx context.Context, cluster string) ([]machine.Status, error) {
+	_, list, err := l.machinesOf(ctx, cluster)
+	return list, err
+}
+
+// MachineStop pulls a machine's plug. It tells whether the machine ran.
+func (l *Launcher) MachineStop(ctx context.Context, cluster, name string) (changed bool, err error) {
+	local, m, err := l.machineNamed(ctx, cluster, name)
+	if err != nil {
+		return false, err
+	}
+	return m.Running, local.PowerCut(ctx, cluster, m.Name) // of a machine that does not run it clears what is left
+}
+
+// MachineStart boots a machine as it was made, with its disk as it is. It tells whether the machine was down.
+func (l *Launcher) MachineStart(ctx context.Context, cluster, name string) (changed bool, err error) {
+	local, m, err := l.machineNamed(ctx, cluster, name)
+	if err != nil {
+		return false, err
+	}
+	change, err := local.Start(ctx, cluster, m.Name)
+	if err != nil {
+		return false, err
+	}
+	if change.BinaryReplaced && !change.Started {
+		return false, local.RestartAgent(ctx, cluster, m.Name)
+	}
+	return change.Started, nil
+}
+
+// MachineCut pulls a machine's network cable. It tells whether it was in.
+func (l *Launcher) MachineCut(ctx context.Context, cluster, name string) (changed bool, err error) {
+	local, m, err := l.machineNamed(ctx, cluster, name)
+	if err != nil {
+		return false, err
+	}
+	return !m.Cut, local.Cut(ctx, cluster, m.Name)
+}
+
+// MachineHeal plugs it in again. It tells whether anything was cut.
+func (l *Launcher) MachineHeal(ctx context.Context, cluster, name string) (changed bool, err error) {
+	local, m, err := l.machineNamed(ctx, cluster, name)
+	if err != nil {
+		return false, err
+	}
+	return m.Cut || len(m.CutFrom) > 0, local.Heal(ctx, cluster, m.Name)
+}
+
+func (l *Launcher) machineNamed(ctx context.Context, cluster, name string) (*machine.Local, machine.Status, error) {
+	local, list, err := l.machinesOf(ctx, cluster)
+	if err != nil {
+		return nil, machine.Status{}, err
+	}
+	m, err := pick(cluster, list, name)
+	return local, m, err
+}
