@@ -24,6 +24,7 @@ import (
 
 	initv1 "github.com/slipway-project/slipway/api/init/v1"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/rpc"
 )
 
 // Facts is what a machine is.
@@ -66,15 +67,17 @@ type Client struct {
 	conn    *grpc.ClientConn
 	api     initv1.InitClient
 	address string
-	trust   *trust
+	secret  bearer
 }
 
 // Close ends all calls.
 func (c *Client) Close() error { return c.conn.Close() }
 
+func (c *Client) with() grpc.CallOption { return grpc.PerRPCCredentials(c.secret) }
+
 // Facts asks the machine what it is.
 func (c *Client) Facts(ctx context.Context) (Facts, error) {
-	f, err := c.api.Facts(ctx, &initv1.FactsRequest{})
+	f, err := c.api.Facts(ctx, &initv1.FactsRequest{}, c.with())
 	if err != nil {
 		return Facts{}, c.explain("ask for its facts", err)
 	}
@@ -92,7 +95,7 @@ func (c *Client) Init(ctx context.Context, id string, ticket plan.Ticket) (phase
 		return "", fmt.Errorf("encode ticket: %w", err)
 	}
 	for try := 0; ; try++ {
-		reply, err := c.api.Init(ctx, &initv1.InitRequest{Id: id, Ticket: data})
+		reply, err := c.api.Init(ctx, &initv1.InitRequest{Id: id, Ticket: data}, c.with())
 		if err == nil {
 			return reply.GetPhase(), nil
 		}
@@ -107,17 +110,17 @@ func (c *Client) Init(ctx context.Context, id string, ticket plan.Ticket) (phase
 
 // passing is true for what goes by: the machine is away, or its agent ends and comes back.
 func (c *Client) passing(ctx context.Context, err error) bool {
-	return ctx.Err() == nil && c.trust.broken() == nil && status.Code(err) == codes.Unavailable
+	return ctx.Err() == nil && !rpc.IsUntrusted(err) && status.Code(err) == codes.Unavailable
 }
 
 // explain puts the machine and the next step to an error.
 func (c *Client) explain(what string, err error) error {
-	if broken := c.trust.broken(); broken != nil {
-		err = broken
-	}
 	hint := ""
-	if status.Code(err) == codes.PermissionDenied {
-		hint = " (the init secret is not the one whose hash this machine has)"
+	switch {
+	case rpc.IsUntrusted(err):
+		hint = ": this is another machine, or somebody in between; the secret was not sent"
+	case status.Code(err) == codes.PermissionDenied:
+		hint = ": the machine knows another init secret"
 	}
 	if s, ok := status.FromError(err); ok && s.Code() != codes.Unknown {
 		err = &callError{s}

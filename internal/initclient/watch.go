@@ -40,7 +40,7 @@ func (c *Client) Watch(ctx context.Context, id string, each func(Event)) (Result
 func (c *Client) watchOnce(ctx context.Context, id string, seen *progress) (*initv1.Result, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := c.api.Watch(ctx, &initv1.WatchRequest{Id: id})
+	stream, err := c.api.Watch(ctx, &initv1.WatchRequest{Id: id}, c.with())
 	if err != nil {
 		return nil, err
 	}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/node/lock"
+	"github.com/slipway-project/slipway/internal/rpc"
 )
 
 // Config is what a server needs.
@@ -33,7 +34,8 @@ type Config struct {
 	RequestFile string                           // the request and its answer, mode 0600
 	Certificate func() (*tls.Certificate, error) // of the machine's key, which callers have pinned
 	Log         *slog.Logger                     // it never sees a secret
-	Refused     func(source, method, why string) // optional: hears of every refused call
+	Audit       func(rpc.Refused)                // optional: hears of every refused call and connection; must not block
+	Limits      rpc.Limits                       // optional
 	Deadline    time.Duration                    // optional: from claim to commit, for each start of the agent; 15 minutes
 	Linger      time.Duration                    // optional: how long the answer can be fetched after the commit; an hour
 	Pause       func(try int) time.Duration      // optional: between tries to clean up; 0.1 s, then twice as long up to 30 s
@@ -101,9 +103,6 @@ func New(cfg Config) (*Server, error) {
 	}
 	if cfg.Pause == nil {
 		cfg.Pause = pause
-	}
-	if cfg.Refused == nil {
-		cfg.Refused = func(_, _, _ string) {}
 	}
 	s := &Server{cfg: cfg, begun: make(chan *request, 1)}
 	state := cfg.Lock.State()

@@ -32,8 +32,13 @@ func NewSecret() (secret string, file []byte) {
 	raw := make([]byte, secretBytes)
 	_, _ = rand.Read(raw) // never fails: the program ends instead
 	secret = strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(raw))
+	return secret, SecretFile(secret)
+}
+
+// SecretFile is the content of the file by which a machine recognises a secret.
+func SecretFile(secret string) []byte {
 	sum := sha256.Sum256([]byte(secret))
-	return secret, []byte(fmt.Sprintf("{\"hash\": %q}\n", hex.EncodeToString(sum[:])))
+	return fmt.Appendf(nil, "{\"hash\": %q}\n", hex.EncodeToString(sum[:]))
 }
 
 // readSecret gives the hash. Every error says what to do, and none tells what the file holds: it might be the secret itself.
