@@ -65,19 +65,39 @@ func (a *Agent) Close() error { return a.conn.Close() }
 
 // Facts asks what the machine is.
 func (a *Agent) Facts(ctx context.Context) (config.Facts, string, error) {
+	f, _, version, err := a.ask(ctx)
+	return f, version, err
+}
+
+// Meet asks what the machine is and where it belongs.
+func (a *Agent) Meet(ctx context.Context) (config.Facts, enrolment, error) {
+	f, e, _, err := a.ask(ctx)
+	return f, e, err
+}
+
+func (a *Agent) ask(ctx context.Context) (config.Facts, enrolment, string, error) {
 	r, err := a.client.Facts(ctx, &nodev1.FactsRequest{}, grpc.WaitForReady(true))
 	if err != nil {
-		return config.Facts{}, "", fmt.Errorf("ask the agent for facts: %w", err)
+		return config.Facts{}, enrolment{}, "", fmt.Errorf("ask the agent for facts: %w", err)
 	}
 	addr, err := netip.ParseAddr(r.GetAddress())
 	if err != nil {
-		return config.Facts{}, "", fmt.Errorf("the machine has no address of its own (fact \"address\"): give it one, or name it in the spec: %w", err)
+		return config.Facts{}, enrolment{}, "", fmt.Errorf("the machine has no address of its own (fact \"address\"): give it one, or name it in the spec: %w", err)
 	}
 	f := config.Facts{Address: addr, CgroupV1: r.GetCgroupV1(), OOMScoreAdj: r.GetOomScoreAdj(), HasDefaultGW: r.GetDefaultRoute()}
 	if !r.GetUpstreamDns() {
 		f.ResolvConf = config.ResolvConfFile
 	}
-	return f, r.GetVersion(), nil
+	return f, enrolment{key: r.GetKey(), phase: r.GetLock(), cluster: r.GetCluster(), node: r.GetNode()}, r.GetVersion(), nil
+}
+
+// Join tells a free machine which cluster to join, by its own key.
+func (a *Agent) Join(ctx context.Context, endpoints []string, pin, node string) error {
+	_, err := a.client.Join(ctx, &nodev1.JoinRequest{Endpoints: endpoints, Pin: pin, Node: node}, grpc.WaitForReady(true))
+	if err != nil {
+		return fmt.Errorf("tell the machine to join: %w", err)
+	}
+	return nil
 }
 
 // Apply hands over a plan and the control document.

@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/artifact"
-	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -22,33 +20,6 @@ const (
 	agentLimit = 30 * time.Second // an agent answers in milliseconds, or does not come up at all
 	agentGrace = 10 * time.Second // however short the time to wait: without its plan nothing goes on by itself
 )
-
-// node makes a machine run and brings it to its plan. A machine that goes down meanwhile is started again: nobody else would,
-// and its agent would be waited for without end.
-func (u *up) node(ctx context.Context, machines *machine.Local, n config.NodeName, bundle artifact.Bundle) error {
-	for boot := 1; ; boot++ {
-		err := u.boot(ctx, machines, n, bundle)
-		if !errors.Is(err, errMachineDown) {
-			return err
-		}
-		if boot == boots {
-			return fmt.Errorf("machine %s: %w, %d times: see slipway logs --name %s machine", n.Name, err, boots, u.cluster.Name)
-		}
-		u.report(Event{Stage: StageMachine, Machine: n.Name, Phase: "starting", Text: "it went down, starting it again"})
-	}
-}
-
-func (u *up) boot(ctx context.Context, machines *machine.Local, n config.NodeName, bundle artifact.Bundle) error {
-	limited, cancel := u.limit(ctx)
-	defer cancel()
-	if err := u.hold(limited, machines); err != nil {
-		return err
-	}
-	if err := u.machine(limited, machines, n); err != nil {
-		return err
-	}
-	return whileRunning(ctx, machines, u.cluster.Name, n.Name, func(ctx context.Context) error { return u.plan(ctx, machines, n, bundle) })
-}
 
 // handOverLimit bounds the hand-over of the plan.
 func (u *up) handOverLimit() time.Duration {

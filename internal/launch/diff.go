@@ -45,12 +45,21 @@ func (l *Launcher) Diff(ctx context.Context, p Planned) (Difference, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, diffLimit)
 	defer cancel()
+	all, err := l.survey(ctx, p.Cluster.Config)
+	if err != nil {
+		return Difference{}, err
+	}
+	defer all.close()
+	control, err := all.document(p.Cluster.Config, p.Node.Name, p.have)
+	if err != nil {
+		return Difference{}, err
+	}
 	agent, err := DialAgent(ctx, p.socket)
 	if err != nil {
 		return Difference{}, err
 	}
 	defer agent.Close()
-	r, err := agent.client.Diff(ctx, &nodev1.DiffRequest{Plan: wire, Control: p.control}, grpc.WaitForReady(true))
+	r, err := agent.client.Diff(ctx, &nodev1.DiffRequest{Plan: wire, Control: control}, grpc.WaitForReady(true))
 	if err != nil {
 		return Difference{}, fmt.Errorf("compare with the machine: %w", err)
 	}

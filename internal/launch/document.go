@@ -11,13 +11,15 @@ import (
 
 	"github.com/slipway-project/slipway/internal/artifact"
 	"github.com/slipway-project/slipway/internal/control"
+	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/objects"
 	"github.com/slipway-project/slipway/internal/core/planner"
 )
 
-// controlDocument is what the control role keeps: the cluster's objects and the machines' records.
-func controlDocument(c config.Cluster, nodes []config.Node) ([]byte, error) {
+// controlDocument is what the control role on one node keeps: the cluster's objects, the machines' records, and what it needs to
+// plan for a machine that joins.
+func controlDocument(c config.Cluster, self string, nodes []config.Node, records []admission.Node, have planner.Components) ([]byte, error) {
 	addOns, err := objects.Cluster(objects.Params{
 		DNSAddress: c.DNSAddress, Replicas: c.CoreDNS.Replicas, Corefile: c.CoreDNS.Corefile, CoreDNSImage: c.CoreDNSImage,
 		APIEndpoint: apiEndpoint(nodes),
@@ -38,11 +40,25 @@ func controlDocument(c config.Cluster, nodes []config.Node) ([]byte, error) {
 		AddOns:      addOns,
 		DNS:         control.DNS{Address: c.DNSAddress, Domain: c.ClusterDomain},
 		Deployments: []control.Workload{{Namespace: "kube-system", Name: "coredns"}},
+		Self:        self, ControlPlanes: len(c.ControlPlanes()), Records: records, Config: config.Print(c), Components: have, Pools: pools(c),
 	}
 	for _, n := range nodes {
 		doc.Nodes = append(doc.Nodes, nodeRecord(n))
 	}
 	return json.Marshal(doc)
+}
+
+// pools is what the spec says of the nodes of each pool.
+func pools(c config.Cluster) map[string]control.Pool {
+	out := map[string]control.Pool{}
+	for _, p := range c.Pools {
+		pool := control.Pool{Roles: p.Roles, Labels: p.Labels}
+		for _, t := range p.Taints {
+			pool.Taints = append(pool.Taints, control.Taint(t))
+		}
+		out[p.Name] = pool
+	}
+	return out
 }
 
 func nodeRecord(n config.Node) control.Node {
@@ -59,7 +75,17 @@ func nodeRecord(n config.Node) control.Node {
 	return r
 }
 
+// apiEndpoint is where CoreDNS finds the API of the only control plane; of several, the Service finds one that lives.
 func apiEndpoint(nodes []config.Node) netip.AddrPort {
+	controls := 0
+	for _, n := range nodes {
+		if slices.Contains(n.Pool.Roles, config.RoleControlPlane) {
+			controls++
+		}
+	}
+	if controls > 1 {
+		return netip.AddrPort{}
+	}
 	for _, n := range nodes {
 		if slices.Contains(n.Pool.Roles, config.RoleControlPlane) {
 			return netip.AddrPortFrom(n.Facts.Address, apiPort(n.Cluster))

@@ -48,7 +48,7 @@ func nodesOf(t *testing.T, c config.Cluster) []config.Node {
 func TestDocument(t *testing.T) {
 	t.Parallel()
 	c := mustComplete(t, documentSpec).Config
-	data, err := controlDocument(c, nodesOf(t, c))
+	data, err := controlDocument(c, nodesOf(t, c)[0].Name, nodesOf(t, c), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestDocument(t *testing.T) {
 	if err != nil {
 		t.Fatalf("the role does not understand it: %v", err)
 	}
-	if again, err := controlDocument(c, nodesOf(t, c)); err != nil || !bytes.Equal(data, again) {
+	if again, err := controlDocument(c, nodesOf(t, c)[0].Name, nodesOf(t, c), nil, nil); err != nil || !bytes.Equal(data, again) {
 		t.Errorf("made again, it is other bytes: %v", err)
 	}
 	for _, env := range []string{`{"name":"KUBERNETES_SERVICE_HOST","value":"192.0.2.10"}`, `{"name":"KUBERNETES_SERVICE_PORT","value":"7443"}`} {

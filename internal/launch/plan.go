@@ -24,7 +24,7 @@ type Planned struct {
 	Plan    plan.Plan
 	// Assumed says what was not known and taken as usual: facts of a machine that does not run, components not built.
 	Assumed []string
-	control []byte
+	have    planner.Components
 	socket  string // of the node's agent, if it runs
 }
 
@@ -35,6 +35,9 @@ func (l *Launcher) Plan(ctx context.Context, s Source, node string) (Planned, er
 	if err != nil {
 		return Planned{}, err
 	}
+	if _, list, err := l.machinesOf(ctx, cluster.Name); err == nil {
+		cluster.Config = keeping(cluster.Config, list)
+	}
 	name, err := nodeOf(cluster.Config, node)
 	if err != nil {
 		return Planned{}, err
@@ -44,11 +47,8 @@ func (l *Launcher) Plan(ctx context.Context, s Source, node string) (Planned, er
 	if p.Node, err = config.ForNode(cluster.Config, name.Name, facts); err != nil {
 		return Planned{}, err
 	}
-	components := p.components(ctx, l)
-	if p.Plan, err = planner.For(p.Node, components); err != nil {
-		return Planned{}, err
-	}
-	if p.control, err = controlDocument(cluster.Config, []config.Node{p.Node}); err != nil {
+	p.have = p.components(ctx, l)
+	if p.Plan, err = planner.For(p.Node, p.have); err != nil {
 		return Planned{}, err
 	}
 	return p, nil

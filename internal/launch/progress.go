@@ -26,16 +26,21 @@ func convergeEvent(name string, s reconcile.Status) Event {
 }
 
 // milestone notes when what users care about became ready.
-func (u *up) milestone(s reconcile.Status, node string) {
+func (u *up) milestone(s reconcile.Status) {
 	if s.Phase != reconcile.Ready || s.Since.Before(u.begun) {
 		return
 	}
 	name, ok := map[string]string{
-		"unit/etcd":            "etcd ready",
-		"unit/kube-apiserver":  "API ready",
-		"control/node/" + node: "node Ready",
-		"control/dns":          "cluster DNS answers",
+		"unit/etcd":           "etcd ready",
+		"unit/kube-apiserver": "API ready",
+		"control/dns":         "cluster DNS answers",
 	}[s.Ref]
+	if node, is := strings.CutPrefix(s.Ref, "control/node/"); is {
+		name, ok = "node Ready", true
+		if u.several() {
+			name = "node " + node + " Ready"
+		}
+	}
 	if !ok || slices.ContainsFunc(u.result.Milestones, func(m Milestone) bool { return m.Name == name }) {
 		return
 	}

@@ -6,11 +6,9 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"sync"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/artifact"
-	"github.com/slipway-project/slipway/internal/core/config"
-	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/reconcile"
@@ -67,9 +65,14 @@ type up struct {
 	cluster Cluster
 	result  Result
 
-	unlock   func()    // nil while the lock is not held
-	kept     bool      // the spec is kept: from then on somebody else may keep another one
-	deadline time.Time // of o.Wait, which counts from when the first machine runs; zero before, and without one
+	components planner.Components
+	founding   founding
+
+	mu       sync.Mutex // guards result while several machines are worked on
+	booting  sync.Mutex // one machine at a time is started again
+	unlock   func()     // nil while the lock is not held
+	kept     bool       // the spec is kept: from then on somebody else may keep another one
+	deadline time.Time  // of o.Wait, which counts from when the first machine runs; zero before, and without one
 }
 
 func (u *up) report(e Event) {
@@ -81,13 +84,6 @@ func (u *up) report(e Event) {
 
 // refuse says early what this version does not do on local machines.
 func (u *up) refuse() error {
-	nodes := 0
-	for _, p := range u.cluster.Config.Pools {
-		nodes += len(p.Nodes)
-	}
-	if nodes != 1 {
-		return &Error{InvalidSpec, fmt.Errorf("spec.pools: %d machines: this slipway boots clusters of one machine; set one pool with count 1", nodes)}
-	}
 	for path, r := range map[string]netip.Prefix{
 		"spec.networking.podCIDR": u.cluster.Config.PodCIDR, "spec.networking.serviceCIDR": u.cluster.Config.ServiceCIDR,
 	} {
@@ -117,6 +113,7 @@ func (u *up) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	u.components = digests(bundle)
 	if err := u.hold(ctx, machines); err != nil {
 		return err
 	}
@@ -124,125 +121,10 @@ func (u *up) run(ctx context.Context) error {
 	if err := u.immutable(); err != nil {
 		return err
 	}
-	for _, p := range u.cluster.Config.Pools {
-		for _, n := range p.Nodes {
-			if err := u.node(ctx, machines, n, bundle); err != nil {
-				return u.late(ctx, err)
-			}
-		}
+	if err := u.together(ctx, machines); err != nil {
+		return u.late(ctx, err)
 	}
 	u.result.Elapsed = time.Since(u.begun)
 	u.report(Event{Stage: StageDone})
 	return nil
-}
-
-// machine makes it exist and run.
-func (u *up) machine(ctx context.Context, machines *machine.Local, n config.NodeName) error {
-	change, err := machines.Ensure(ctx, machine.Spec{Cluster: u.cluster.Name, Name: n.Name, Index: n.Index, Address: n.Address, Binary: u.Exe})
-	if err != nil {
-		return fmt.Errorf("machine %s: %w", n.Name, err)
-	}
-	if change.BinaryReplaced && !change.Started {
-		if err := machines.RestartAgent(ctx, u.cluster.Name, n.Name); err != nil {
-			return fmt.Errorf("machine %s: restart agent: %w", n.Name, err)
-		}
-	}
-	if u.o.Wait > 0 && u.deadline.IsZero() {
-		u.deadline = time.Now().Add(u.o.Wait)
-	}
-	u.result.Changed = u.result.Changed || !change.None()
-	u.report(Event{Stage: StageMachine, Machine: n.Name, Phase: "ready", Text: machineText(change)})
-	return nil
-}
-
-// plan hands the machine its plan and waits for what comes of it.
-func (u *up) plan(ctx context.Context, machines *machine.Local, n config.NodeName, bundle artifact.Bundle) error {
-	agent, err := DialAgent(ctx, u.agentSocket(machines, n.Name))
-	if err != nil {
-		return err
-	}
-	defer agent.Close()
-	if err := u.handOver(ctx, agent, n.Name, digests(bundle)); err != nil {
-		return err
-	}
-	return u.follow(ctx, machines, agent, n.Name)
-}
-
-// follow waits without the lock, so that an up that corrects this one does not have to.
-func (u *up) follow(ctx context.Context, machines *machine.Local, agent *Agent, name string) error {
-	u.letGo()
-	limited, cancel := u.limit(ctx)
-	defer cancel()
-	if err := u.await(limited, agent, name); err != nil {
-		return err
-	}
-	if err := u.stillOurs(); err != nil {
-		return err
-	}
-	return u.reachable(ctx, machines, name)
-}
-
-// handOver asks the agent what its machine is and gives it the plan for that.
-func (u *up) handOver(ctx context.Context, agent *Agent, name string, have planner.Components) error {
-	begun := time.Now()
-	limited, cancel := context.WithTimeout(ctx, u.handOverLimit())
-	defer cancel()
-	facts, _, err := agent.Facts(limited)
-	if err != nil {
-		return u.silent(limited, name, begun, err)
-	}
-	want, doc, err := u.decide(name, facts, have)
-	if err != nil {
-		return err
-	}
-	changed, err := agent.Apply(limited, want, doc)
-	if err != nil {
-		return u.silent(limited, name, begun, err)
-	}
-	u.result.Changed = u.result.Changed || changed
-	u.report(Event{Stage: StagePlan, Machine: name, Text: fmt.Sprintf("%d items", len(want.Entries)), Total: len(want.Entries)})
-	if u.o.Wait > 0 {
-		return nil
-	}
-	if s, err := agent.Status(limited); err == nil { // only to be told
-		u.result.Unready = s.Unready()
-	}
-	return nil
-}
-
-// decide makes the plan for one machine. The spec is kept once nothing can refuse it any more, and before the machine knows of it.
-func (u *up) decide(name string, facts config.Facts, have planner.Components) (plan.Plan, []byte, error) {
-	node, err := config.ForNode(u.cluster.Config, name, facts)
-	if err != nil {
-		return plan.Plan{}, nil, err
-	}
-	want, err := planner.For(node, have)
-	if err != nil {
-		return plan.Plan{}, nil, err
-	}
-	doc, err := controlDocument(u.cluster.Config, []config.Node{node})
-	if err != nil {
-		return plan.Plan{}, nil, err
-	}
-	u.kept = true
-	return want, doc, u.keepSpec(u.cluster)
-}
-
-// await watches until everything is ready. On its time limit the work goes on without us.
-func (u *up) await(ctx context.Context, agent *Agent, name string) error {
-	if u.o.Wait == 0 {
-		return nil
-	}
-	last := map[string]reconcile.Status{}
-	err := agent.Watch(ctx, func(s reconcile.Status, converged bool, steps int) bool {
-		last[s.Ref], u.result.Steps = s, steps
-		u.result.Changed = u.result.Changed || steps > 0
-		u.milestone(s, name)
-		u.report(convergeEvent(name, s))
-		return converged
-	})
-	if err != nil {
-		u.result.Unready = unready(last)
-	}
-	return err
 }

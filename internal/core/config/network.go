@@ -33,8 +33,8 @@ func (m *maker) etcdServers() setting {
 	return setting{"etcd-servers", strings.Join(urls, ","), from("machines of the pools with the role etcd")}
 }
 
-// share is the n-th part of the pod range.
-func (c Cluster) share(n int) (netip.Prefix, error) {
+// Share is the n-th part of the pod range, which one node has.
+func (c Cluster) Share(n int) (netip.Prefix, error) {
 	bits := c.NodePodPrefix - c.PodCIDR.Bits()
 	if bits < 0 || n < 0 || bits < 31 && n >= 1<<bits {
 		return netip.Prefix{}, fmt.Errorf("assign pod range to node %d: %s holds %d ranges of /%d", n, c.PodCIDR, 1<<max(bits, 0), c.NodePodPrefix)

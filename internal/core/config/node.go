@@ -23,7 +23,7 @@ func ForNode(c Cluster, name string, f Facts) (Node, error) {
 	if err := c.usable(f.Address); err != nil {
 		return Node{}, fmt.Errorf("configure node %q: %w", name, err)
 	}
-	share, err := c.share(id.Index)
+	share, err := c.Share(id.Index)
 	if err != nil {
 		return Node{}, err
 	}

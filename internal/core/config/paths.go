@@ -37,8 +37,11 @@ const (
 	ContainerdSocket = "/run/containerd/containerd.sock"
 )
 
-// JoinPort is where machines are initialised and join services answer.
-const JoinPort = 9440
+// Ports of the agents, on the machines' own addresses.
+const (
+	JoinPort = 9440 // a control plane lets machines in
+	InitPort = 9441 // a machine that belongs to nobody waits for its initialiser
+)
 
 // Key material under PKIDir: add ".crt" for the certificate, ".key" for the private key, ".pub" for a public key.
 // Package pki has the table of what is in them.

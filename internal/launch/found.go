@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/compose"
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/planner"
+	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/durable"
+	"github.com/slipway-project/slipway/internal/initclient"
+	"github.com/slipway-project/slipway/internal/machine"
+	"github.com/slipway-project/slipway/internal/node/initserver"
+	"github.com/slipway-project/slipway/internal/proxy"
+)
+
+// founding is what this host remembers of the init that it has begun, so that an up that was broken off takes it up again.
+type founding struct {
+	ID      string `json:"id"` // of the request
+	Machine string `json:"machine"`
+	Secret  string `json:"secret"`
+}
+
+const foundingSchema = 1
+
+// machineSecret is where a machine finds by what it knows its initialiser, below its folder /var/lib/slipway.
+const machineSecret = "init-secret.json"
+
+func (u *up) foundingFile() string {
+	return filepath.Join(u.clusterDir(u.cluster.Name), "init.json")
+}
+
+// prepareFounder gives the machine that is to make the cluster its init secret before it boots. Nothing happens when a cluster
+// has been made.
+func (u *up) prepareFounder(machines *machine.Local, all fleet) error {
+	var f founding
+	err := durable.Load(u.foundingFile(), foundingSchema, &f)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read what init was begun: %w", err)
+	}
+	if err == nil {
+		u.founding = f
+		return u.giveSecret(machines)
+	}
+	first, err := all.founder()
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(machines.DataDir(u.cluster.Name, first.Name, "slipway")); err == nil {
+		return nil // the machine has been made, and the cluster with it
+	}
+	secret, _ := initserver.NewSecret()
+	f = founding{ID: requestID(), Machine: first.Name, Secret: secret}
+	if err := os.MkdirAll(u.clusterDir(u.cluster.Name), 0o700); err != nil {
+		return fmt.Errorf("keep what init was begun: %w", err)
+	}
+	if err := durable.Save(u.foundingFile(), foundingSchema, f); err != nil {
+		return fmt.Errorf("keep what init was begun: %w", err)
+	}
+	u.founding = f
+	return u.giveSecret(machines)
+}
+
+// giveSecret lays beside a machine that has never had a plan what it needs to know its initialiser.
+func (u *up) giveSecret(machines *machine.Local) error {
+	dir := machines.DataDir(u.cluster.Name, u.founding.Machine, "slipway")
+	if _, err := os.Stat(filepath.Join(dir, "plan", "plan.json")); err == nil {
+		return nil
+	}
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		err = durable.WriteFile(filepath.Join(dir, machineSecret), 0o600, initserver.SecretFile(u.founding.Secret))
+	}
+	if err != nil {
+		return fmt.Errorf("give %s its init secret: %w", u.founding.Machine, err)
+	}
+	return nil
+}
+
+func requestID() string {
+	raw := make([]byte, 8)
+	_, _ = rand.Read(raw) // never fails
+	return "up-" + hex.EncodeToString(raw)
+}
+
+// found hands the first machine the request to make the cluster.
+func (u *up) found(ctx context.Context, machines *machine.Local, all fleet, first *member) error {
+	if u.founding.Machine != first.Name {
+		return fmt.Errorf("machine %s is to make the cluster, and this host has given the init secret to %s: slipway down --name %s --purge, then up again",
+			first.Name, u.founding.Machine, u.cluster.Name)
+	}
+	want, doc, err := u.decide(all, first)
+	if err != nil {
+		return err
+	}
+	node, err := u.configured(first)
+	if err != nil {
+		return err
+	}
+	client, err := u.dialInit(ctx, machines, first)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	limited, cancel := context.WithTimeout(ctx, u.handOverLimit())
+	defer cancel()
+	ticket := plan.Ticket{Version: plan.Version, Plan: want, Control: doc, Files: founderFiles(node)}
+	if _, err := client.Init(limited, u.founding.ID, ticket); err != nil {
+		return fmt.Errorf("initialise %s: %w", first.Name, err)
+	}
+	u.changed()
+	u.report(Event{Stage: StagePlan, Machine: first.Name, Text: fmt.Sprintf("%d items", len(want.Entries)), Total: len(want.Entries)})
+	return nil
+}
+
+// founderFiles are the permits of the one machine that makes a cluster.
+func founderFiles(n config.Node) []plan.Given {
+	return []plan.Given{
+		{Path: config.CreatePermit, Mode: 0o600, Content: []byte("made by init\n")},
+		{Path: config.EtcdPermit, Mode: 0o600, Content: planner.EtcdPermit(n)},
+		{Path: config.EtcdVoter, Mode: 0o600, Content: []byte("made by init\n")},
+	}
+}
+
+func (u *up) configured(m *member) (config.Node, error) {
+	with, err := u.cluster.Config.WithNode(m.pool.Name, m.Name, m.address(), m.Index)
+	if err != nil {
+		return config.Node{}, err
+	}
+	return config.ForNode(with, m.Name, m.facts)
+}
+
+// decide makes one machine's plan and, for a control plane, its document. The spec is kept once nothing can refuse it any more,
+// and before any machine knows of it.
+func (u *up) decide(all fleet, m *member) (plan.Plan, []byte, error) {
+	records, err := all.records(u.cluster.Config)
+	if err != nil {
+		return plan.Plan{}, nil, err
+	}
+	record := records[slices.IndexFunc(records, func(r admission.Node) bool { return r.Name == m.Name })]
+	_, want, err := compose.Node(u.cluster.Config, record, u.components)
+	if err != nil {
+		return plan.Plan{}, nil, err
+	}
+	doc, err := all.document(u.cluster.Config, m.Name, u.components)
+	if err != nil {
+		return plan.Plan{}, nil, err
+	}
+	u.kept = true
+	return want, doc, u.keepSpec(u.cluster)
+}
+
+// dialInit reaches a machine's init service through its unix socket, and trusts the key that the machine's provider knows.
+func (u *up) dialInit(ctx context.Context, machines *machine.Local, m *member) (*initclient.Client, error) {
+	socket := filepath.Join(machines.RunDir(u.cluster.Name, m.Name), "init.sock")
+	return initclient.Dial(ctx, net.JoinHostPort(m.address().String(), fmt.Sprint(config.InitPort)), m.key, u.founding.Secret,
+		func(ctx context.Context, _, _ string) (net.Conn, error) { return proxy.DialUnix(ctx, socket) })
+}
+
+// founded waits until the cluster has been made.
+func (u *up) founded(ctx context.Context, machines *machine.Local, first *member) error {
+	if first.phase == committedPhase {
+		return nil
+	}
+	client, err := u.dialInit(ctx, machines, first)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	_, err = client.Watch(ctx, u.founding.ID, func(initclient.Event) {})
+	var failed *initclient.FailedError
+	switch {
+	case errors.As(err, &failed):
+		u.founding.ID = requestID() // another try is another request
+		return errors.Join(fmt.Errorf("initialise %s: %w: run slipway up again when that is mended", first.Name, err),
+			durable.Save(u.foundingFile(), foundingSchema, u.founding))
+	case err != nil:
+		return fmt.Errorf("initialise %s: %w", first.Name, err)
+	}
+	return u.forgetFounding()
+}
+
+// forgetFounding: the secret has done its work.
+func (u *up) forgetFounding() error {
+	for _, path := range []string{u.foundingFile(), u.foundingFile() + ".prev"} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// pin is that of the cluster's join CA, as its first machine has it on the disk.
+func (u *up) pin(machines *machine.Local, first string) (string, error) {
+	path := filepath.Join(machines.DataDir(u.cluster.Name, first, "etc-kubernetes"), "pki", "join-ca.crt")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read the join CA: %w", err)
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return "", fmt.Errorf("read the join CA: %s holds no certificate", path)
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return "", fmt.Errorf("read the join CA: %w", err)
+	}
+	return roster.Pin(cert.RawSubjectPublicKeyInfo), nil
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/machine"
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+// together brings all machines to one cluster: the first makes it, those that are in it get their plans, the others join.
+func (u *up) together(ctx context.Context, machines *machine.Local) error {
+	if err := u.settle(ctx, machines); err != nil {
+		return err
+	}
+	all, err := u.raise(ctx, machines)
+	if err != nil {
+		return err
+	}
+	defer all.close()
+	id, err := all.cluster()
+	if err != nil {
+		return err
+	}
+	first, err := all.founder()
+	if err != nil {
+		return err
+	}
+	if id == "" {
+		err = u.found(ctx, machines, all, first)
+	} else {
+		err = u.handOver(ctx, all)
+	}
+	if err != nil {
+		return err
+	}
+	u.letGo() // so that an up that corrects this one need not wait for it
+	limited, cancel := u.limit(ctx)
+	defer cancel()
+	made := make(chan struct{})
+	group, work := errgroup.WithContext(limited)
+	group.Go(func() error {
+		return u.alive(work, machines, first, func(ctx context.Context) error {
+			if err := u.founded(ctx, machines, first); err != nil {
+				return err
+			}
+			first.phase = committedPhase
+			select {
+			case <-made: // before the machine went down
+			default:
+				close(made)
+			}
+			return u.await(ctx, first)
+		})
+	})
+	for _, m := range all {
+		if m != first {
+			group.Go(func() error {
+				select {
+				case <-made:
+				case <-work.Done():
+					return work.Err()
+				}
+				return u.alive(work, machines, m, func(ctx context.Context) error { return u.bring(ctx, machines, all, first, m) })
+			})
+		}
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if err := u.stillOurs(); err != nil {
+		return err
+	}
+	return u.reachable(ctx, machines, first.Name)
+}
+
+// handOver gives their plans to the machines that are in the cluster, control planes first: they let the others in.
+func (u *up) handOver(ctx context.Context, all fleet) error {
+	for _, controls := range []bool{true, false} {
+		for _, m := range all {
+			if m.phase != committedPhase || m.controls() != controls {
+				continue
+			}
+			want, doc, err := u.decide(all, m)
+			if err != nil {
+				return err
+			}
+			limited, cancel := context.WithTimeout(ctx, u.handOverLimit())
+			changed, err := m.agent.Apply(limited, want, doc)
+			cancel()
+			if err != nil {
+				return fmt.Errorf("machine %s: %w", m.Name, err)
+			}
+			if changed {
+				u.changed()
+			}
+			u.report(Event{Stage: StagePlan, Machine: m.Name, Text: fmt.Sprintf("%d items", len(want.Entries)), Total: len(want.Entries)})
+		}
+	}
+	return nil
+}
+
+// bring has a machine join, unless it has, and waits for what comes of it.
+func (u *up) bring(ctx context.Context, machines *machine.Local, all fleet, first, m *member) error {
+	if m.phase != committedPhase {
+		pin, err := u.pin(machines, first.Name)
+		if err != nil {
+			return err
+		}
+		var endpoints []string
+		for _, c := range all {
+			if c.controls() && c != m {
+				endpoints = append(endpoints, net.JoinHostPort(c.address().String(), fmt.Sprint(config.JoinPort)))
+			}
+		}
+		limited, cancel := context.WithTimeout(ctx, u.handOverLimit())
+		defer cancel()
+		if err := m.agent.Join(limited, endpoints, pin, m.Name); err != nil {
+			return fmt.Errorf("machine %s: %w", m.Name, err)
+		}
+		u.changed()
+		u.report(Event{Stage: StagePlan, Machine: m.Name, Text: "joins"})
+	}
+	return u.await(ctx, m)
+}
+
+// await watches until everything on the machine is ready. On its time limit the work goes on without us.
+func (u *up) await(ctx context.Context, m *member) error {
+	if u.o.Wait == 0 {
+		return u.glance(ctx, m)
+	}
+	last := map[string]reconcile.Status{}
+	before := 0
+	err := m.agent.Watch(ctx, func(s reconcile.Status, converged bool, steps int) bool {
+		last[s.Ref] = s
+		u.mu.Lock()
+		u.result.Steps += steps - before
+		u.result.Changed = u.result.Changed || steps > 0
+		u.milestone(s)
+		u.mu.Unlock()
+		before = steps
+		u.report(convergeEvent(m.Name, s))
+		return converged
+	})
+	if err != nil {
+		u.mu.Lock()
+		u.result.Unready = append(u.result.Unready, unready(last)...)
+		u.mu.Unlock()
+	}
+	return err
+}
+
+// glance tells what is unready now, without waiting; only to be told.
+func (u *up) glance(ctx context.Context, m *member) error {
+	limited, cancel := context.WithTimeout(ctx, u.handOverLimit())
+	defer cancel()
+	if s, err := m.agent.Status(limited); err == nil {
+		u.mu.Lock()
+		u.result.Unready = append(u.result.Unready, s.Unready()...)
+		u.mu.Unlock()
+	}
+	return nil
+}
+
+func (u *up) changed() {
+	u.mu.Lock()
+	u.result.Changed = true
+	u.mu.Unlock()
+}
+
+// alive does work for a machine, and starts the machine again when it goes down meanwhile: nobody else would.
+func (u *up) alive(ctx context.Context, machines *machine.Local, m *member, work func(ctx context.Context) error) error {
+	for boot := 1; ; boot++ {
+		err := whileRunning(ctx, machines, u.cluster.Name, m.Name, work)
+		if !errors.Is(err, errMachineDown) {
+			return err
+		}
+		if boot == boots {
+			return fmt.Errorf("machine %s: %w, %d times: see slipway logs --name %s machine", m.Name, err, boots, u.cluster.Name)
+		}
+		u.report(Event{Stage: StageMachine, Machine: m.Name, Phase: "starting", Text: "it went down, starting it again"})
+		if err := u.again(ctx, machines, m); err != nil {
+			return err
+		}
+	}
+}
+
+// again boots a machine once more, under the cluster's lock.
+func (u *up) again(ctx context.Context, machines *machine.Local, m *member) error {
+	u.booting.Lock()
+	defer u.booting.Unlock()
+	if err := u.hold(ctx, machines); err != nil {
+		return err
+	}
+	defer u.letGo()
+	return u.machine(ctx, machines, m.NodeName)
+}
+
+func (u *up) several() bool {
+	nodes := 0
+	for _, p := range u.cluster.Config.Pools {
+		nodes += len(p.Nodes)
+	}
+	return nodes > 1
+}
