@@ -4,7 +4,10 @@
 // proven. It is pure: it decides, and whoever asks writes down what was decided. What a machine says of itself never widens
 // what the record says.
 //
-// Read [Node] and [Token].
+// Read [Node], [Token] and [Decide].
+//
+//	v := admission.Decide(admission.Request{Key: pin, Address: from, Evidence: admission.Evidence{TokenID: id}}, records, &token, policy, now)
+//	v.Node // {Name: "dev-worker-0", Pool: "worker", Index: 255, PodCIDR: 10.244.255.0/24, …}: to be written before the machine is told
 package admission
 
 import (

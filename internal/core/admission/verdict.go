@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// Request is what a machine asks with. Key and Address are proven by its connection, Evidence by a verifier; the rest it says.
+type Request struct {
+	Key         string // pin of the machine's key
+	ClaimedNode string // the name that it believes to have; may be empty
+	Kubernetes  string // the version that it would run, "1.36.4"; empty: whatever it is given
+	Address     netip.Addr
+	Facts       Facts
+	Evidence    Evidence
+}
+
+// Evidence is what a verifier has found proven, beside the key.
+type Evidence struct {
+	TokenID string // the machine knows the text of this token; empty: it has proven no more than its key
+}
+
+// Policy is what the cluster allows.
+type Policy struct {
+	Cluster       string // its name: the first part of new nodes' names
+	APIServer     string // version of the API server, "1.36.4"
+	PodCIDR       netip.Prefix
+	NodePodPrefix int
+	ServiceCIDR   netip.Prefix
+	Pools         map[string]Pool
+}
+
+// Pool is what machines of it become.
+type Pool struct {
+	ControlPlane bool
+}
+
+// Verdict is one of three: Refusal says no, Wait says later, neither says yes. With yes and later, what it says is to be written
+// first: the token's use, then the record.
+type Verdict struct {
+	Refusal  *Refusal
+	Wait     *Wait
+	Node     Node // the record as it has to be from now on
+	UseToken bool // the token's UsedBy becomes the machine's key
+}
+
+// Refusal is a no with its reason. The text is for the audit and never for the stranger.
+type Refusal struct {
+	Reason Reason
+	Text   string // quotes what the machine has said
+}
+
+func (r *Refusal) Error() string { return fmt.Sprintf("%s: %s", r.Reason, r.Text) }
+
+// Wait is a "later": what is waited for, and who brings it.
+type Wait struct {
+	For      string // "approval of node dev-worker-0"
+	Provider string // "slipway node approve dev-worker-0"
+	Since    time.Time
+}
+
+func (w *Wait) Error() string { return fmt.Sprintf("wait for %s: %s", w.For, w.Provider) }
+
+// Reason is why a machine is not let in. The words are stable: audits and tests compare them.
+type Reason string
+
+// The reasons.
+const (
+	BadKey          Reason = "bad-key"          // the machine's key is not named as keys are
+	KeyUnknown      Reason = "key-unknown"      // no record has the key, and there is no token
+	KeyRemoved      Reason = "key-removed"      // the machine was removed; only a new token for this very key lets it in again
+	NodeRemoving    Reason = "node-removing"    // the node is being taken out
+	TokenUnknown    Reason = "token-unknown"    // there never was such a token, or it was revoked or swept
+	TokenWrong      Reason = "token-wrong"      // the text is not that of the token with its id
+	TokenExpired    Reason = "token-expired"    // it is too late
+	TokenUsed       Reason = "token-used"       // another machine has used it
+	TokenOtherKey   Reason = "token-other-key"  // it is for another machine
+	PoolUnknown     Reason = "pool-unknown"     // the token's pool is not in the spec
+	PoolOther       Reason = "pool-other"       // the node that it names is in another pool than the token lets into
+	NameInvalid     Reason = "name-invalid"     // it cannot be the name of a node
+	NameOther       Reason = "name-other"       // the machine believes to have another name than its record
+	NameContested   Reason = "name-contested"   // yet another machine waits for the name already
+	AddressInvalid  Reason = "address-invalid"  // it cannot be the address of a machine
+	AddressReserved Reason = "address-reserved" // it lies in the range of pods or Services
+	AddressTaken    Reason = "address-taken"    // another node has it
+	AddressMoved    Reason = "address-moved"    // a control plane's address never changes: etcd's members know it by that
+	VersionBad      Reason = "version-bad"      // it cannot be read as one
+	VersionNewer    Reason = "version-newer"    // the machine's Kubernetes is newer than the API server
+	VersionOlder    Reason = "version-older"    // it is more than three minors older
+	SharesExhausted Reason = "shares-exhausted" // the pod range has no share left
+)
