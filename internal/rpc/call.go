@@ -127,12 +127,15 @@ func (s *Server) answer(ctx context.Context, who authInfo, method string, err er
 		no = &Refusal{Code: codes.Internal, Public: "internal error"}
 	}
 	public := no.GRPCStatus()
-	id := s.report(who.conn.from, Refused{Peer: who.peer, Method: shown(method), Code: public.Code(), Reason: err.Error()})
+	id := s.report(who.conn.from, Refused{ID: no.ID, Peer: who.peer, Method: shown(method), Code: public.Code(), Reason: err.Error()})
 	return status.Errorf(public.Code(), "%s (id %s)", public.Message(), id)
 }
 
 func (s *Server) report(from netip.Addr, r Refused) (id string) {
-	r.ID, r.At = newID(), time.Now()
+	r.At = time.Now()
+	if r.ID == "" {
+		r.ID = newID()
+	}
 	s.audit.refused(from, r)
 	return r.ID
 }

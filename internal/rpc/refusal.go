@@ -18,6 +18,7 @@ type Refusal struct {
 	Code   codes.Code
 	Reason string // for the audit: the truth
 	Public string // optional: what the peer may know of it
+	ID     string // optional: under which the handler's own audit knows it; one is made otherwise
 }
 
 func (r *Refusal) Error() string { return r.Reason }
