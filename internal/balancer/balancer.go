@@ -36,10 +36,10 @@ type Config struct {
 	ClusterCA string // certificate that signs the API servers' certificates
 	Log       *slog.Logger
 
-	Listener net.Listener                                                       // optional: instead of Listen
+	Listener net.Listener                                                      // optional: instead of Listen
 	Dial     func(ctx context.Context, network, addr string) (net.Conn, error) // optional: net.Dialer's
-	Rand     func(n int) int                                                    // optional: chooses among equals
-	Ready    func() error                                                       // optional: called once, when clients can connect
+	Rand     func(n int) int                                                   // optional: chooses among equals
+	Ready    func() error                                                      // optional: called once, when clients can connect
 }
 
 // pace is how long everything takes. A lost server is out after health + late + again at most: two seconds.

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package balancer
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/durable"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// authority is a CA in memory.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	must(t, err)
+	cert, err := x509.ParseCertificate(der)
+	must(t, err)
+	return authority{cert, key}
+}
+
+func (a authority) leaf(t *testing.T, name string) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), DNSNames: []string{name}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
+	must(t, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func (a authority) write(t *testing.T, path string) {
+	t.Helper()
+	must(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}), 0o600))
+}
+
+// api is an API server: it tells its name, and whether it is ready.
+type api struct {
+	name  string
+	addr  netip.AddrPort
+	ready atomic.Bool
+	srv   *http.Server
+	mu    sync.Mutex // guards conns
+	conns map[net.Conn]struct{}
+}
+
+func newAPI(t *testing.T, name string, cert tls.Certificate) *api {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	a := &api{name: name, addr: netip.MustParseAddrPort(ln.Addr().String()), conns: map[net.Conn]struct{}{}}
+	a.ready.Store(true)
+	a.srv = &http.Server{
+		ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0),
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12},
+		ConnState: func(c net.Conn, s http.ConnState) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if a.conns[c] = struct{}{}; s == http.StateClosed {
+				delete(a.conns, c)
+			}
+		},
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/readyz" && !a.ready.Load() {
+				http.Error(w, "not now", http.StatusInternalServerError)
+				return
+			}
+			fmt.Fprint(w, a.name)
+		}),
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = a.srv.ServeTLS(ln, "", "") }()
+	t.Cleanup(func() { a.kill(); <-done })
+	return a
+}
+
+// kill ends it as kill -9 does: the kernel closes everything.
+func (a *api) kill() { _ = a.srv.Close() }
+
+// cluster is two CAs, servers, a roster file and a balancer over them.
+type cluster struct {
+	dir           string
+	joinCA, podCA authority
+	servers       []*api
+	front         string
+	client        *http.Client
+	transport     *http.Transport
+}
+
+func newCluster(t *testing.T, servers int) *cluster {
+	t.Helper()
+	c := &cluster{dir: t.TempDir(), joinCA: newAuthority(t), podCA: newAuthority(t)}
+	c.joinCA.write(t, filepath.Join(c.dir, "join-ca.crt"))
+	c.podCA.write(t, filepath.Join(c.dir, "ca.crt"))
+	for i := range servers {
+		c.servers = append(c.servers, newAPI(t, fmt.Sprint(i), c.podCA.leaf(t, "kubernetes")))
+	}
+	return c
+}
+
+func (c *cluster) roster(servers ...*api) roster.Roster {
+	r := roster.Roster{Cluster: roster.ClusterID(roster.Pin(c.joinCA.cert.RawSubjectPublicKeyInfo)), Generation: 1}
+	for _, s := range servers {
+		r.API, r.Join = append(r.API, s.addr), append(r.Join, s.addr)
+	}
+	return r
+}
+
+func (c *cluster) publish(t *testing.T, generation uint64, by authority, servers ...*api) {
+	t.Helper()
+	r := c.roster(servers...)
+	r.Generation = generation
+	body, err := json.Marshal(r)
+	must(t, err)
+	digest := roster.Digest(body)
+	signature, err := ecdsa.SignASN1(rand.Reader, by.key, digest[:])
+	must(t, err)
+	text, err := json.Marshal(roster.Signed{Body: body, Signature: signature})
+	must(t, err, durable.WriteFile(filepath.Join(c.dir, "roster.json"), 0o600, text))
+}
+
+// start runs the balancer at its usual pace, and returns when clients can connect.
+func (c *cluster) start(t *testing.T, dial func(ctx context.Context, network, addr string) (net.Conn, error)) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	c.front = ln.Addr().String()
+	ctx, cancel := context.WithCancel(t.Context())
+	up, done := make(chan struct{}), make(chan error, 1)
+	conf := Config{
+		Roster: filepath.Join(c.dir, "roster.json"), JoinCA: filepath.Join(c.dir, "join-ca.crt"), ClusterCA: filepath.Join(c.dir, "ca.crt"),
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Listener: ln, Dial: dial, Ready: func() error { close(up); return nil },
+	}
+	go func() { done <- Run(ctx, conf) }()
+	<-up
+	roots := x509.NewCertPool()
+	roots.AddCert(c.podCA.cert)
+	c.transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "kubernetes", MinVersion: tls.VersionTLS12}}
+	c.client = &http.Client{Transport: c.transport, Timeout: 10 * time.Second}
+	t.Cleanup(func() {
+		c.transport.CloseIdleConnections()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// ask says which server answers; the client keeps its connection as kubelet does.
+func (c *cluster) ask(ctx context.Context) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+c.front+"/who", nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := c.client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(resp.Body)
+	return string(text), errors.Join(err, resp.Body.Close())
+}
+
+func (c *cluster) mustAsk(t *testing.T) string {
+	t.Helper()
+	name, err := c.ask(t.Context())
+	must(t, err)
+	return name
+}
+
+// await asks until done, for at most limit.
+func await(t *testing.T, what string, limit time.Duration, done func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("waited in vain for %s: %s", limit, what)
+		case <-tick.C:
+		}
+	}
+}
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
