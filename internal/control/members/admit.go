@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package members
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/membership"
+)
+
+// joiner is a control plane on its way.
+type joiner struct {
+	admission.Node
+	peer    string
+	started bool
+}
+
+func (j joiner) candidate() membership.Candidate {
+	return membership.Candidate{Name: j.Name, PeerURL: j.peer, Started: j.started}
+}
+
+// Admit does what can be done now to make the node a voter, and says how far it is. It is called again, some times a second,
+// for as long as the node is heard of; that renews its slot. started: the node says that its etcd runs. Any number of calls, on
+// any control plane, may be lost or repeated. An error means that nobody knows; call again.
+func (m *Manager) Admit(ctx context.Context, node admission.Node, started bool) (Answer, error) {
+	if node.Removing {
+		return Answer{}, fmt.Errorf("admit %s to etcd: it is being removed", node.Name)
+	}
+	peer, err := PeerURL(node)
+	if err != nil {
+		return Answer{}, err
+	}
+	answer, err := m.admit(ctx, joiner{node, peer, started})
+	if errors.Is(err, errLost) {
+		answer, err = Answer{Wait: m.since(node.Name, Wait{For: "the etcd slot", Provider: "another control plane, which has just written it"})}, nil
+	}
+	if err != nil {
+		return Answer{}, fmt.Errorf("admit %s to etcd: %w", node.Name, err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if answer.Wait != nil {
+		m.waiting[node.Name] = *answer.Wait
+	} else {
+		delete(m.waiting, node.Name)
+	}
+	return answer, nil
+}
+
+func (m *Manager) admit(ctx context.Context, j joiner) (Answer, error) {
+	s, err := m.load(ctx)
+	if err != nil {
+		return Answer{}, err
+	}
+	all, err := m.etcd.Members(ctx)
+	if err != nil {
+		return Answer{}, err
+	}
+	own, has := membership.Find(all, "", j.peer)
+	if has && !own.Learner && own.Name == j.Name {
+		return m.promoted(ctx, s, j, own)
+	}
+	if wait, err := m.turn(ctx, &s, j); wait != nil || err != nil {
+		return Answer{Wait: wait}, err
+	}
+	if has && own.Learner && (own.Name == "" || own.Name == j.Name) {
+		if s.Holder.Member != membership.Hex(own.ID) { // added, and the answer was lost
+			return m.grant(ctx, s, j, own.ID, all)
+		}
+		if !j.started {
+			return Answer{Permit: permit(all, own.ID, j), Anew: s.Holder.Anew}, nil
+		}
+	}
+	return m.advance(ctx, s, j, all)
+}
+
+// turn takes or renews the slot, or says whose it is.
+func (m *Manager) turn(ctx context.Context, s *slot, j joiner) (*Wait, error) {
+	h := s.Holder
+	switch {
+	case h == nil:
+		if until, tired := m.isTired(j.Name); tired {
+			return m.since(j.Name, Wait{For: "its next turn at " + until.UTC().Format(time.TimeOnly), Provider: "the clock: it got nowhere for " + patience.String()}), nil
+		}
+		s.take(j.Node, j.peer, taken, m.now())
+		return nil, m.save(ctx, s)
+	case !h.is(j.Node) || !h.joins() || h.PeerURL != j.peer:
+		if m.left(*s) > 0 {
+			return h.wait(), nil
+		}
+		return h.wait(), m.clear(ctx, s)
+	case m.stuck():
+		m.log.Warn("a control plane has got nowhere and loses its turn", "node", j.Name, "phase", string(h.Phase), "patience", patience)
+		m.mu.Lock()
+		m.tired[j.Name] = m.now().Add(penalty)
+		m.mu.Unlock()
+		return h.wait(), m.clear(ctx, s)
+	case m.left(*s) < slotTTL-renewAfter:
+		return nil, m.save(ctx, s)
+	}
+	return nil, nil
+}
+
+// advance does the one next change for the holder of the slot.
+func (m *Manager) advance(ctx context.Context, s slot, j joiner, all []membership.Member) (Answer, error) {
+	asked, err := m.ask(ctx, all)
+	if err != nil {
+		return Answer{}, err
+	}
+	c := membership.Next(asked, membership.Wanted{Dead: m.orphans(all, s.Holder), Join: j.candidate()})
+	switch c.Do {
+	case membership.AddLearner:
+		id, all, err := m.etcd.AddLearner(ctx, j.peer)
+		if err != nil {
+			return m.notNow(j, err)
+		}
+		m.log.Info("a learner was added to etcd", "node", j.Name, "member", membership.Hex(id), "why", c.Reason)
+		return m.grant(ctx, s, j, id, all)
+	case membership.Promote:
+		if err := m.etcd.Promote(ctx, c.ID); err != nil && !errors.Is(err, membership.ErrNotLearner) {
+			return m.notNow(j, err)
+		}
+		m.log.Info("a learner of etcd has become a voter", "node", j.Name, "member", membership.Hex(c.ID), "why", c.Reason)
+		return m.promoted(ctx, s, j, membership.Member{ID: c.ID})
+	case membership.Remove: // a learner: only Leave asks for more
+		m.log.Info("a learner is removed from etcd", "node", j.Name, "member", membership.Hex(c.ID), "why", c.Reason)
+		if err := m.etcd.Remove(ctx, c.ID); err != nil && !errors.Is(err, membership.ErrNotFound) {
+			return m.notNow(j, err)
+		}
+		return Answer{Wait: m.since(j.Name, Wait{For: "a look at etcd's members", Provider: "this control plane"})}, nil
+	case membership.Done:
+		return m.promoted(ctx, s, j, membership.Member{ID: c.ID})
+	default:
+		return Answer{Wait: m.since(j.Name, Wait{For: c.For + " (" + c.Reason + ")", Provider: c.Provider})}, nil
+	}
+}
+
+// notNow turns what etcd refuses for now into a wait.
+func (m *Manager) notNow(j joiner, err error) (Answer, error) {
+	wait := Wait{Provider: "etcd"}
+	switch {
+	case errors.Is(err, membership.ErrNotCaughtUp):
+		wait.For, wait.Provider = "etcd of "+j.Name+" to catch up with the leader", j.Name
+	case errors.Is(err, membership.ErrUnsettled):
+		wait.For = "etcd's voters to be connected with each other for five seconds"
+	case errors.Is(err, membership.ErrBusy):
+		wait.For = "another learner of etcd, which is promoted or removed first"
+	case errors.Is(err, membership.ErrExists), errors.Is(err, membership.ErrNotFound):
+		wait.For = "another look at etcd's members, which have just changed"
+	default:
+		return Answer{}, err
+	}
+	return Answer{Wait: m.since(j.Name, wait)}, nil
+}
+
+func (m *Manager) isTired(node string) (time.Time, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	until := m.tired[node]
+	return until, m.now().Before(until)
+}
+
+// since keeps the time at which a node began to wait for the same thing.
+func (m *Manager) since(node string, w Wait) *Wait {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w.Since = m.now()
+	if before, ok := m.waiting[node]; ok && before.For == w.For {
+		w.Since = before.Since
+	}
+	return &w
+}

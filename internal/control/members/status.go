@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package members
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/slipway-project/slipway/internal/core/membership"
+)
+
+// Standing is where a node stands in etcd.
+type Standing struct {
+	Member  string // "voter", "learner"; empty: none
+	ID      string // hex
+	Healthy bool
+	Leader  bool
+	Unknown bool  // the member belongs to no node that has a record
+	Wait    *Wait // what its join waits for; as far as this control plane was asked
+}
+
+// Status is where all stand: by node, and by what etcd calls a member that is no node's.
+func (m *Manager) Status(ctx context.Context) (map[string]Standing, error) {
+	nodes, err := m.records.Nodes(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read etcd's members: read the nodes' records: %w", err)
+	}
+	all, err := m.etcd.Members(ctx)
+	if err != nil {
+		return nil, err
+	}
+	asked, err := m.ask(ctx, all)
+	if err != nil {
+		return nil, fmt.Errorf("read etcd's members: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out, seen := map[string]Standing{}, map[uint64]bool{}
+	for _, n := range nodes {
+		peer, _ := PeerURL(n) //nolint:errcheck // without an address its name counts
+		own, ok := membership.Find(asked, n.Name, peer)
+		wait, waits := m.waiting[n.Name]
+		if !ok && !waits {
+			continue
+		}
+		var st Standing
+		if ok {
+			st, seen[own.ID] = stand(own), true
+		}
+		if waits {
+			st.Wait = &wait
+		}
+		out[n.Name] = st
+	}
+	for _, one := range asked {
+		if !seen[one.ID] {
+			st := stand(one)
+			st.Unknown = true
+			out[one.String()] = st
+		}
+	}
+	return out, nil
+}
+
+func stand(one membership.Member) Standing {
+	st := Standing{Member: "voter", ID: membership.Hex(one.ID), Healthy: one.Healthy, Leader: one.Leader}
+	if one.Learner {
+		st.Member = "learner"
+	}
+	return st
+}

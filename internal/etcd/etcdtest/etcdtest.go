@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package etcdtest is the suite that every etcd of ours passes, the real one and the one in memory, and the laboratory in which
+// real members run: processes on addresses of the loopback network, with certificates of their own. It is for tests only.
+//
+// Read [Lab] and [Conformance].
+//
+//	lab := etcdtest.Real(t)      // or etcdtest.Fake(t)
+//	lab.Form(t, "a")
+//	id, all, err := lab.Client(t, "a").AddLearner(t.Context(), lab.Peer("b"))
+package etcdtest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/core/membership"
+)
+
+// Client is what control/members asks for, and keys for looking whether data is kept.
+type Client interface {
+	Members(ctx context.Context) ([]membership.Member, error)
+	Health(ctx context.Context, m membership.Member) (membership.Member, error)
+	AddLearner(ctx context.Context, peerURL string) (id uint64, all []membership.Member, err error)
+	Promote(ctx context.Context, id uint64) error
+	Remove(ctx context.Context, id uint64) error
+	MoveLeader(ctx context.Context, awayFrom uint64) error
+	Put(ctx context.Context, key, value string) error
+	Get(ctx context.Context, key string) (string, error)
+}
+
+// Lab has machines that can run etcd, each by its name: "a" to "z".
+type Lab interface {
+	Address(node string) string
+	Peer(node string) string
+	Form(t testing.TB, node string)
+	// Start runs a node's etcd. The permit counts only without data; anew removes data before.
+	Start(t testing.TB, node string, permit []byte, anew bool) error
+	Kill(t testing.TB, node string)
+	Client(t testing.TB, node string) Client // by the node's own member
+}
+
+// Permit is an environment that lets a node join the members there are.
+func Permit(node, peer string, all []membership.Member) []byte {
+	var cluster []string
+	for _, m := range all {
+		name := m.Name
+		if m.PeerURL == peer {
+			name = node
+		}
+		cluster = append(cluster, name+"="+m.PeerURL)
+	}
+	return fmt.Appendf(nil, "ETCD_INITIAL_CLUSTER=%s\nETCD_INITIAL_CLUSTER_STATE=existing\n", strings.Join(cluster, ","))
+}
+
+// Eventually asks again until it is true. The machine is shared: it waits long, and says for what.
+func Eventually(t testing.TB, what string, is func() error) {
+	t.Helper()
+	end := time.Now().Add(time.Minute)
+	for {
+		err := is()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) || t.Context().Err() != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		pause(t.Context(), 50*time.Millisecond)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// Join makes a node a voter by hand, and returns its member.
+func Join(t testing.TB, lab Lab, by Client, node string) uint64 {
+	t.Helper()
+	var id uint64
+	var all []membership.Member
+	Eventually(t, "add "+node, func() (err error) {
+		id, all, err = by.AddLearner(t.Context(), lab.Peer(node))
+		return err
+	})
+	if err := lab.Start(t, node, Permit(node, lab.Peer(node), all), false); err != nil {
+		t.Fatal(err)
+	}
+	Eventually(t, "promote "+node, func() error { return by.Promote(t.Context(), id) })
+	return id
+}
+
+// Votes is "a:voter b:learner", sorted; a member that never started stands with its peer address.
+func Votes(all []membership.Member) string {
+	var line []string
+	for _, m := range all {
+		vote := ":voter"
+		if m.Learner {
+			vote = ":learner"
+		}
+		line = append(line, m.String()+vote)
+	}
+	slices.Sort(line)
+	return strings.Join(line, " ")
+}
