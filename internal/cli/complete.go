@@ -57,6 +57,17 @@ func machineNames(e Env, cluster *string) completer {
 	}
 }
 
+// oneMachine completes the only argument: a machine, or the node of that name.
+func oneMachine(e Env, cluster *string) completer {
+	names := machineNames(e, cluster)
+	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return names(cmd, args, typed)
+	}
+}
+
 func waitTargets(e Env) completer {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		targets := []string{"cluster"}

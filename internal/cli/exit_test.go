@@ -136,7 +136,9 @@ func TestRootHint(t *testing.T) {
 // TestAgain: the command for going on concerns the same cluster as the one that was stopped.
 func TestAgain(t *testing.T) {
 	t.Parallel()
+	three, none := 3, 0
 	for want, source := range map[string]launch.Source{
+		"slipway up --control-planes 3 --workers 0":        {Name: "dev", Shape: launch.Shape{ControlPlanes: &three, Workers: &none}},
 		"slipway up":                                       {Name: "dev"},
 		"slipway up --name test":                           {Name: "test"},
 		"slipway up -f min.yaml":                           {File: "min.yaml"},

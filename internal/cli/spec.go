@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -175,9 +176,40 @@ func explain(e Env) *cobra.Command {
 func specFlags(e Env, cmd *cobra.Command, s *launch.Source) {
 	nameFlag(e, cmd, &s.Name)
 	sourceFlags(cmd, s)
-	cmd.PreRun = func(cmd *cobra.Command, _ []string) {
-		if s.File != "" && !cmd.Flags().Changed("name") {
+	cmd.Flags().Var(countFlag{&s.Shape.ControlPlanes}, "control-planes", "how many control planes, 1, 3 or 5, instead of what the spec says; not with --file")
+	cmd.Flags().Var(countFlag{&s.Shape.Workers}, "workers", "how many workers, in a pool of their own; not with --file")
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if s.File == "" {
+			return nil
+		}
+		if s.Shape.ControlPlanes != nil || s.Shape.Workers != nil {
+			return usageError{errors.New("--control-planes and --workers change the kept spec: write the counts into " + s.File + " instead")}
+		}
+		if !cmd.Flags().Changed("name") {
 			s.Name = ""
 		}
+		return nil
 	}
+}
+
+// countFlag is a number that may be left open.
+type countFlag struct{ to **int }
+
+func (c countFlag) String() string {
+	if c.to == nil || *c.to == nil {
+		return ""
+	}
+	return strconv.Itoa(**c.to)
+}
+
+func (countFlag) Type() string { return "number" }
+
+// Set takes numbers only.
+func (c countFlag) Set(s string) error {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return errors.New("use a number")
+	}
+	*c.to = &n
+	return nil
 }

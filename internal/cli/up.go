@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,6 +30,7 @@ func up(e Env) *cobra.Command {
 The spec is kept: a later up without --file uses the one of the last up. Components are built on first use, which takes
 some minutes; after that a cluster takes seconds.`,
 		Example: `  slipway up                                # one machine that is control plane and worker
+  slipway up --control-planes 3 --workers 2 # five machines; later ups keep that
   slipway up -f cluster.yaml                # what the spec says
   slipway up --name test --wait 0           # do not wait until it is ready
   slipway up --output json 2>events.ndjson  # for programs`,
@@ -70,6 +72,12 @@ func again(s launch.Source) string {
 	}
 	if s.Version != "" {
 		command += " --kubernetes-version " + s.Version
+	}
+	if n := s.Shape.ControlPlanes; n != nil {
+		command += " --control-planes " + strconv.Itoa(*n)
+	}
+	if n := s.Shape.Workers; n != nil {
+		command += " --workers " + strconv.Itoa(*n)
 	}
 	return command
 }

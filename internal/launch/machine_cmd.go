@@ -4,6 +4,7 @@ package launch
 
 import (
 	"context"
+	"slices"
 
 	"github.com/slipway-project/slipway/internal/machine"
 )
@@ -41,13 +42,16 @@ func (l *Launcher) MachineStart(ctx context.Context, cluster, name string) (chan
 	return change.Started, nil
 }
 
-// MachineCut pulls a machine's network cable. It tells whether it was in.
-func (l *Launcher) MachineCut(ctx context.Context, cluster, name string) (changed bool, err error) {
+// MachineCut pulls a machine's network cable, or with from parts it from that machine only. It tells whether it was in.
+func (l *Launcher) MachineCut(ctx context.Context, cluster, name, from string) (changed bool, err error) {
 	local, m, err := l.machineNamed(ctx, cluster, name)
 	if err != nil {
 		return false, err
 	}
-	return !m.Cut, local.Cut(ctx, cluster, m.Name)
+	if from == "" {
+		return !m.Cut, local.Cut(ctx, cluster, m.Name)
+	}
+	return !slices.Contains(m.CutFrom, from), local.CutBetween(ctx, cluster, m.Name, from)
 }
 
 // MachineHeal plugs it in again. It tells whether anything was cut.
