@@ -39,6 +39,7 @@ func TestClusterNames(t *testing.T) {
 		Base: {
 			"Namespace kube-system", "Namespace default", "ClusterRoleBinding slipway:cluster-admins", "ClusterRoleBinding slipway:kubelet-api",
 			"ClusterRoleBinding slipway:node-renewal", "ClusterRole slipway:control", "ClusterRoleBinding slipway:control",
+			"Namespace slipway-system", "Role slipway-system/slipway:control", "RoleBinding slipway-system/slipway:control",
 		},
 		DNS: {
 			"ServiceAccount kube-system/coredns", "ClusterRole system:coredns", "ClusterRoleBinding system:coredns",
@@ -73,6 +74,33 @@ func TestGroupsOfCertificatesAreBound(t *testing.T) {
 	}
 	if strings.Contains(string(text), "system:bootstrappers") {
 		t.Error("a bootstrap group is bound: first certificates would be approved for anybody with a token")
+	}
+}
+
+// The records are for the control role alone, and only in their own namespace.
+func TestRecordsAreTheControlRolesOnly(t *testing.T) {
+	t.Parallel()
+	addons, err := Cluster(params())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range addons[0].Objects {
+		text, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case o.String() == "Role slipway-system/slipway:control":
+			if strings.Contains(string(text), `"*"`) || !strings.Contains(string(text), `"secrets"`) {
+				t.Errorf("rights in the namespace of the records: %s", text)
+			}
+		case strings.Contains(string(text), `"secrets"`):
+			t.Errorf("%s gives a right to secrets", o)
+		case o.String() == "RoleBinding slipway-system/slipway:control":
+			if !strings.Contains(string(text), `"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"`+pki.ControlGroup+`"}]`) {
+				t.Errorf("bound to others than the control role: %s", text)
+			}
+		}
 	}
 }
 

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registry_test
+
+import (
+	"testing"
+
+	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
+)
+
+func TestMemoryConformance(t *testing.T) {
+	t.Parallel()
+	registrytest.Conformance(t, func(*testing.T) registry.Store { return registry.NewMemory() })
+}
