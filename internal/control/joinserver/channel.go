@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package joinserver
+
+import (
+	"context"
+
+	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	"github.com/slipway-project/slipway/internal/rpc"
+)
+
+// Channel is the connection below a stream: who is at its other end, and the secret that only its two ends share.
+type Channel interface {
+	Peer() rpc.Peer
+	Exporter() ([]byte, error)
+}
+
+// JoinStream is the machine's stream. Recv ends with an error when the stream ends, and at the latest soon after Join has returned.
+type JoinStream interface {
+	Send(*joinv1.JoinReply) error
+	Recv() (*joinv1.JoinRequest, error)
+}
+
+// SyncStream is a node's stream, under the same promise.
+type SyncStream interface {
+	Send(*joinv1.SyncReply) error
+	Recv() (*joinv1.SyncRequest, error)
+}
+
+// Service is the server as gRPC knows it, for a server made by package rpc.
+func (s *Server) Service() joinv1.JoinServer { return service{server: s} }
+
+type service struct {
+	joinv1.UnimplementedJoinServer
+	server *Server
+}
+
+func (g service) Join(stream joinv1.Join_JoinServer) error {
+	ch, err := channelOf(stream.Context())
+	if err != nil {
+		return err
+	}
+	return g.server.Join(stream.Context(), ch, stream)
+}
+
+func (g service) Sync(stream joinv1.Join_SyncServer) error {
+	ch, err := channelOf(stream.Context())
+	if err != nil {
+		return err
+	}
+	return g.server.Sync(stream.Context(), ch, stream)
+}
+
+// tlsChannel is a Channel over package rpc.
+type tlsChannel struct {
+	peer     rpc.Peer
+	exporter func() ([]byte, error)
+}
+
+func (c tlsChannel) Peer() rpc.Peer            { return c.peer }
+func (c tlsChannel) Exporter() ([]byte, error) { return c.exporter() }
+
+func channelOf(ctx context.Context) (Channel, error) {
+	peer, err := rpc.PeerFrom(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return tlsChannel{peer: peer, exporter: func() ([]byte, error) { return rpc.Exporter(ctx) }}, nil
+}

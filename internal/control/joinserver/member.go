@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package joinserver
+
+import (
+	"bytes"
+	"context"
+	"time"
+
+	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+)
+
+const (
+	memberInterval = 200 * time.Millisecond // between two questions to etcd's membership
+	memberSilence  = 10 * time.Second       // a node says again every 5 s that it wants in; one that does not loses its turn
+)
+
+// membership is a control plane's way into etcd, as far as this stream knows it.
+type membership struct {
+	answers chan memberReport // has room for the one question that is asked at a time
+	tick    *time.Ticker      // runs while the node wants in
+	asking  bool
+	started bool
+	heard   time.Time // when the node said last that it wants in
+	told    MemberAnswer
+}
+
+// memberReport is what became of a question.
+type memberReport struct {
+	answer MemberAnswer
+	err    error
+}
+
+// wantMember notes that the node wants in, and asks at once.
+func (y *syncing) wantMember(ctx context.Context, started bool) error {
+	if !y.ControlPlane(y.node.Pool) {
+		return deny(NotControlPlane, "node %s of pool %s is no control plane", y.node.Name, y.node.Pool)
+	}
+	m := &y.member
+	if m.told.Promoted {
+		return y.send(promoted())
+	}
+	m.started, m.heard = started, y.Now()
+	m.tick.Reset(memberInterval)
+	y.askMembers(ctx)
+	return nil
+}
+
+// askMembers asks beside the stream, because etcd may be slow: rosters and removals do not wait for it.
+func (y *syncing) askMembers(ctx context.Context) {
+	m := &y.member
+	if y.Now().Sub(m.heard) > memberSilence {
+		m.tick.Stop() // nobody renews its turn for it
+		return
+	}
+	if m.asking {
+		return
+	}
+	m.asking = true
+	node, started := y.node, m.started
+	go func() {
+		answer, err := y.Members.Admit(ctx, node, started)
+		m.answers <- memberReport{answer, err}
+	}()
+}
+
+// tellMember sends what is new in an answer.
+func (y *syncing) tellMember(r memberReport) error {
+	m := &y.member
+	m.asking = false
+	answer := r.answer
+	if r.err != nil {
+		y.Log.Warn("etcd's membership does not answer", "node", y.node.Name, "error", r.err)
+		answer = MemberAnswer{Wait: &Wait{For: "an answer about etcd's members", Provider: "etcd of the control planes", Since: y.Now()}}
+	}
+	old := m.told
+	m.told = answer
+	if len(answer.Permit) == 0 { // it is not taken back: a wait in between does not make it new
+		m.told.Permit, m.told.Anew = old.Permit, old.Anew
+	}
+	switch {
+	case answer.Promoted:
+		m.tick.Stop()
+		y.audit(Promoted, "")
+		return y.send(promoted())
+	case len(answer.Permit) > 0 && (!bytes.Equal(answer.Permit, old.Permit) || answer.Anew != old.Anew):
+		y.audit(Permitted, "")
+		return y.send(&joinv1.SyncReply{Message: &joinv1.SyncReply_Permit{Permit: &joinv1.Permit{Content: answer.Permit, Anew: answer.Anew}}})
+	case answer.Wait != nil && (old.Wait == nil || old.Wait.For != answer.Wait.For || old.Wait.Provider != answer.Wait.Provider):
+		return y.send(&joinv1.SyncReply{Message: &joinv1.SyncReply_Wait{Wait: wireWait(*answer.Wait)}})
+	}
+	return nil
+}
+
+func promoted() *joinv1.SyncReply {
+	return &joinv1.SyncReply{Message: &joinv1.SyncReply_Promoted{Promoted: &joinv1.Promoted{}}}
+}
+
+func wireWait(w Wait) *joinv1.Wait {
+	wire := &joinv1.Wait{For: w.For, Provider: w.Provider}
+	if !w.Since.IsZero() {
+		wire.SinceUnixNano = w.Since.UnixNano()
+	}
+	return wire
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package joinserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/core/admission"
+)
+
+// standing is the newest known list of records, for the streams of nodes: one question per change, not one per stream.
+type standing struct {
+	mu      sync.Mutex // guards the fields below
+	known   bool       // there has been an answer
+	byKey   map[string]admission.Node
+	changed chan struct{} // closed at each new list, then replaced
+}
+
+func newStanding() *standing { return &standing{changed: make(chan struct{})} }
+
+func (s *standing) set(nodes []admission.Node) {
+	byKey := make(map[string]admission.Node, len(nodes))
+	for _, n := range nodes {
+		if n.Key != "" {
+			byKey[n.Key] = n
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known, s.byKey = true, byKey
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// next is closed at the next list. It is taken before looking, so that no list is missed.
+func (s *standing) next() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+// gone tells that the key positively has no record any more, or one that is being removed. Not to know is no reason to end anything.
+func (s *standing) gone(key string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, found := s.byKey[key]
+	return s.known && (!found || n.Removing)
+}
+
+// retryRecords is how soon the records are asked again that did not answer.
+const retryRecords = time.Second
+
+// Run keeps the list of records fresh until the context ends: the streams of removed nodes end by it.
+func (s *Server) Run(ctx context.Context) error {
+	changes := make(chan struct{}, 1)
+	watched := make(chan error, 1)
+	go func() {
+		watched <- s.Records.Watch(ctx, func() {
+			select {
+			case changes <- struct{}{}:
+			default: // one is waiting already
+			}
+		})
+	}()
+	var again <-chan time.Time
+	for {
+		select {
+		case <-changes:
+		case <-again:
+		case err := <-watched:
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return fmt.Errorf("watch records: %w", errors.Join(err, errors.New("the watch has ended")))
+		}
+		again = nil
+		nodes, err := s.Records.Nodes(ctx)
+		switch {
+		case err == nil:
+			s.standing.set(nodes)
+		case ctx.Err() == nil:
+			s.Log.Warn("records do not answer", "error", err)
+			again = time.After(retryRecords)
+		}
+	}
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package joinserver
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	"github.com/slipway-project/slipway/internal/core/admission"
+)
+
+// Sync keeps one node in touch for as long as it and its record live: each new roster, certificates for new keys, and a control
+// plane's way into etcd. What it returns is fit for the peer.
+func (s *Server) Sync(ctx context.Context, ch Channel, stream SyncStream) error {
+	e, err := s.begin(ch, "sync")
+	if err == nil {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		err = (&syncing{session: e, stream: stream}).run(ctx)
+	}
+	return e.end(err)
+}
+
+// syncing is one node's stream. Only run sends, so that nothing overtakes anything.
+type syncing struct {
+	*session
+	stream     SyncStream
+	generation uint64 // of the roster that the node has
+	member     membership
+}
+
+func (y *syncing) run(ctx context.Context) error {
+	if err := y.greet(ctx); err != nil {
+		return err
+	}
+	inbox := receive(ctx, y.stream.Recv)
+	tick := time.NewTicker(memberInterval)
+	defer tick.Stop()
+	tick.Stop()
+	y.member = membership{answers: make(chan memberReport, 1), tick: tick}
+	for {
+		records := y.standing.next()
+		if y.standing.gone(y.peer.Key) {
+			return deny(Removed, "the record of node %s has been taken away", y.node.Name)
+		}
+		rosters, err := y.roster()
+		if err != nil {
+			return err
+		}
+		select {
+		case m := <-inbox:
+			err = y.take(ctx, m)
+		case <-tick.C:
+			y.askMembers(ctx)
+		case r := <-y.member.answers:
+			err = y.tellMember(r)
+		case <-records:
+		case <-rosters:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// greet compares the hello with the record that the key has.
+func (y *syncing) greet(ctx context.Context) error {
+	m, err := y.stream.Recv()
+	if err != nil {
+		return &lost{err}
+	}
+	hello := m.GetHello()
+	if hello == nil {
+		return deny(BadOrder, "its first message is %T, not a hello", m.GetMessage())
+	}
+	y.claim(hello.GetNode())
+	switch {
+	case len(hello.GetNode()) > maxName, len(hello.GetCluster()) > maxID, len(hello.GetSlipway()) > maxVersion, !plain(hello.GetSlipway()):
+		return deny(Malformed, "its hello has a field that is too long or unreadable")
+	case hello.GetCluster() != y.Cluster:
+		return deny(BadCluster, "it is of cluster %.64q, this is %s", hello.GetCluster(), y.Cluster)
+	}
+	node, err := y.record(ctx)
+	if err != nil {
+		return err
+	}
+	if node.Name != hello.GetNode() {
+		return deny(OtherNode, "it says %q and its key is of node %s", hello.GetNode(), node.Name)
+	}
+	y.recorded(node)
+	y.generation = hello.GetGeneration()
+	y.audit(Synced, fmt.Sprintf("slipway %s, roster %d", hello.GetSlipway(), y.generation))
+	return nil
+}
+
+// record asks for the peer's record as it is now.
+func (y *syncing) record(ctx context.Context) (admission.Node, error) {
+	node, found, err := y.Records.ByKey(ctx, y.peer.Key)
+	switch {
+	case err != nil:
+		return admission.Node{}, fmt.Errorf("look for the record: %w", err)
+	case !found:
+		return admission.Node{}, deny(Stranger, "no record has its key")
+	case node.Key != y.peer.Key:
+		return admission.Node{}, fmt.Errorf("the records gave another machine's record, of node %s", node.Name)
+	case node.Removing:
+		return admission.Node{}, deny(Removed, "node %s is being removed", node.Name)
+	}
+	return node, nil
+}
+
+// roster sends the newest one, if the node has an older, and gives what is closed when there is a newer.
+func (y *syncing) roster() (<-chan struct{}, error) {
+	signed, generation, changed := y.Rosters.Current()
+	if len(signed) == 0 || generation <= y.generation {
+		return changed, nil
+	}
+	y.generation = generation
+	return changed, y.send(&joinv1.SyncReply{Message: &joinv1.SyncReply_Roster{Roster: signed}})
+}
+
+// take answers a message of the node.
+func (y *syncing) take(ctx context.Context, m received[*joinv1.SyncRequest]) error {
+	if m.err != nil {
+		return &lost{m.err}
+	}
+	if m.message.GetHello() != nil || m.message.GetMessage() == nil {
+		return deny(BadOrder, "after its hello it sends %T", m.message.GetMessage())
+	}
+	node, err := y.record(ctx)
+	if err != nil {
+		return err
+	}
+	y.recorded(node)
+	if member := m.message.GetMember(); member != nil {
+		return y.wantMember(ctx, member.GetStarted())
+	}
+	return y.renew(ctx, m.message.GetKeys().GetRequests())
+}
+
+// renew signs for new keys under the rules of a join.
+func (y *syncing) renew(ctx context.Context, requests map[string][]byte) error {
+	ticket, _, err := y.ticket(ctx)
+	if err != nil {
+		return err
+	}
+	certificates, err := y.sign(ctx, ticket.Plan, requests)
+	if err != nil {
+		return err
+	}
+	return y.send(&joinv1.SyncReply{Message: &joinv1.SyncReply_Certificates{Certificates: &joinv1.Certificates{Certificates: certificates}}})
+}
+
+func (y *syncing) send(m *joinv1.SyncReply) error {
+	if err := y.stream.Send(m); err != nil {
+		return &lost{err}
+	}
+	return nil
+}

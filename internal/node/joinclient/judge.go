@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package joinclient
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/rpc"
+)
+
+// The ways in which a round ends without a grant.
+type (
+	pause struct { // nobody is due, or nobody answered
+		until  time.Duration
+		status Status
+	}
+	broken struct { // the talk with an endpoint ended
+		at  netip.AddrPort
+		err error
+	}
+	wait    struct{ *joinv1.Wait } // let in later
+	local   struct{ err error }    // this machine's own fault
+	strange struct{ what string }  // an answer that no service of this cluster gives
+)
+
+func (p *pause) Error() string   { return "nobody answers" }
+func (b *broken) Error() string  { return b.at.String() + ": " + b.err.Error() }
+func (b *broken) Unwrap() error  { return b.err }
+func (w *wait) Error() string    { return "wait for " + w.GetFor() }
+func (l *local) Error() string   { return l.err.Error() }
+func (l *local) Unwrap() error   { return l.err }
+func (s *strange) Error() string { return s.what }
+
+func odd(format string, args ...any) error { return &strange{fmt.Sprintf(format, args...)} }
+
+// refusal tells a no from an accident: the same question again gets the same answer.
+func refusal(err error) (string, bool) {
+	if _, ok := errors.AsType[*strange](err); ok {
+		return err.Error(), true
+	}
+	var no interface{ GRPCStatus() *status.Status }
+	if !errors.As(err, &no) {
+		return "", false
+	}
+	switch s := no.GRPCStatus(); s.Code() {
+	case codes.PermissionDenied, codes.FailedPrecondition, codes.InvalidArgument, codes.Unauthenticated, codes.Unimplemented, codes.NotFound:
+		return s.Message(), true
+	}
+	return "", false
+}
+
+// failed takes note of an endpoint that did not get as far as its challenge.
+func (j *joining) failed(at netip.AddrPort, err error) {
+	if no, ok := refusal(err); ok {
+		j.Log.Warn("join refused", "endpoint", at, "why", no)
+		j.places.refused(at, no)
+		return
+	}
+	if rpc.IsUntrusted(err) {
+		j.Log.Error("this is not the cluster's join service: go on without it", "endpoint", at, "pin", j.Pin, "why", plainly(err))
+		j.places.mistrusted(at, plainly(err))
+		return
+	}
+	j.places.failed(at, plainly(err))
+}
+
+// judge says what is waited for after a round, and how long it is no use to ask again.
+func (j *joining) judge(err error) time.Duration {
+	if p, ok := errors.AsType[*pause](err); ok {
+		j.says.tell(p.status)
+		return p.until
+	}
+	if w, ok := errors.AsType[*wait](err); ok {
+		j.refused, j.slow = 0, 0
+		j.says.tell(Status{For: w.GetFor(), Provider: w.GetProvider(), Since: since(w.GetSinceUnixNano())})
+		return waitPause
+	}
+	b, ok := errors.AsType[*broken](err)
+	if !ok {
+		b = &broken{err: err}
+	}
+	if l, ok := errors.AsType[*local](err); ok {
+		j.says.tell(Status{For: "this machine to make its keys", Provider: "this machine", Detail: l.Error()})
+		j.refused++
+		return j.places.pause(pauseFirst, pauseMost, j.refused-1)
+	}
+	if no, ok := refusal(b.err); ok {
+		return j.denied(b.at, no)
+	}
+	j.places.failed(b.at, plainly(b.err))
+	j.says.tell(j.unreachable(j.Endpoints()))
+	return 0
+}
+
+// denied: only somebody else can mend it, so it is asked again slowly.
+func (j *joining) denied(at netip.AddrPort, what string) time.Duration {
+	j.Log.Warn("join refused", "endpoint", at, "why", what)
+	j.says.tell(refusalStatus(at, what))
+	j.refused++
+	return j.places.pause(refusedPause, refusedMost, j.refused-1)
+}
+
+func refusalStatus(at netip.AddrPort, what string) Status {
+	return Status{For: "leave to join the cluster", Provider: "the cluster's operator: the audit of " + at.String() + " says why", Detail: what}
+}
+
+// unreachable is what is waited for while nobody lets the machine in: an answer, or another answer.
+func (j *joining) unreachable(endpoints []netip.AddrPort) Status {
+	endpoints = unique(endpoints)
+	if len(endpoints) == 0 {
+		return Status{For: "the address of a join service", Provider: "slipway join --endpoint HOST:PORT"}
+	}
+	if at, no, ok := j.places.no(endpoints); ok {
+		return refusalStatus(at, no)
+	}
+	texts := make([]string, len(endpoints))
+	for i, at := range endpoints {
+		texts[i] = at.String()
+	}
+	return Status{
+		For: "a join service of cluster " + roster.ClusterID(j.Pin), Provider: "a control plane at " + strings.Join(texts, ", "), Detail: j.places.heard(endpoints),
+	}
+}
+
+// plainly leaves gRPC's frame away.
+func plainly(err error) string {
+	if s, ok := status.FromError(err); ok {
+		return s.Message()
+	}
+	return err.Error()
+}
+
+func since(nano int64) time.Time {
+	if nano <= 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, nano)
+}

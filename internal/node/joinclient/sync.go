@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package joinclient
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/rpc"
+)
+
+// SyncConfig is what a node stays in touch with.
+type SyncConfig struct {
+	Endpoints  func() []netip.AddrPort // join services, from the newest roster
+	Pin        string                  // of the cluster's join CA
+	Key        *ecdsa.PrivateKey       // the machine's
+	Node       string
+	Slipway    string
+	Generation func() uint64             // of the roster that the node has
+	Roster     func(signed []byte) error // takes a newer one; it checks the signature
+	Log        *slog.Logger
+	Report     func(Status) // called at each change of what is waited for, never twice at once
+
+	Own    func() netip.AddrPort // optional: the node's own join service, once it may be asked: it is asked first
+	From   func() netip.Addr     // optional: the machine's address
+	Dial   Dialer                // optional: TLS when nil
+	Random func(n int) int       // optional: a number in [0, n)
+}
+
+// Sync keeps one stream to some join service, for as long as Run runs. Its methods are safe for concurrent use.
+type Sync struct {
+	SyncConfig
+	renewals chan *renewal
+	members  chan *memberRun
+}
+
+// NewSync starts nothing.
+func NewSync(c SyncConfig) (*Sync, error) {
+	if c.Endpoints == nil || c.Key == nil || c.Generation == nil || c.Roster == nil || c.Log == nil || c.Report == nil || c.Node == "" {
+		return nil, errors.New("sync: Endpoints, Key, Node, Generation, Roster, Log and Report must be set")
+	}
+	if err := checkPin(c.Pin); err != nil {
+		return nil, err
+	}
+	if c.Own == nil {
+		c.Own = func() netip.AddrPort { return netip.AddrPort{} }
+	}
+	if c.From == nil {
+		c.From = func() netip.Addr { return netip.Addr{} }
+	}
+	if c.Dial == nil {
+		c.Dial = TLS(c.Pin, c.Key, c.From)
+	}
+	return &Sync{SyncConfig: c, renewals: make(chan *renewal), members: make(chan *memberRun)}, nil
+}
+
+// line is one stream to a join service.
+type line struct {
+	at     netip.AddrPort
+	conn   Conn
+	stream SyncStream
+	leash  *leash
+}
+
+func (l *line) close() {
+	l.leash.end()
+	_ = l.conn.Close() // nothing is lost with it
+}
+
+// steady is how long a stream lives at least that has not failed.
+const steady = 10 * time.Second
+
+// Run stays in touch until the context ends. Nothing else ends it: a node that is refused asks again, slowly.
+func (s *Sync) Run(ctx context.Context) error {
+	k := &keeper{Sync: s, places: newPlaces(s.Random), says: reporter{report: s.Report}}
+	for {
+		l, soon := k.connect(ctx)
+		if l == nil {
+			if err := sleep(ctx, soon); err != nil {
+				return err
+			}
+			continue
+		}
+		begun := time.Now()
+		err := k.serve(ctx, l)
+		l.close()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		k.lost(l.at, err, time.Since(begun) >= steady)
+	}
+}
+
+// keeper is the state of one Run.
+type keeper struct {
+	*Sync
+	places *places
+	says   reporter
+	sent   []*renewal // asked on the present stream, or to be asked on the next
+	member *memberRun
+}
+
+// connect opens a stream to the endpoint that answers first, or says how long it is no use to try.
+func (k *keeper) connect(ctx context.Context) (*line, time.Duration) {
+	endpoints := k.Endpoints()
+	own := k.Own()
+	if own.IsValid() {
+		endpoints = append([]netip.AddrPort{own}, endpoints...)
+	}
+	due, soon := k.places.due(endpoints)
+	if i := slices.Index(due, own); i > 0 && k.places.failures(own) == 0 {
+		due = slices.Insert(slices.Delete(due, i, i+1), 0, own)
+	}
+	open := func(race context.Context, at netip.AddrPort) (*line, error) { return k.open(ctx, race, at) }
+	if l, ok := race(ctx, due, open, k.failed); ok {
+		return l, 0
+	}
+	k.says.tell(k.unreachable(endpoints))
+	if len(due) > 0 {
+		_, soon = k.places.due(endpoints)
+	}
+	return nil, soon
+}
+
+// open goes as far as a stream that has taken the hello; a server that is not the right one fails here.
+func (k *keeper) open(base, race context.Context, at netip.AddrPort) (_ *line, err error) {
+	ctx, leash := newLeash(base, race, attemptTime, "no connection")
+	l := &line{at: at, leash: leash}
+	defer func() {
+		if err == nil {
+			leash.limit(0, "")
+			leash.free()
+			return
+		}
+		if why := leash.cause(); why != nil && base.Err() == nil {
+			err = why
+		}
+		leash.end()
+		if l.conn != nil {
+			_ = l.conn.Close() // the error before it says more
+		}
+	}()
+	if l.conn, err = k.Dial(ctx, at); err != nil {
+		return nil, err
+	}
+	if l.stream, err = l.conn.Sync(ctx); err != nil {
+		return nil, err
+	}
+	return l, l.stream.Send(&joinv1.SyncRequest{Message: &joinv1.SyncRequest_Hello{Hello: &joinv1.SyncHello{
+		Cluster: roster.ClusterID(k.Pin), Node: k.Node, Slipway: k.Slipway, Generation: k.Generation(),
+	}}})
+}
+
+func (k *keeper) failed(at netip.AddrPort, err error) { k.lost(at, err, false) }
+
+// lost takes note of how a stream, or the way to one, has ended.
+func (k *keeper) lost(at netip.AddrPort, err error, lived bool) {
+	no, denied := refusal(err)
+	k.giveBack(denied, err)
+	switch {
+	case denied:
+		k.Log.Warn("sync refused", "endpoint", at, "why", no)
+		k.places.refused(at, no)
+	case rpc.IsUntrusted(err):
+		k.Log.Error("this is not the cluster's join service: go on without it", "endpoint", at, "pin", k.Pin, "why", plainly(err))
+		k.places.mistrusted(at, plainly(err))
+	case lived:
+		k.places.good(at)
+	default:
+		k.places.failed(at, plainly(err))
+	}
+}
+
+func (k *keeper) unreachable(endpoints []netip.AddrPort) Status {
+	if at, no, ok := k.places.no(endpoints); ok {
+		return Status{For: "leave to stay in the cluster", Provider: "the cluster's operator: the audit of " + at.String() + " says why", Detail: no}
+	}
+	var texts []string
+	for _, at := range unique(endpoints) {
+		texts = append(texts, at.String())
+	}
+	return Status{For: "a join service", Provider: "a control plane at " + strings.Join(texts, ", "), Detail: k.places.heard(endpoints)}
+}
