@@ -9,14 +9,8 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/roster"
-)
-
-// What the registry's errors say.
-var (
-	ErrNotFound = errors.New("no such record")
-	ErrExists   = errors.New("record exists")
-	ErrConflict = errors.New("record has changed")
 )
 
 // maxClaim is how far a roster that nobody has signed can push the generation: it must not use them up.
@@ -29,7 +23,7 @@ const tries = 8
 func (k *Keeper) look(ctx context.Context) error {
 	for range tries {
 		err := k.round(ctx)
-		if !errors.Is(err, ErrConflict) && !errors.Is(err, ErrExists) {
+		if !errors.Is(err, registry.ErrConflict) && !errors.Is(err, registry.ErrExists) {
 			return err
 		}
 	}
@@ -78,7 +72,7 @@ func (k *Keeper) round(ctx context.Context) error {
 func (k *Keeper) published(ctx context.Context) (have roster.Roster, version string, text []byte, err error) {
 	var signed roster.Signed
 	version, err = k.c.Records.Load(ctx, Kind, Name, &signed)
-	if errors.Is(err, ErrNotFound) {
+	if errors.Is(err, registry.ErrNotFound) {
 		return roster.Roster{}, "", nil, nil
 	}
 	if err != nil {

@@ -38,6 +38,8 @@ type Records interface {
 	Nodes(ctx context.Context) ([]admission.Node, error)
 	// Watch calls changed at its start and after each change of a node, from any goroutine, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
+	// WatchKind is the same for records of another kind.
+	WatchKind(ctx context.Context, kind string, changed func()) error
 	Load(ctx context.Context, kind, name string, into any) (version string, err error)
 	// Save creates with version "", otherwise it replaces only that version.
 	Save(ctx context.Context, kind, name, version string, value any) (newVersion string, err error)
@@ -109,18 +111,21 @@ func (k *Keeper) Poke() {
 // Run keeps the roster until ctx ends, and returns nil then. What fails is tried again.
 func (k *Keeper) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return k.watch(ctx) })
+	group.Go(func() error { return k.watch(ctx, k.c.Records.Watch) })
+	group.Go(func() error { // what another control plane has published
+		return k.watch(ctx, func(ctx context.Context, changed func()) error { return k.c.Records.WatchKind(ctx, Kind, changed) })
+	})
 	group.Go(func() error { return k.keep(ctx) })
 	return group.Wait()
 }
 
-func (k *Keeper) watch(ctx context.Context) error {
+func (k *Keeper) watch(ctx context.Context, begin func(ctx context.Context, changed func()) error) error {
 	for {
-		err := k.c.Records.Watch(ctx, k.Poke)
+		err := begin(ctx, k.Poke)
 		if ctx.Err() != nil {
 			return nil
 		}
-		k.c.Log.Warn("watch of the node records ended, beginning again", "error", err)
+		k.c.Log.Warn("watch of the cluster's records ended, beginning again", "error", err)
 		if !wait(ctx, nil, retryLast) {
 			return nil
 		}

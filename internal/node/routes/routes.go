@@ -15,9 +15,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 
 	"github.com/slipway-project/slipway/internal/core/roster"
 )
@@ -35,8 +39,8 @@ type Config struct {
 	Log *slog.Logger
 	Say func(problem string) // optional: called when what is wrong has changed; "" when every route stands
 
-	Handle func() (*netlink.Handle, error) // optional: another network namespace's; this thread's
-	Every  time.Duration                   // optional: how often everything is looked at again; a minute
+	Netns *netns.NsHandle // optional: another network namespace than this process's
+	Every time.Duration   // optional: how often everything is looked at again; a minute
 }
 
 // retry is how soon a route that could not be set is tried again: its network may be on its way up.
@@ -45,8 +49,9 @@ const retry = 2 * time.Second
 // Keep sets what is missing and removes what is ours and not wanted, at each change of the roster and now and then, until
 // ctx ends. The routes stay then: pods outlive the agent. It returns an error only when it cannot begin.
 func Keep(ctx context.Context, c Config) error {
-	if c.Handle == nil {
-		c.Handle = func() (*netlink.Handle, error) { return netlink.NewHandle() }
+	ns := netns.None()
+	if c.Netns != nil {
+		ns = *c.Netns
 	}
 	if c.Say == nil {
 		c.Say = func(string) {}
@@ -54,11 +59,15 @@ func Keep(ctx context.Context, c Config) error {
 	if c.Every == 0 {
 		c.Every = time.Minute
 	}
-	h, err := c.Handle()
+	h, err := handle(ns)
 	if err != nil {
 		return fmt.Errorf("open netlink: %w", err)
 	}
 	defer h.Close()
+	hints, err := listen(ctx, ns)
+	if err != nil {
+		return err
+	}
 	last, first := "", true
 	for {
 		r, changed, err := c.Now()
@@ -78,16 +87,34 @@ func Keep(ctx context.Context, c Config) error {
 			}
 			last, first = text, false
 		}
-		timer := time.NewTimer(next)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !pause(ctx, calm, changed, nil) || !pause(ctx, next, changed, hints) {
 			return nil
-		case <-changed:
-		case <-timer.C:
 		}
-		timer.Stop()
 	}
+}
+
+// calm is the least time between two looks that hints ask for: each pod's start is several of them.
+const calm = 50 * time.Millisecond
+
+// pause ends after limit, or sooner when there is another roster or a hint; false when ctx has ended.
+func pause(ctx context.Context, limit time.Duration, changed, hints <-chan struct{}) bool {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-changed:
+	case <-hints:
+	case <-timer.C:
+	}
+	return true
+}
+
+func handle(ns netns.NsHandle) (*netlink.Handle, error) {
+	if !ns.IsOpen() {
+		return netlink.NewHandle()
+	}
+	return netlink.NewHandleAt(ns)
 }
 
 // reconcile makes the kernel's routes what the roster says. One that cannot be set does not keep the others from being set.
@@ -98,8 +125,8 @@ func reconcile(h *netlink.Handle, self string, r roster.Roster, log *slog.Logger
 		return errors.Join(err, fmt.Errorf("list routes: %w", listErr)) // without knowing, nothing is changed
 	}
 	problems := []error{err}
-	for dst, via := range want {
-		problems = append(problems, ensure(h, have[dst], dst, via, log))
+	for _, dst := range slices.SortedFunc(maps.Keys(want), netip.Prefix.Compare) {
+		problems = append(problems, ensure(h, have[dst], dst, want[dst], log))
 	}
 	for dst, there := range have {
 		if _, ok := want[dst]; ok || there.ours == nil {
