@@ -146,9 +146,12 @@ func (r *roll) awaited(name string) bool {
 	return known && name != r.doc.Self && rec.JoinedAt.IsZero()
 }
 
+// hasRecords tells whether there are records at all: the first are made from the document.
+func (r Role) hasRecords(doc Document) bool { return r.Records != nil && len(doc.Records) > 0 }
+
 // follows keeps the roll up with the records until ctx ends.
 func (r Role) follows(ctx context.Context, doc Document, all *roll) error {
-	if r.Records == nil {
+	if !r.hasRecords(doc) {
 		<-ctx.Done()
 		return ctx.Err()
 	}
@@ -158,7 +161,10 @@ func (r Role) follows(ctx context.Context, doc Document, all *roll) error {
 		if err != nil {
 			return err
 		}
-		if err := records.Register(ctx, doc.Records); err != nil {
+		if err := records.Register(ctx, doc.Records); err != nil { // what is wrong with one node keeps no other out
+			if nodes, unread := records.Nodes(ctx); unread == nil {
+				all.learn(nodes)
+			}
 			return err
 		}
 		all.setRegistered()

@@ -187,7 +187,7 @@ func (r Role) announceLead(doc Document) {
 	for _, a := range doc.AddOns {
 		dnsNeeds = append(dnsNeeds, itemAddOn(a.Name))
 	}
-	if r.Records != nil {
+	if r.hasRecords(doc) {
 		r.Board.Set(reconcile.Status{Ref: itemRecords, Phase: reconcile.Waiting, For: itemAPI, Needs: []string{itemAPI}})
 	}
 	for _, name := range slices.Sorted(maps.Keys(newRoll(doc).nodes())) {

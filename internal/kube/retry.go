@@ -132,6 +132,13 @@ func ended(ctx context.Context, last string) error {
 	return fmt.Errorf("%w, last: %s", context.Cause(ctx), last)
 }
 
+// Unanswered tells that an error is no answer: the API server is away, or in trouble of its own.
+func Unanswered(err error) bool {
+	var status apierrors.APIStatus
+	var wire net.Error // *url.Error is one
+	return (errors.As(err, &status) || errors.As(err, &wire)) && classify(err) == away
+}
+
 // reason is an error for people: the URL and the client's wrappings are left out.
 func reason(err error) string {
 	var u *url.Error
