@@ -14,7 +14,6 @@ package initclient
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -79,7 +78,7 @@ func (c *Client) with() grpc.CallOption { return grpc.PerRPCCredentials(c.secret
 func (c *Client) Facts(ctx context.Context) (Facts, error) {
 	f, err := c.api.Facts(ctx, &initv1.FactsRequest{}, c.with())
 	if err != nil {
-		return Facts{}, c.explain("ask for its facts", err)
+		return Facts{}, c.explain(ctx, "ask for its facts", err)
 	}
 	return Facts{
 		Slipway: f.GetSlipway(), Address: f.GetAddress(), CgroupV1: f.GetCgroupV1(), OOMScoreAdj: f.GetOomScoreAdj(),
@@ -100,7 +99,7 @@ func (c *Client) Init(ctx context.Context, id string, ticket plan.Ticket) (phase
 			return reply.GetPhase(), nil
 		}
 		if !c.passing(ctx, err) {
-			return "", c.explain("send request "+id, err)
+			return "", c.explain(ctx, "send request "+id, err)
 		}
 		if err := c.rest(ctx, try, err); err != nil {
 			return "", err
@@ -114,7 +113,10 @@ func (c *Client) passing(ctx context.Context, err error) bool {
 }
 
 // explain puts the machine and the next step to an error.
-func (c *Client) explain(what string, err error) error {
+func (c *Client) explain(ctx context.Context, what string, err error) error {
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
 	hint := ""
 	switch {
 	case rpc.IsUntrusted(err):
@@ -147,6 +149,6 @@ func (c *Client) rest(ctx context.Context, try int, cause error) error {
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		return errors.Join(c.explain("wait for its agent", context.Cause(ctx)), c.explain("last answer", cause))
+		return fmt.Errorf("machine %s: wait for its agent, whose last answer was %q: %w", c.address, status.Convert(cause).Message(), context.Cause(ctx))
 	}
 }

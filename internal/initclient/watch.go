@@ -26,7 +26,7 @@ func (c *Client) Watch(ctx context.Context, id string, each func(Event)) (Result
 			return outcome(id, result)
 		}
 		if !c.passing(ctx, err) {
-			return Result{}, c.explain("watch request "+id, err)
+			return Result{}, c.explain(ctx, "watch request "+id, err)
 		}
 		if seen.count > before {
 			try = 0

@@ -58,9 +58,11 @@ func (s *Server) begin(id string, ticket []byte) (phase string, err error) {
 
 // claimLocked keeps first and claims then: a claim whose request is nowhere could only be undone.
 func (s *Server) claimLocked(rec record) (phase string, err error) {
+	s.pass("keep request")
 	if err := durable.Save(s.cfg.RequestFile, recordSchema, rec); err != nil {
 		return "", refuse(codes.Unavailable, "keep the init request: %v", err)
 	}
+	s.pass("claim")
 	err = s.cfg.Lock.Claim(lock.Init, rec.ID)
 	var taken *lock.TakenError
 	switch {
@@ -72,6 +74,7 @@ func (s *Server) claimLocked(rec record) (phase string, err error) {
 		return "", refuse(codes.Unavailable, "%v", err)
 	}
 	s.cfg.Log.Info("this machine is claimed", "by", lock.Init, "id", rec.ID)
+	s.pass("claimed")
 	s.req = newRequest(rec)
 	s.begun <- s.req // has room: whoever had the claim before has left the channel empty
 	return s.req.feed.current(), nil

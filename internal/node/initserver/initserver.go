@@ -80,7 +80,8 @@ type Result struct {
 type Server struct {
 	cfg   Config
 	guard *guard
-	begun chan *request // at most one: only one can hold the claim
+	begun chan *request     // at most one: only one can hold the claim
+	pass  func(step string) // tests: before and after each thing that a crash may divide
 
 	mu     sync.Mutex // guards the fields below, and that persisting and claiming are one thing
 	req    *request   // the one request that this machine knows; nil: none
@@ -104,7 +105,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Pause == nil {
 		cfg.Pause = pause
 	}
-	s := &Server{cfg: cfg, begun: make(chan *request, 1)}
+	s := &Server{cfg: cfg, begun: make(chan *request, 1), pass: func(string) {}}
 	state := cfg.Lock.State()
 	hash, err := readSecret(cfg.SecretFile)
 	if err != nil && (state.Phase != lock.Claimed || state.By != lock.Init) {

@@ -54,10 +54,12 @@ func (s *Server) recall(state lock.State) (*request, error) {
 			rec = record{ID: state.ID, Why: "the machine has lost the request; it was cleaned: send it again with a new id"}
 		}
 		return newRequest(rec), nil
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		s.cfg.Log.Warn("an old init request cannot be read, and is not needed", "error", err)
-		return nil, nil
-	case err != nil, state.Phase == lock.Free && rec.Why == "": // it has not come so far as to claim the machine
+	case err != nil:
+		if !errors.Is(err, fs.ErrNotExist) {
+			s.cfg.Log.Warn("an old init request cannot be read, and is not needed", "error", err)
+		}
+		return nil, nil //nolint:nilerr // what it was, nobody has to know any more
+	case state.Phase == lock.Free && rec.Why == "": // it has not come so far as to claim the machine
 		return nil, nil
 	case state.Phase == lock.Committed && (state.By != lock.Init || rec.ID != state.ID || rec.Result == nil):
 		return nil, nil
@@ -83,9 +85,11 @@ func (s *Server) keep(r *request, change func(*record)) error {
 	defer s.mu.Unlock()
 	next := r.rec
 	change(&next)
+	s.pass("keep")
 	if err := durable.Save(s.cfg.RequestFile, recordSchema, next); err != nil {
 		return fmt.Errorf("keep the init request: %w", err)
 	}
+	s.pass("kept")
 	r.rec = next
 	return nil
 }

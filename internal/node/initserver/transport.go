@@ -41,17 +41,19 @@ func (s *Server) serve(ctx context.Context, ln net.Listener) error {
 		Limits:  limits, Audit: s.cfg.Audit, Log: s.cfg.Log,
 	})
 	initv1.RegisterInitServer(server, service{Server: s, ending: ctx.Done()})
-	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(ln) }()
-	select {
-	case err := <-failed:
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		force := time.AfterFunc(farewell, server.Stop)
+		server.GracefulStop()
+		force.Stop()
+	})
+	err := server.Serve(ln)
+	if stop() { // nobody has ended it
+		server.Stop()
 		return fmt.Errorf("serve init on %s: %w", ln.Addr(), err)
-	case <-ctx.Done():
 	}
-	force := time.AfterFunc(farewell, server.Stop)
-	server.GracefulStop()
-	force.Stop()
-	<-failed
+	<-stopped
 	return context.Cause(ctx)
 }
 

@@ -15,12 +15,16 @@ import (
 // Resume goes on with the request that has claimed this machine, if one has, and returns when it is over: committed, or undone.
 // It needs no listener. Run does it by itself; the two must not run at once.
 func (s *Server) Resume(ctx context.Context) error {
-	if state := s.cfg.Lock.State(); state.Phase != lock.Claimed || state.By != lock.Init {
+	state := s.cfg.Lock.State()
+	if state.Phase != lock.Claimed || state.By != lock.Init {
 		return nil
 	}
 	s.mu.Lock()
 	r := s.req
 	s.mu.Unlock()
+	if r == nil || r.id != state.ID {
+		return fmt.Errorf("go on with the init request: this machine is %s, which was not so when the server was made", state)
+	}
 	if r.rec.Why == "" && r.rec.Starts >= maxStarts {
 		return s.undo(ctx, r, fmt.Errorf("the agent has died %d times while it worked on this", r.rec.Starts))
 	}
@@ -76,9 +80,11 @@ func (s *Server) establish(ctx context.Context, r *request) error {
 	late := fmt.Errorf("the cluster did not come to be within %s", s.cfg.Deadline)
 	limited, cancel := context.WithTimeoutCause(ctx, s.cfg.Deadline, late)
 	defer cancel()
+	s.pass("install")
 	if err := s.cfg.Machine.Install(limited, ticket); err != nil {
 		return because(limited, fmt.Errorf("install: %w", err))
 	}
+	s.pass("installed")
 	r.feed.add(Event{Phase: phaseInstalled})
 	result, err := s.cfg.Machine.Established(limited, func(e Event) {
 		e.Phase, e.outcome = "", nil // those are not the machine's to tell
@@ -93,9 +99,11 @@ func (s *Server) establish(ctx context.Context, r *request) error {
 	if err := s.keep(r, func(rec *record) { rec.Result = &result }); err != nil {
 		return err
 	}
+	s.pass("commit")
 	if err := s.commit(ctx, r, result); err != nil {
 		return err
 	}
+	s.pass("committed")
 	s.cfg.Log.Info("this machine is committed", "id", r.id, "cluster", result.Cluster, "node", result.Node)
 	r.feed.end(s.outcome(r.rec))
 	return nil
@@ -123,7 +131,9 @@ func (s *Server) undo(ctx context.Context, r *request, why error) error {
 	s.cfg.Log.Error("the init request failed, the machine is cleaned", "id", r.id, "error", why)
 	r.feed.add(Event{Text: "it failed, the machine is cleaned: " + why.Error()})
 	failed := func(rec *record) { rec.Why, rec.Ticket, rec.Result = why.Error(), nil, nil }
+	s.pass("fail")
 	kept := s.keep(r, failed)
+	s.pass("wipe")
 	err := s.insist(ctx, r, "clean the machine", func() error {
 		limited, cancel := context.WithTimeout(ctx, s.cfg.Deadline)
 		defer cancel()
@@ -141,9 +151,11 @@ func (s *Server) undo(ctx context.Context, r *request, why error) error {
 		failed(&r.rec)
 		s.mu.Unlock()
 	}
+	s.pass("release")
 	if err := s.insist(ctx, r, "give the machine back", func() error { return s.release(r) }); err != nil {
 		return err
 	}
+	s.pass("released")
 	r.feed.end(s.outcome(r.rec))
 	return nil
 }

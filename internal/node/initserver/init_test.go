@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package initserver
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/slipway-project/slipway/internal/initclient"
+	"github.com/slipway-project/slipway/internal/node/lock"
+)
+
+func wantResult(node string) initclient.Result {
+	return initclient.Result{Cluster: "c-" + node, Kubeconfig: []byte("kubeconfig of " + node)}
+}
+
+// The whole road, and what is left on the disk at its end (TC-1).
+func TestInit(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	a, c := r.begin(), r.client()
+	facts, err := c.Facts(t.Context())
+	if want := (initclient.Facts{Slipway: "test", Address: "192.0.2.1", UpstreamDNS: true, Lock: "free"}); err != nil || facts != want {
+		t.Fatalf("%+v, %v", facts, err)
+	}
+	if _, err := c.Init(t.Context(), idA, ticket("n1")); err != nil {
+		t.Fatal(err)
+	}
+	var seen []string
+	result, err := c.Watch(t.Context(), idA, func(e initclient.Event) { seen = append(seen, e.Phase+e.Item) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(wantResult("n1"), result); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"claimed", "installed", "unit/u0", "unit/u1", "unit/u2", "committed"}, seen); diff != "" {
+		t.Error(diff)
+	}
+	if s := a.cfg.Lock.State(); s.String() != "committed (cluster c-n1)" || s.Node != "n1" || s.ID != idA {
+		t.Errorf("%+v", s)
+	}
+	for name, id := range map[string]string{"the same again": idA, "another": idB} {
+		phase, err := c.Init(t.Context(), id, ticket("n1"))
+		if ok := id == idA; (ok && (err != nil || phase != "committed")) || (!ok && status.Code(err) != codes.FailedPrecondition) {
+			t.Errorf("%s: %q, %v", name, phase, err)
+		}
+	}
+	info, err := os.Stat(filepath.Join(a.dir, "request"))
+	if err != nil || info.Mode() != 0o600 {
+		t.Errorf("the request with its answer: %v, %v", info.Mode(), err)
+	}
+	if n := a.machine.count("wipe"); n != 0 {
+		t.Errorf("wiped %d times", n)
+	}
+}
+
+// Two at once: one has the machine, the other is refused and changes nothing (TC-2).
+func TestTwoAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	a := r.begin()
+	var all sync.WaitGroup
+	nodes := map[string]string{idA: "n1", idB: "n2"}
+	var mu sync.Mutex
+	errs := map[string]error{}
+	for id, node := range nodes {
+		c := r.client()
+		all.Go(func() {
+			_, err := c.Init(t.Context(), id, ticket(node))
+			mu.Lock()
+			defer mu.Unlock()
+			errs[id] = err
+		})
+	}
+	all.Wait()
+	winner, loser := idA, idB
+	if errs[idA] != nil {
+		winner, loser = idB, idA
+	}
+	if errs[winner] != nil || status.Code(errs[loser]) != codes.FailedPrecondition {
+		t.Fatal(errs)
+	}
+	result, err := r.client().Watch(t.Context(), winner, nil)
+	if diff := cmp.Diff(wantResult(nodes[winner]), result); err != nil || diff != "" {
+		t.Error(err, diff)
+	}
+	if _, err := r.client().Watch(t.Context(), loser, nil); status.Code(err) != codes.NotFound {
+		t.Errorf("watch the loser: %v", err)
+	}
+	if n := a.machine.count("install"); n != 1 {
+		t.Errorf("installed %d times", n)
+	}
+}
+
+func TestRefusedRequests(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	a := r.begin()
+	joins := ticket("n1")
+	joins.Cluster = "c9"
+	tests := map[string]struct {
+		id     string
+		ticket []byte
+		want   string
+	}{
+		"short id":           {"short", encoded(t, ticket("n1")), "the id has to be"},
+		"long id":            {strings.Repeat("a", 65), encoded(t, ticket("n1")), "the id has to be"},
+		"upper case":         {"REQUEST-A", encoded(t, ticket("n1")), "the id has to be"},
+		"path":               {"../../etc/x", encoded(t, ticket("n1")), "the id has to be"},
+		"no ticket":          {idA, nil, "decode ticket"},
+		"no JSON":            {idA, []byte("x"), "decode ticket"},
+		"unknown field":      {idA, []byte(`{"version":1,"x":1}`), "decode ticket"},
+		"ticket of a joiner": {idA, encoded(t, joins), "init makes a cluster"},
+	}
+	for name, tt := range tests {
+		_, err := a.begin(tt.id, tt.ticket)
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(a.dir, "request")); !errors.Is(err, os.ErrNotExist) || a.cfg.Lock.State().Phase != lock.Free {
+		t.Errorf("something has changed: %v, %s", err, a.cfg.Lock.State())
+	}
+}
+
+func TestSameIDOtherTicket(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.begin()
+	c := r.client()
+	if _, err := c.Init(t.Context(), idA, ticket("n1")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Init(t.Context(), idA, ticket("n2")); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("%v", err)
+	}
+}
+
+// What fails leaves a free machine, tells why, and does not stand in the way of the next.
+func TestFailureLeavesAFreeMachine(t *testing.T) {
+	t.Parallel()
+	block := func(name string) func(*machine) error { // no record can be written beside this
+		return func(m *machine) error { return os.MkdirAll(filepath.Join(m.dir, name+".prev.tmp", "x"), 0o700) }
+	}
+	tests := map[string]struct {
+		fail map[string]error
+		do   func(*machine) error // when the cluster stands
+		want string
+	}{
+		"install":     {map[string]error{"install": errBroken}, nil, "install: broken on purpose"},
+		"established": {map[string]error{"established": errBroken}, nil, "broken on purpose"},
+		"answer":      {nil, block("request"), "keep the init request"},
+		"commit":      {nil, block("lock"), "commit this machine"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.tune = func(c *Config, m *machine) {
+				m.fail = tt.fail
+				c.Pause = func(int) time.Duration { // the disk is mended
+					if err := errors.Join(os.RemoveAll(filepath.Join(m.dir, "lock.prev.tmp")), os.RemoveAll(filepath.Join(m.dir, "request.prev.tmp"))); err != nil {
+						t.Error(err)
+					}
+					return time.Millisecond
+				}
+			}
+			once := tt.do
+			a := r.start(r.agent.dir, func(step string) {
+				if step == "installed" && once != nil {
+					if err := once(&machine{dir: r.agent.dir}); err != nil {
+						t.Error(err)
+					}
+					once = nil
+				}
+			})
+			c := r.client()
+			if _, err := c.Init(t.Context(), idA, ticket("n1")); err != nil {
+				t.Fatal(err)
+			}
+			_, err := c.Watch(t.Context(), idA, nil)
+			var failed *initclient.FailedError
+			if !errors.As(err, &failed) || !strings.Contains(failed.Why, tt.want) {
+				t.Fatalf("%v", err)
+			}
+			if _, err := os.Stat(a.machine.node()); !errors.Is(err, os.ErrNotExist) || a.cfg.Lock.State().Phase != lock.Free {
+				t.Errorf("the machine is not clean: %v, %s", err, a.cfg.Lock.State())
+			}
+			if phase, err := c.Init(t.Context(), idA, ticket("n1")); err != nil || phase != "failed" {
+				t.Errorf("the same again: %q, %v", phase, err)
+			}
+			a.machine.mu.Lock()
+			a.machine.fail = nil
+			a.machine.mu.Unlock()
+			if err := os.RemoveAll(filepath.Join(a.dir, "request.prev.tmp")); err != nil { // the disk is mended
+				t.Error(err)
+			}
+			if _, err := c.Init(t.Context(), idB, ticket("n2")); err != nil {
+				t.Fatal(err)
+			}
+			result, err := c.Watch(t.Context(), idB, nil)
+			if diff := cmp.Diff(wantResult("n2"), result); err != nil || diff != "" {
+				t.Error(err, diff)
+			}
+		})
+	}
+}
+
+func TestDeadline(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.tune = func(c *Config, m *machine) { c.Deadline, m.hold = 20*time.Millisecond, make(chan struct{}) }
+	a, c := r.begin(), r.client()
+	if _, err := c.Init(t.Context(), idA, ticket("n1")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Watch(t.Context(), idA, nil); err == nil || !strings.Contains(err.Error(), "did not come to be within 20ms") {
+		t.Errorf("%v", err)
+	}
+	if a.cfg.Lock.State().Phase != lock.Free || a.machine.count("wipe") != 1 {
+		t.Errorf("%s, wiped %d times", a.cfg.Lock.State(), a.machine.count("wipe"))
+	}
+}
+
+// Cleaning is tried until it works, and the machine is nobody else's meanwhile.
+func TestWipeFails(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	tries := make(chan int)
+	r.tune = func(c *Config, m *machine) {
+		m.fail = map[string]error{"install": errBroken, "wipe": errBroken}
+		c.Pause = func(try int) time.Duration { tries <- try; return time.Millisecond }
+	}
+	a, c := r.begin(), r.client()
+	if _, err := c.Init(t.Context(), idA, ticket("n1")); err != nil {
+		t.Fatal(err)
+	}
+	for want := range 3 {
+		if try := <-tries; try != want {
+			t.Errorf("try %d, want %d", try, want)
+		}
+		if _, err := c.Init(t.Context(), idB, ticket("n2")); status.Code(err) != codes.FailedPrecondition {
+			t.Errorf("%v", err)
+		}
+	}
+	a.machine.mu.Lock()
+	a.machine.fail = nil
+	a.machine.mu.Unlock()
+	go func() {
+		for range tries { //nolint:revive // whatever is still on its way
+		}
+	}()
+	defer close(tries)
+	if _, err := c.Watch(t.Context(), idA, nil); err == nil || a.cfg.Lock.State().Phase != lock.Free {
+		t.Errorf("%v, %s", err, a.cfg.Lock.State())
+	}
+	r.stop()
+}
+
+// A join that is quicker ends the service cleanly.
+func TestJoinWins(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	a, c := r.begin(), r.client()
+	if _, err := c.Facts(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.cfg.Lock.Claim(lock.Join, "join-1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-a.done; err != nil {
+		t.Errorf("%v", err)
+	}
+	a.done <- nil
+	if conn, err := net.Dial("tcp", a.addr); err == nil {
+		conn.Close()
+		t.Error("somebody listens still")
+	}
+	if _, err := a.Server.begin(idA, encoded(t, ticket("n1"))); err == nil {
+		t.Error("a call that was on its way has begun something")
+	}
+	if _, err := os.Stat(filepath.Join(a.dir, "secret")); err != nil {
+		t.Errorf("the join may fail yet, and the secret is gone: %v", err)
+	}
+}
+
+// After the commit the answer is there for a while, and then nothing of it is left.
+func TestLinger(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.tune = func(c *Config, _ *machine) { c.Linger = 10 * time.Millisecond }
+	a := r.begin()
+	if _, err := r.client().Init(t.Context(), idA, ticket("n1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-a.done; err != nil {
+		t.Errorf("%v", err)
+	}
+	a.done <- nil
+	for _, name := range []string{"secret", "request", "request.prev"} {
+		if _, err := os.Stat(filepath.Join(a.dir, name)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is there: %v", name, err)
+		}
+	}
+	if s := a.cfg.Lock.State(); s.Phase != lock.Committed {
+		t.Errorf("%s", s)
+	}
+}
