@@ -4,6 +4,7 @@ package joinserver
 
 import (
 	"context"
+	"time"
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
 	"github.com/slipway-project/slipway/internal/rpc"
@@ -29,6 +30,26 @@ type SyncStream interface {
 
 // Service is the server as gRPC knows it, for a server made by package rpc.
 func (s *Server) Service() joinv1.JoinServer { return service{server: s} }
+
+// Rules say who may call what, for rpc.ServerOptions. A stranger may join; only machines with a record may stay in touch, and their
+// connections are not counted as strangers'.
+func (s *Server) Rules() map[string]func(context.Context, rpc.Peer) error {
+	return map[string]func(context.Context, rpc.Peer) error{
+		joinv1.Join_Join_FullMethodName: func(context.Context, rpc.Peer) error { return nil },
+		joinv1.Join_Sync_FullMethodName: func(ctx context.Context, peer rpc.Peer) error {
+			e, err := s.begin(tlsChannel{peer: peer}, "sync")
+			if err == nil {
+				_, err = e.record(ctx)
+			}
+			return e.end(err)
+		},
+	}
+}
+
+// Timeouts of the two calls, for rpc.ServerOptions: a join is over soon, a node stays.
+func Timeouts() map[string]time.Duration {
+	return map[string]time.Duration{joinv1.Join_Join_FullMethodName: 30 * time.Second, joinv1.Join_Sync_FullMethodName: rpc.NoTimeout}
+}
 
 type service struct {
 	joinv1.UnimplementedJoinServer

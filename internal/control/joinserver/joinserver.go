@@ -12,7 +12,8 @@
 //
 //	s, err := joinserver.New(joinserver.Config{Cluster: id, Self: ownPin, Records: registry, …})
 //	go s.Run(ctx)
-//	joinv1.RegisterJoinServer(grpcServer, s.Service())
+//	g := rpc.NewServer(rpc.ServerOptions{TLS: rpc.ServerTLS(certificate, rpc.AnyKey), Authorize: s.Rules(), Timeout: joinserver.Timeouts()})
+//	joinv1.RegisterJoinServer(g, s.Service())
 package joinserver
 
 import (

@@ -3,8 +3,10 @@
 package joinserver
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
+	"fmt"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/rpc"
@@ -45,4 +47,20 @@ func (e *session) audit(reason Reason, detail string) {
 	entry := e.entry
 	entry.At, entry.Reason, entry.Detail = e.Now(), reason, printable(detail, maxAuditDetail)
 	e.Audit(entry)
+}
+
+// record asks for the peer's record as it is now.
+func (e *session) record(ctx context.Context) (admission.Node, error) {
+	node, found, err := e.Records.ByKey(ctx, e.peer.Key)
+	switch {
+	case err != nil:
+		return admission.Node{}, fmt.Errorf("look for the record: %w", err)
+	case !found:
+		return admission.Node{}, deny(Stranger, "no record has its key")
+	case node.Key != e.peer.Key:
+		return admission.Node{}, fmt.Errorf("the records gave another machine's record, of node %s", node.Name)
+	case node.Removing:
+		return admission.Node{}, deny(Removed, "node %s is being removed", node.Name)
+	}
+	return node, nil
 }

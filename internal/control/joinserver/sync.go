@@ -8,7 +8,6 @@ import (
 	"time"
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
-	"github.com/slipway-project/slipway/internal/core/admission"
 )
 
 // Sync keeps one node in touch for as long as it and its record live: each new roster, certificates for new keys, and a control
@@ -95,22 +94,6 @@ func (y *syncing) greet(ctx context.Context) error {
 	y.generation = hello.GetGeneration()
 	y.audit(Synced, fmt.Sprintf("slipway %s, roster %d", hello.GetSlipway(), y.generation))
 	return nil
-}
-
-// record asks for the peer's record as it is now.
-func (y *syncing) record(ctx context.Context) (admission.Node, error) {
-	node, found, err := y.Records.ByKey(ctx, y.peer.Key)
-	switch {
-	case err != nil:
-		return admission.Node{}, fmt.Errorf("look for the record: %w", err)
-	case !found:
-		return admission.Node{}, deny(Stranger, "no record has its key")
-	case node.Key != y.peer.Key:
-		return admission.Node{}, fmt.Errorf("the records gave another machine's record, of node %s", node.Name)
-	case node.Removing:
-		return admission.Node{}, deny(Removed, "node %s is being removed", node.Name)
-	}
-	return node, nil
 }
 
 // roster sends the newest one, if the node has an older, and gives what is closed when there is a newer.

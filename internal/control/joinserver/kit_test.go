@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package joinserver_test
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	"github.com/slipway-project/slipway/internal/attest"
+	"github.com/slipway-project/slipway/internal/attest/key"
+	"github.com/slipway-project/slipway/internal/attest/token"
+	"github.com/slipway-project/slipway/internal/control/joinserver"
+	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/pki"
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/rpc"
+)
+
+const canary = "CANARY-of-the-control-planes" // what no worker, log or audit may ever hold
+
+// world is a cluster with one control plane's join service, on loopback.
+type world struct {
+	tb       testing.TB
+	id, pin  string
+	ca       authority // the join CA
+	cluster  authority // signs kubelets
+	store    *registry.Memory
+	registry *registry.Registry
+	server   *joinserver.Server
+	endpoint netip.AddrPort
+	members  *fakeMembers
+	rosters  *fakeRosters
+	signed   atomic.Int64 // certificates
+	tickets  func(*plan.Ticket, *[]plan.Given)
+	skew     atomic.Int64 // of the server's clock
+
+	mu      sync.Mutex // guards the fields below
+	entries []joinserver.Entry
+	refused []rpc.Refused
+}
+
+type authority struct {
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+}
+
+func newKey(tb testing.TB) *ecdsa.PrivateKey {
+	tb.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return k
+}
+
+func newAuthority(tb testing.TB, name string) authority {
+	tb.Helper()
+	k := newKey(tb)
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	return authority{k, issue(tb, tmpl, tmpl, k.Public(), k)}
+}
+
+func issue(tb testing.TB, tmpl, parent *x509.Certificate, pub crypto.PublicKey, by crypto.Signer) *x509.Certificate {
+	tb.Helper()
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, pub, by)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	c, err := x509.ParseCertificate(der)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return c
+}
+
+func pinOf(tb testing.TB, k crypto.PublicKey) string {
+	tb.Helper()
+	der, err := x509.MarshalPKIXPublicKey(k)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return roster.Pin(der)
+}
+
+func policy(context.Context) (admission.Policy, error) {
+	return admission.Policy{
+		Cluster: "dev", APIServer: "1.36.4", PodCIDR: netip.MustParsePrefix("10.0.0.0/12"), NodePodPrefix: 24, ServiceCIDR: netip.MustParsePrefix("10.96.0.0/16"),
+		Pools: map[string]admission.Pool{"main": {ControlPlane: true}, "worker": {}},
+	}, nil
+}
+
+// Machines of the spec: an address and a share each.
+func specNode(name, pool string, index int) admission.Node {
+	share, _ := admission.Share(netip.MustParsePrefix("10.0.0.0/12"), 24, index)
+	return admission.Node{Name: name, Pool: pool, Index: index, PodCIDR: share}
+}
+
+// newWorld starts the service. Limits are those of package rpc unless a test floods it.
+func newWorld(tb testing.TB, limits rpc.Limits) *world {
+	tb.Helper()
+	w := &world{
+		tb: tb, ca: newAuthority(tb, "dev join"), cluster: newAuthority(tb, "dev kubernetes"), store: registry.NewMemory(),
+		members: &fakeMembers{}, rosters: newRosters(), tickets: func(*plan.Ticket, *[]plan.Given) {},
+	}
+	w.pin = pinOf(tb, w.ca.key.Public())
+	w.id = roster.ClusterID(w.pin)
+	w.registry = registry.New(w.store, w.now).WithPolicy(policy)
+	own := newKey(tb)
+	self := specNode("dev-main-0", "main", 0)
+	self.Key, self.Address = pinOf(tb, own.Public()), netip.MustParseAddr("127.0.0.1")
+	if err := w.registry.Register(tb.Context(), []admission.Node{self, specNode("dev-main-1", "main", 1), specNode("dev-worker-0", "worker", 2)}); err != nil {
+		tb.Fatal(err)
+	}
+	w.rosters.publish(w.roster(1))
+	w.serve(own, limits)
+	return w
+}
+
+func (w *world) now() time.Time { return time.Now().Add(time.Duration(w.skew.Load())) }
+
+func (w *world) serve(own *ecdsa.PrivateKey, limits rpc.Limits) {
+	server, err := joinserver.New(joinserver.Config{
+		Cluster: w.id, Self: pinOf(w.tb, own.Public()), Records: w.registry,
+		Verifiers: map[string]attest.Verifier{"key": key.Verifier{}, "token": token.Verifier{Records: w.registry}},
+		Tickets:   w, Signer: w, Members: w.members, Rosters: w.rosters,
+		ControlPlane: func(pool string) bool { return pool == "main" }, Audit: w.heard, Log: slog.New(slog.DiscardHandler), Now: w.now,
+	})
+	if err != nil {
+		w.tb.Fatal(err)
+	}
+	w.server = server
+	certificate := w.serverCertificate(w.ca)
+	g := rpc.NewServer(rpc.ServerOptions{
+		TLS:       rpc.ServerTLS(func() (*tls.Certificate, error) { return certificate, nil }, rpc.AnyKey),
+		Authorize: server.Rules(), Timeout: joinserver.Timeouts(), Limits: limits, Audit: w.rejected,
+	})
+	joinv1.RegisterJoinServer(g, server.Service())
+	w.endpoint = serveOn(w.tb, g)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- server.Run(ctx) }()
+	w.tb.Cleanup(func() { cancel(); <-done })
+}
+
+// serveOn listens on 127.0.0.1, which is the address of dev-main-0.
+func serveOn(tb testing.TB, g *rpc.Server) netip.AddrPort {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- g.Serve(l) }()
+	tb.Cleanup(func() { g.Stop(); <-done })
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+func (w *world) serverCertificate(by authority) *tls.Certificate {
+	k := newKey(w.tb)
+	leaf := issue(w.tb, &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "dev-main-0"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, KeyUsage: x509.KeyUsageDigitalSignature,
+	}, by.cert, k.Public(), by.key)
+	return &tls.Certificate{Certificate: [][]byte{leaf.Raw, by.cert.Raw}, PrivateKey: k, Leaf: leaf}
+}
+
+func (w *world) heard(e joinserver.Entry) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.entries = append(w.entries, e)
+}
+
+func (w *world) rejected(r rpc.Refused) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.refused = append(w.refused, r)
+}
+
+func (w *world) audit() []joinserver.Entry {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.entries)
+}
+
+// eventually waits for what another goroutine is about to do.
+func eventually(tb testing.TB, what string, ok func() bool) {
+	tb.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for range 5000 {
+		if ok() {
+			return
+		}
+		<-tick.C
+	}
+	tb.Fatalf("%s did not come to pass", what)
+}
+
+// For is joinserver.Tickets: a small plan, and the secret canary for control planes.
+func (w *world) For(_ context.Context, n admission.Node) (plan.Ticket, []plan.Given, error) {
+	var b plan.Builder
+	for _, want := range wantsOf(n) {
+		b.Add(plan.Cert{Want: want})
+	}
+	var secrets []plan.Given
+	var document []byte
+	if n.Pool == "main" {
+		b.Add(plan.Cert{Want: pki.Want{Name: "etcd-peer", Kind: pki.Leaf, Signer: "etcd-ca", CommonName: n.Name, KeyPath: "/k", CertPath: "/c", SignerCert: "/sc", SignerKey: "/sk"}})
+		b.Add(plan.Unit{Name: "kube-apiserver", Args: []string{"/kube-apiserver"}})
+		secrets = []plan.Given{{Path: "/etc/kubernetes/pki/ca.key", Mode: 0o600, Content: []byte(canary)}}
+		document = []byte(`{}`)
+	}
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.ca.cert.Raw})
+	signed, _, _ := w.rosters.Current()
+	t := plan.Ticket{
+		Version: plan.Version, Cluster: w.id, Plan: b.Plan("dev", n.Name, "1.36.4"), Control: document,
+		Files: []plan.Given{{Path: "/etc/kubernetes/pki/join-ca.crt", Mode: 0o644, Content: ca}, {Path: "/var/lib/slipway/state/roster.json", Mode: 0o600, Content: signed}},
+	}
+	w.tickets(&t, &secrets)
+	return t, secrets, nil
+}
+
+func wantsOf(n admission.Node) []pki.Want {
+	return []pki.Want{
+		{Name: "kubelet", Kind: pki.Leaf, Signer: "ca", CommonName: "system:node:" + n.Name, Organizations: []string{"system:nodes"}, Usages: []pki.Usage{pki.ClientAuth}, KeyPath: "/a"},
+		{Name: "kube-proxy", Kind: pki.Leaf, Signer: "ca", CommonName: "system:kube-proxy", Usages: []pki.Usage{pki.ClientAuth}, KeyPath: "/b"},
+	}
+}
+
+// Sign is joinserver.Signer.
+func (w *world) Sign(want pki.Want, pub crypto.PublicKey) ([]byte, error) {
+	w.signed.Add(1)
+	c, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(w.signed.Load()), Subject: pkix.Name{CommonName: want.CommonName, Organization: want.Organizations}, NotAfter: time.Now().Add(time.Hour),
+	}, w.cluster.cert, pub, w.cluster.key)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c}), err
+}
+
+func (w *world) roster(generation uint64) (signed []byte, _ uint64) {
+	body, err := json.Marshal(roster.Roster{Cluster: w.id, Generation: generation, API: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:6443")}})
+	if err != nil {
+		w.tb.Fatal(err)
+	}
+	digest := roster.Digest(body)
+	sig, err := ecdsa.SignASN1(rand.Reader, w.ca.key, digest[:])
+	if err != nil {
+		w.tb.Fatal(err)
+	}
+	signed, err = json.Marshal(roster.Signed{Body: body, Signature: sig})
+	if err != nil {
+		w.tb.Fatal(err)
+	}
+	return signed, generation
+}
+
+// fakeRosters is joinserver.Rosters.
+type fakeRosters struct {
+	mu         sync.Mutex // guards the fields below
+	signed     []byte
+	generation uint64
+	changed    chan struct{}
+}
+
+func newRosters() *fakeRosters { return &fakeRosters{changed: make(chan struct{})} }
+
+func (r *fakeRosters) Current() ([]byte, uint64, <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.signed, r.generation, r.changed
+}
+
+func (r *fakeRosters) publish(signed []byte, generation uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.signed, r.generation = signed, generation
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// fakeMembers is joinserver.Members; answer decides.
+type fakeMembers struct {
+	mu     sync.Mutex // guards the fields below
+	answer func(n admission.Node, started bool) (joinserver.MemberAnswer, error)
+	asked  int
+}
+
+func (m *fakeMembers) Admit(_ context.Context, n admission.Node, started bool) (joinserver.MemberAnswer, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.asked++
+	if m.answer == nil {
+		return joinserver.MemberAnswer{}, nil
+	}
+	return m.answer(n, started)
+}
+
+func (m *fakeMembers) set(answer func(admission.Node, bool) (joinserver.MemberAnswer, error)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.answer = answer
+}
