@@ -138,7 +138,7 @@ func TestAgain(t *testing.T) {
 	t.Parallel()
 	three, none := 3, 0
 	for want, source := range map[string]launch.Source{
-		"slipway up --control-planes 3 --workers 0":        {Name: "dev", Shape: launch.Shape{ControlPlanes: &three, Workers: &none}},
+		"slipway up --control-planes 3 --workers 0": {Name: "dev", Shape: launch.Shape{ControlPlanes: &three, Workers: &none}},
 		"slipway up":                                       {Name: "dev"},
 		"slipway up --name test":                           {Name: "test"},
 		"slipway up -f min.yaml":                           {File: "min.yaml"},

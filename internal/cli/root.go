@@ -120,7 +120,7 @@ func groups() []group {
 	return []group{
 		{"A cluster on this host:", set{up, down, clusters, status, wait}},
 		{"Use it:", set{kubectl, kubeconfig, exec, logs}},
-		{"Its machines and nodes:", set{machineCommand, nodeCommand, tokenCommand, join}},
+		{"Machines and nodes:", set{machineCommand, nodeCommand, tokenCommand, initCommand, join}},
 		{"Understand it:", set{specCommand, planCommand, why, traceCommand}},
 		{"This host:", set{preflight, bundle, version, completion}},
 	}

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/planner"
+	"github.com/slipway-project/slipway/internal/durable"
+	"github.com/slipway-project/slipway/internal/initclient"
+)
+
+// InitOptions say which machine shall make which cluster.
+type InitOptions struct {
+	Source  Source // without a file: the shortest spec
+	Server  string // address of the machine, with or without the port of its init service
+	Pin     string // of the machine's key
+	Secret  string // the machine's init secret
+	Node    string // optional: the first control plane of the spec
+	Timeout time.Duration
+	Report  func(Event)
+}
+
+// Initialised is the cluster that an init has made.
+type Initialised struct {
+	Name       string `json:"name"`
+	Cluster    string `json:"cluster"` // id
+	Node       string `json:"node"`
+	Machine    string `json:"machine"`    // pin of the machine's key
+	Server     string `json:"server"`     // of the API
+	Kubeconfig string `json:"kubeconfig"` // path, 0600
+	Changed    bool   `json:"changed"`    // false: an earlier call has done it
+}
+
+// request is what this host remembers of an init, so that the same command again is the same request.
+type request struct {
+	ID      string `json:"id"`
+	Address string `json:"address"` // of the init service
+	Pin     string `json:"pin"`
+	Node    string `json:"node"`
+	Cluster string `json:"cluster,omitempty"` // id, when it is done
+}
+
+const requestSchema = 1
+
+// remoteInit is one run of Init.
+type remoteInit struct {
+	*Launcher
+	o       InitOptions
+	begun   time.Time
+	address netip.AddrPort
+	cluster Cluster
+	req     request
+	client  *initclient.Client
+}
+
+// Init makes a cluster on a machine that somebody else has booted, and returns when it stands. It may be broken off at any
+// moment: the machine goes on by itself, and the same call takes it up again.
+func (l *Launcher) Init(ctx context.Context, o InitOptions) (Initialised, error) {
+	r := &remoteInit{Launcher: l, o: o, begun: time.Now()}
+	if err := r.check(); err != nil {
+		return Initialised{}, err
+	}
+	limited, cancel := context.WithTimeout(ctx, o.Timeout)
+	defer cancel()
+	done, err := r.run(limited)
+	if err != nil && ctx.Err() == nil && errors.Is(limited.Err(), context.DeadlineExceeded) {
+		err = &Error{TimedOut, fmt.Errorf("cluster %s does not stand after %s; the machine goes on by itself, and the same command takes it up again: %w",
+			r.cluster.Name, o.Timeout, err)}
+	}
+	return done, err
+}
+
+// check finds out what can be known without the machine.
+func (r *remoteInit) check() (err error) {
+	if r.address, err = initAddress(r.o.Server); err != nil {
+		return err
+	}
+	if err := CheckPin(r.o.Pin); err != nil {
+		return err
+	}
+	if r.o.Source.File == "" {
+		text, err := shapeSpec(nil, r.o.Source.Name, 1, asItIs)
+		if err != nil {
+			return err
+		}
+		r.cluster, err = complete("default", text, r.o.Source)
+		if err != nil {
+			return err
+		}
+	} else if r.cluster, err = r.Load(r.o.Source); err != nil {
+		return err
+	}
+	if r.cluster.Config.Form != "HostUnits" {
+		return &Error{InvalidSpec, fmt.Errorf("spec.controlPlane.form: %s: this slipway runs the control plane as HostUnits only", r.cluster.Config.Form)}
+	}
+	return nil
+}
+
+// initAddress is where the init service listens on that server.
+func initAddress(server string) (netip.AddrPort, error) {
+	if a, err := netip.ParseAddr(server); err == nil {
+		return netip.AddrPortFrom(a, config.InitPort), nil
+	}
+	a, err := netip.ParseAddrPort(server)
+	if err != nil || a.Port() == 0 {
+		return a, fmt.Errorf("--server %q: use an address, or ADDRESS:PORT", server)
+	}
+	return a, nil
+}
+
+func (r *remoteInit) run(ctx context.Context) (Initialised, error) {
+	var err error
+	if r.client, err = initclient.Dial(ctx, r.address.String(), r.o.Pin, r.o.Secret, nil); err != nil {
+		return Initialised{}, err
+	}
+	defer r.client.Close()
+	known, err := r.recall()
+	if err != nil {
+		return Initialised{}, err
+	}
+	if known && r.req.Cluster != "" {
+		if facts, err := r.client.Facts(ctx); err != nil || facts.Lock != freePhase {
+			return r.result(false), nil // it has been made, and the machine has not been reset since
+		}
+		known = false
+	}
+	if known { // the request may have arrived although its answer was lost
+		done, err := r.follow(ctx)
+		if status.Code(err) != codes.NotFound {
+			return done, err
+		}
+	}
+	if err := r.begin(ctx, known); err != nil {
+		return Initialised{}, err
+	}
+	return r.follow(ctx)
+}
+
+// recall reads what was begun. A cluster is made on one machine only.
+func (r *remoteInit) recall() (known bool, err error) {
+	err = durable.Load(r.file("init.json"), requestSchema, &r.req)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read what init was begun: %w", err)
+	}
+	if r.req.Address != r.address.String() || r.req.Pin != r.o.Pin {
+		return false, fmt.Errorf("cluster %s was begun on the machine at %s with key %s: use that one, give the new cluster another --name, or remove %s",
+			r.cluster.Name, r.req.Address, r.req.Pin, r.file(""))
+	}
+	return true, nil
+}
+
+// begin plans for the machine and hands it the request.
+func (r *remoteInit) begin(ctx context.Context, known bool) error {
+	have, err := r.components(ctx)
+	if err != nil {
+		return err
+	}
+	facts, err := r.client.Facts(ctx)
+	if err != nil {
+		return err
+	}
+	r.report(Event{Stage: StageMachine, Phase: "ready", Text: fmt.Sprintf("slipway %s, %s", facts.Slipway, facts.Lock)})
+	ticket, node, err := r.ticket(facts, have)
+	if err != nil {
+		return err
+	}
+	if !known {
+		r.req = request{ID: "init-" + newRequestID(), Address: r.address.String(), Pin: r.o.Pin, Node: node}
+		if err := r.remember(); err != nil {
+			return err
+		}
+	}
+	if _, err := r.client.Init(ctx, r.req.ID, ticket); err != nil {
+		if c := status.Code(err); c == codes.FailedPrecondition || c == codes.InvalidArgument {
+			return errors.Join(err, r.forget()) // this request never was one
+		}
+		return err
+	}
+	r.report(Event{Stage: StagePlan, Machine: node, Text: Plural(len(ticket.Plan.Entries), "item"), Total: len(ticket.Plan.Entries)})
+	return nil
+}
+
+// components are the digests of what the machine has to run; its own store must have the same.
+func (r *remoteInit) components(ctx context.Context) (planner.Components, error) {
+	bundle, complete, err := r.inStore(ctx, r.cluster.Release)
+	if err != nil {
+		return nil, err
+	}
+	if !complete {
+		return nil, fmt.Errorf("Kubernetes %s is not in this host's component store: run slipway bundle build, and give the machine the same bundle "+
+			"(slipway bundle export, and import there)", r.cluster.Release.Kubernetes)
+	}
+	return digests(bundle), nil
+}
+
+// follow shows what the machine does until the cluster stands.
+func (r *remoteInit) follow(ctx context.Context) (Initialised, error) {
+	result, err := r.client.Watch(ctx, r.req.ID, func(e initclient.Event) {
+		if e.Item != "" {
+			r.report(Event{Stage: StageConverge, Machine: r.req.Node, Item: e.Item, Phase: e.ItemPhase, Text: e.Text})
+			return
+		}
+		r.report(Event{Stage: StageMachine, Machine: r.req.Node, Phase: "ready", Text: cmp.Or(e.Phase, e.Text)})
+	})
+	var failed *initclient.FailedError
+	if errors.As(err, &failed) {
+		return Initialised{}, errors.Join(err, r.forget())
+	}
+	if err != nil {
+		return Initialised{}, err
+	}
+	text, err := withServer(string(result.Kubeconfig), r.server())
+	if err != nil {
+		return Initialised{}, err
+	}
+	if err := durable.WriteFile(r.file("kubeconfig"), 0o600, []byte(text)); err != nil {
+		return Initialised{}, fmt.Errorf("keep the kubeconfig: %w", err)
+	}
+	r.req.Cluster = result.Cluster
+	return r.result(true), r.remember()
+}
+
+func (r *remoteInit) result(changed bool) Initialised {
+	return Initialised{
+		Name: r.cluster.Name, Cluster: r.req.Cluster, Node: r.req.Node, Machine: r.req.Pin, Server: r.server(), Kubeconfig: r.file("kubeconfig"), Changed: changed,
+	}
+}
+
+func (r *remoteInit) server() string {
+	return "https://" + net.JoinHostPort(r.address.Addr().String(), strconv.Itoa(int(apiPort(r.cluster.Config))))
+}
+
+// file is one of the remote cluster's files on this host. They are apart from those of local clusters.
+func (r *remoteInit) file(name string) string {
+	return filepath.Join(r.Root, "remote", r.cluster.Name, name)
+}
+
+func (r *remoteInit) remember() error {
+	if err := os.MkdirAll(r.file(""), 0o700); err != nil {
+		return fmt.Errorf("keep what init was begun: %w", err)
+	}
+	if err := durable.WriteFile(r.file("cluster.yaml"), 0o600, r.cluster.Spec); err != nil {
+		return fmt.Errorf("keep spec: %w", err)
+	}
+	return durable.Save(r.file("init.json"), requestSchema, r.req)
+}
+
+// forget lets the next init be a new request.
+func (r *remoteInit) forget() error {
+	for _, name := range []string{"init.json.prev", "init.json"} {
+		if err := os.Remove(r.file(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("forget init: %w", err)
+		}
+	}
+	return durable.SyncDir(r.file(""))
+}
+
+func newRequestID() string {
+	raw := make([]byte, 8)
+	_, _ = rand.Read(raw) // never fails
+	return hex.EncodeToString(raw)
+}
+
+func (r *remoteInit) report(e Event) {
+	if r.o.Report != nil {
+		e.Elapsed = time.Since(r.begun)
+		r.o.Report(e)
+	}
+}

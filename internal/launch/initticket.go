@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/slipway-project/slipway/internal/core/compose"
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/planner"
+	"github.com/slipway-project/slipway/internal/initclient"
+)
+
+// ticket makes the machine the first control plane of the spec's cluster.
+func (r *remoteInit) ticket(f initclient.Facts, have planner.Components) (plan.Ticket, string, error) {
+	all, first, err := r.fleet(f)
+	if err != nil {
+		return plan.Ticket{}, "", err
+	}
+	records, err := all.records(r.cluster.Config)
+	if err != nil {
+		return plan.Ticket{}, "", err
+	}
+	for _, record := range records {
+		if record.Name != first.Name {
+			continue
+		}
+		node, want, err := compose.Node(r.cluster.Config, record, have)
+		if err != nil {
+			return plan.Ticket{}, "", err
+		}
+		doc, err := all.document(r.cluster.Config, first.Name, have)
+		if err != nil {
+			return plan.Ticket{}, "", err
+		}
+		return plan.Ticket{Version: plan.Version, Plan: want, Control: doc, Files: founderFiles(node)}, first.Name, nil
+	}
+	return plan.Ticket{}, "", fmt.Errorf("plan %s: it has no record", first.Name)
+}
+
+// fleet is what is known of the spec's machines: this one, and those whose address the spec names. The others get their records
+// when they join.
+func (r *remoteInit) fleet(f initclient.Facts) (all fleet, first *member, err error) {
+	for _, p := range r.cluster.Config.Pools {
+		for _, n := range p.Nodes {
+			m := &member{NodeName: n, pool: p}
+			m.facts.Address = n.Address
+			if first == nil && m.controls() && (r.o.Node == "" || r.o.Node == n.Name) {
+				first = m
+			}
+			if m == first || n.Address.IsValid() {
+				all = append(all, m)
+			}
+		}
+	}
+	if first == nil {
+		return nil, nil, &Error{InvalidSpec, fmt.Errorf("spec.pools: no control plane %q in cluster %s: a control plane makes the cluster", r.o.Node, r.cluster.Name)}
+	}
+	if first.facts, err = remoteFacts(f); err != nil {
+		return nil, nil, err
+	}
+	if !first.Address.IsValid() {
+		first.Address = first.facts.Address
+	}
+	if first.Address != first.facts.Address {
+		return nil, nil, &Error{InvalidSpec, fmt.Errorf("spec.pools: machine %s has address %s in the spec, and says %s itself: correct the spec, or name another --node",
+			first.Name, first.Address, first.facts.Address)}
+	}
+	first.key = r.o.Pin
+	return all, first, nil
+}
+
+func remoteFacts(f initclient.Facts) (config.Facts, error) {
+	addr, err := netip.ParseAddr(f.Address)
+	if err != nil {
+		return config.Facts{}, fmt.Errorf("the machine has no address of its own: give it one: %w", err)
+	}
+	out := config.Facts{Address: addr, CgroupV1: f.CgroupV1, OOMScoreAdj: f.OOMScoreAdj, HasDefaultGW: f.DefaultRoute}
+	if !f.UpstreamDNS {
+		out.ResolvConf = config.ResolvConfFile
+	}
+	return out, nil
+}
