@@ -37,6 +37,8 @@ type Config struct {
 	Control func(ctx context.Context, doc []byte, board *reconcile.Board) error
 	// Enrolment is how the machine comes to a cluster and out of it; nil where plans are handed over by hand.
 	Enrolment func() Enrolment
+	// Announce, if set, puts on the board what else the agent waits for; it is called each time the board begins anew.
+	Announce func()
 	// Register, if set, adds services to the socket.
 	Register func(*grpc.Server)
 	// Board, if set, is one that others report to as well.
@@ -176,6 +178,9 @@ func (a *Agent) announce(now kept) {
 	a.mu.Unlock()
 	a.board.Reset()
 	a.board.Announce(now.Want.Plan)
+	if a.cfg.Announce != nil {
+		a.cfg.Announce()
+	}
 	if a.cfg.Control != nil && len(now.Control) > 0 {
 		a.board.Set(reconcile.Status{Ref: ControlRole, Phase: reconcile.Waiting})
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/durable"
@@ -19,7 +20,8 @@ import (
 
 // Install makes a free machine what its ticket says: the files first, then the plan, which begins at once. It may be killed and
 // called again with the same ticket. Files of another cluster that lie where the ticket's belong are an error, not overwritten.
-func (a *Agent) Install(ctx context.Context, t plan.Ticket, secrets []plan.Given) error {
+// before, if not nil, is called between files and plan.
+func (a *Agent) Install(ctx context.Context, t plan.Ticket, secrets []plan.Given, before func() error) error {
 	files := slices.Concat(t.Files, secrets)
 	for _, f := range files {
 		if err := f.Check(); err != nil {
@@ -31,6 +33,11 @@ func (a *Agent) Install(ctx context.Context, t plan.Ticket, secrets []plan.Given
 	}
 	for _, f := range files {
 		if err := give(f); err != nil {
+			return fmt.Errorf("install the ticket: %w", err)
+		}
+	}
+	if before != nil {
+		if err := before(); err != nil {
 			return fmt.Errorf("install the ticket: %w", err)
 		}
 	}
@@ -154,4 +161,46 @@ func (a *Agent) Give(f plan.Given) error {
 		return err
 	}
 	return give(f)
+}
+
+// Unit is a unit of the kept plan.
+func (a *Agent) Unit(name string) (plan.Unit, bool) {
+	e, ok := a.current().Want.Find("unit/" + name)
+	if !ok {
+		return plan.Unit{}, false
+	}
+	u, ok := e.Item.(plan.Unit)
+	return u, ok
+}
+
+// Running tells whether a unit has a process.
+func (a *Agent) Running(name string) bool {
+	return slices.ContainsFunc(a.cfg.Host.Units(), func(u UnitStatus) bool { return u.Name == name && u.PID > 0 })
+}
+
+// Discard takes away the data of a unit that has never counted, and ends its process, so that it begins anew. Data that the unit's
+// mark speaks of is refused.
+func (a *Agent) Discard(name string) error {
+	u, ok := a.Unit(name)
+	if !ok || u.Holds.Data == "" {
+		return fmt.Errorf("discard the data of %s: the plan does not say where it is", name)
+	}
+	if _, err := os.Stat(u.Holds.Mark); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("discard the data of %s: %s says that it counts (%w)", name, u.Holds.Mark, err)
+	}
+	aside := u.Holds.Data + ".discarded"
+	if err := os.RemoveAll(aside); err != nil {
+		return err
+	}
+	if err := os.Rename(u.Holds.Data, aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("discard the data of %s: %w", name, err)
+	}
+	for _, s := range a.cfg.Host.Units() {
+		if s.Name == name && s.PID > 0 {
+			if err := syscall.Kill(s.PID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return err
+			}
+		}
+	}
+	return os.RemoveAll(aside)
 }

@@ -40,6 +40,7 @@ type Sync struct {
 	SyncConfig
 	renewals chan *renewal
 	members  chan *memberRun
+	denied   func() // optional: hears that a service of the cluster has said no
 }
 
 // NewSync starts nothing.
@@ -169,6 +170,9 @@ func (k *keeper) lost(at netip.AddrPort, err error, lived bool) {
 	case denied:
 		k.Log.Warn("sync refused", "endpoint", at, "why", no)
 		k.places.refused(at, no)
+		if k.denied != nil {
+			k.denied()
+		}
 	case rpc.IsUntrusted(err):
 		k.Log.Error("this is not the cluster's join service: go on without it", "endpoint", at, "pin", k.Pin, "why", plainly(err))
 		k.places.mistrusted(at, plainly(err))

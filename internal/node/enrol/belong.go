@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package enrol
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slipway-project/slipway/internal/core/pki"
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/node/joinclient"
+	"github.com/slipway-project/slipway/internal/node/lock"
+	"github.com/slipway-project/slipway/internal/node/rosterfile"
+	"github.com/slipway-project/slipway/internal/node/routes"
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+// joinPort is where control planes let machines in.
+const joinPort = 9440
+
+// belongs keeps a node in touch with its cluster. The node's plan does not wait for it: without a network, what is on the disk is
+// enough.
+func (e *Enrolment) belongs(ctx context.Context, now lock.State) error {
+	e.unsay(itemLock)
+	if err := os.Remove(e.cfg.Paths.Create); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("take back the permit to make a cluster: %w", err)
+	}
+	e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Waiting, For: "the cluster's roster", Provider: "a control plane"})
+	defer e.unsay(itemRoster)
+	ca, err := readCert(e.cfg.Paths.JoinCA)
+	if err != nil {
+		e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Failing, Error: err.Error(), Provider: "a backup, or another node's copy"})
+		<-ctx.Done()
+		return nil
+	}
+	file := rosterfile.Open(e.cfg.Paths.Roster, ca)
+	s, err := joinclient.NewSync(joinclient.SyncConfig{
+		Endpoints: func() []netip.AddrPort { return e.places(file) }, Pin: roster.Pin(ca.RawSubjectPublicKeyInfo), Key: e.cfg.Key, Node: now.Node,
+		Slipway: e.cfg.Slipway, Generation: file.Generation, Log: e.cfg.Log, Own: e.own, From: func() netip.Addr { return e.facts().Address },
+		Roster: func(signed []byte) error {
+			_, err := file.Take(signed)
+			return err
+		},
+		Report: e.touch,
+	})
+	if err != nil {
+		return err
+	}
+	e.setSync(s)
+	defer e.setSync(nil)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.Run(ctx) })
+	group.Go(func() error {
+		return routes.Keep(ctx, routes.Config{Self: now.Node, Now: file.Now, Log: e.cfg.Log})
+	})
+	group.Go(func() error { return e.member(ctx, s) })
+	if err := group.Wait(); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// touch says whether the node is in touch with the cluster.
+func (e *Enrolment) touch(s joinclient.Status) {
+	if s.For == "" {
+		e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Ready})
+		return
+	}
+	e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Waiting, For: withDetail(s), Provider: s.Provider, Since: s.Since})
+}
+
+// places are the join services that the roster names, and those that the machine was told of when it joined.
+func (e *Enrolment) places(file *rosterfile.File) []netip.AddrPort {
+	target, _ := e.aim()
+	all := endpoints(target)
+	if r, err := file.Read(); err == nil {
+		all = append(append([]netip.AddrPort(nil), r.Join...), all...)
+	}
+	if len(all) == 0 && e.controls() { // the first node of a cluster, before there is a roster
+		all = []netip.AddrPort{e.ownPlace()}
+	}
+	return all
+}
+
+// own is the node's own join service, once its etcd counts.
+func (e *Enrolment) own() netip.AddrPort {
+	if _, err := os.Stat(e.cfg.Paths.Voter); err != nil || !e.controls() {
+		return netip.AddrPort{}
+	}
+	return e.ownPlace()
+}
+
+func (e *Enrolment) ownPlace() netip.AddrPort { return netip.AddrPortFrom(e.facts().Address, joinPort) }
+
+// controls tells whether the node's plan has an etcd, and so a control plane.
+func (e *Enrolment) controls() bool {
+	_, ok := e.cfg.Agent.Unit(etcdUnit)
+	return ok
+}
+
+const etcdUnit = "etcd"
+
+// member leads this node's etcd into the cluster, unless it counts already.
+func (e *Enrolment) member(ctx context.Context, s *joinclient.Sync) error {
+	if !e.controls() {
+		return nil
+	}
+	for {
+		if _, err := os.Stat(e.cfg.Paths.Voter); err == nil {
+			return nil
+		}
+		err := s.Member(ctx, joinclient.Member{
+			Started: func() bool { return e.cfg.Agent.Running(etcdUnit) },
+			Permit:  e.permit,
+			Waiting: func(w joinclient.Status) {
+				if w.For != "" {
+					e.cfg.Log.Info("waiting for a way into etcd", "for", w.For, "provider", w.Provider, "since", w.Since)
+				}
+			},
+		})
+		if err == nil {
+			err = e.cfg.Agent.Give(plan.Given{Path: e.cfg.Paths.Voter, Mode: 0o600, Content: []byte("promoted\n")})
+		}
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		e.cfg.Log.Warn("way into etcd", "error", err)
+		if pause(ctx, time.Second) != nil {
+			return nil
+		}
+	}
+}
+
+// permit lets etcd start. What an etcd with another permit has left belongs to a member that the cluster has removed: it never
+// counted, so it is nothing that anybody misses.
+func (e *Enrolment) permit(content []byte, anew bool) error {
+	have, err := os.ReadFile(e.cfg.Paths.Permit)
+	if err == nil && bytes.Equal(have, content) {
+		return nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if anew || err == nil {
+		if err := e.cfg.Agent.Discard(etcdUnit); err != nil {
+			return err
+		}
+	}
+	return e.cfg.Agent.Give(plan.Given{Path: e.cfg.Paths.Permit, Mode: 0o600, Content: content})
+}
+
+func (e *Enrolment) setSync(s *joinclient.Sync) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.sync = s
+	close(e.ready)
+	e.ready = make(chan struct{})
+}
+
+// Renew has a certificate signed by the cluster; it waits until somebody is there to ask.
+func (e *Enrolment) Renew(ctx context.Context, w pki.Want, request []byte) (certificate []byte, err error) {
+	for {
+		e.mu.Lock()
+		s, changed := e.sync, e.ready
+		e.mu.Unlock()
+		if s != nil {
+			answer, err := s.Renew(ctx, map[string][]byte{w.Name: request})
+			return answer[w.Name], err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("have %s signed: this machine is not in touch with its cluster: %w", w.Name, context.Cause(ctx))
+		}
+	}
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package enrol is a machine's way into a cluster, its life there, and its way out. A machine that belongs to nobody waits for an
+// initialiser and, as soon as it is told of a cluster, asks to join; the first to claim the node lock has the machine. A machine
+// that belongs to a cluster needs nobody to come up: it only keeps in touch. It never plans, and decides nothing about the
+// cluster.
+//
+// Read [Enrolment.Run] first, then join.go and belong.go.
+package enrol
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slipway-project/slipway/internal/core/pki"
+	"github.com/slipway-project/slipway/internal/node"
+	"github.com/slipway-project/slipway/internal/node/joinclient"
+	"github.com/slipway-project/slipway/internal/node/lock"
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+// Config is what main gives an enrolment.
+type Config struct {
+	Lock    *lock.Lock
+	Agent   *node.Agent
+	Board   *reconcile.Board
+	Facts   node.Facts
+	Key     *ecdsa.PrivateKey // the machine's
+	Custody Custody
+	Paths   Paths
+	Slipway string                                          // version
+	Listen  func(ctx context.Context) (net.Listener, error) // for the init service
+	Log     *slog.Logger
+}
+
+// Custody makes keys on this machine, for certificates that are signed elsewhere.
+type Custody interface {
+	Request(w pki.Want) (request []byte, finish func(certificate []byte) error, err error)
+}
+
+// Paths are files on the machine.
+type Paths struct {
+	Secret  string // by which the machine recognises its initialiser
+	Request string // of the initialiser
+	Target  string // which cluster to join
+	JoinCA  string // certificate
+	Roster  string
+	Admin   string // the administrator's kubeconfig
+	Create  string // permit to make a cluster
+	Permit  string // etcd's first start
+	Voter   string // etcd counts
+}
+
+// Enrolment is one machine's. It implements node.Enrolment.
+type Enrolment struct {
+	cfg Config
+
+	mu     sync.Mutex // guards the fields below
+	target *node.JoinTarget
+	told   chan struct{} // closed and replaced when the target changes
+	says   map[string]reconcile.Status
+	sync   *joinclient.Sync // nil while out of touch
+	ready  chan struct{}    // closed and replaced when sync changes
+}
+
+// Items on the board.
+const (
+	itemLock   = "node/lock"   // a machine that belongs to nobody
+	itemRoster = "node/roster" // in touch with the cluster
+)
+
+// New reads which cluster the machine was told to join.
+func New(cfg Config) (*Enrolment, error) {
+	e := &Enrolment{cfg: cfg, told: make(chan struct{}), ready: make(chan struct{}), says: map[string]reconcile.Status{}}
+	if err := e.recall(); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// Run serves until ctx ends. What the disk says and the lock contradicts stops it with an error that says what to do.
+func (e *Enrolment) Run(ctx context.Context) error {
+	if err := e.settle(ctx); err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return e.initialise(ctx) })
+	group.Go(func() error { return e.live(ctx) })
+	return group.Wait()
+}
+
+// settle finishes a wipe that was broken off, undoes a join that was, and refuses what cannot be.
+func (e *Enrolment) settle(ctx context.Context) error {
+	now := e.cfg.Lock.State()
+	_, installed := e.cfg.Agent.Installed()
+	switch {
+	case e.cfg.Agent.Wiping(), now.Phase == lock.Claimed && now.By == lock.Join:
+		// The wipe needs the agent's loop, which Run's caller has begun.
+		return e.cfg.Agent.Wipe(ctx, e.free)
+	case now.Phase == lock.Free && installed:
+		return errors.New("this machine has a node's plan, and its node lock does not say of which cluster: the lock was lost; " +
+			"restore it from a backup, or remove the machine from its cluster (slipway node remove) and make it anew")
+	case now.Phase == lock.Committed && !installed:
+		e.say(reconcile.Status{
+			Ref: itemLock, Phase: reconcile.Failing, Provider: "slipway up",
+			Error: fmt.Sprintf("this machine belongs to cluster %s, and its plan is lost", now.Cluster),
+		})
+	}
+	return nil
+}
+
+// free opens the lock, however it stands.
+func (e *Enrolment) free() error {
+	switch now := e.cfg.Lock.State(); now.Phase {
+	case lock.Claimed:
+		return e.cfg.Lock.Release(now.ID)
+	case lock.Committed:
+		return e.cfg.Lock.Reset(now.Cluster)
+	case lock.Free:
+	}
+	return nil
+}
+
+// live goes from one place in the lock's life to the next.
+func (e *Enrolment) live(ctx context.Context) error {
+	for {
+		now := e.cfg.Lock.State()
+		stay, cancel := context.WithCancel(ctx)
+		var there errgroup.Group
+		switch {
+		case now.Phase == lock.Free:
+			there.Go(func() error { return e.joins(stay) })
+		case now.Phase == lock.Committed:
+			there.Go(func() error { return e.belongs(stay, now) })
+		}
+		_, gone := e.cfg.Lock.Wait(ctx, func(s lock.State) bool { return s.Phase != now.Phase })
+		cancel()
+		err := there.Wait()
+		if gone != nil {
+			return nil // ctx has ended
+		}
+		if err != nil && stay.Err() == nil {
+			return err
+		}
+	}
+}
+
+// State tells where the machine stands.
+func (e *Enrolment) State() node.Enrolled {
+	now := e.cfg.Lock.State()
+	return node.Enrolled{Phase: string(now.Phase), Cluster: now.Cluster, Node: now.Node}
+}
+
+// say puts one of our items on the board and remembers it for when the board begins anew.
+func (e *Enrolment) say(s reconcile.Status) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.says[s.Ref] = s
+	e.cfg.Board.Set(s)
+}
+
+func (e *Enrolment) unsay(ref string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.says, ref)
+}
+
+// Announce puts our items on a board that begins anew.
+func (e *Enrolment) Announce() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range e.says {
+		e.cfg.Board.Set(s)
+	}
+}

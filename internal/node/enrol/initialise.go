@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package enrol
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/node/initserver"
+	"github.com/slipway-project/slipway/internal/node/lock"
+	"github.com/slipway-project/slipway/internal/reconcile"
+	"github.com/slipway-project/slipway/internal/rpc"
+)
+
+// initialise serves the init service, if the machine has an init secret. It lives a while longer than the machine is free: whoever
+// lost the answer may ask again.
+func (e *Enrolment) initialise(ctx context.Context) error {
+	if _, err := os.Stat(e.cfg.Paths.Secret); errors.Is(err, fs.ErrNotExist) && e.cfg.Lock.State().By != lock.Init {
+		return nil // nobody is to initialise this machine
+	}
+	s, err := initserver.New(initserver.Config{
+		Lock: e.cfg.Lock, Machine: founder{e}, SecretFile: e.cfg.Paths.Secret, RequestFile: e.cfg.Paths.Request, Log: e.cfg.Log,
+		Certificate: func() (*tls.Certificate, error) { return rpc.SelfSigned(e.cfg.Key, "slipway machine", time.Now()) },
+	})
+	if err != nil {
+		e.cfg.Log.Error("no init service", "error", err)
+		return nil
+	}
+	ln, err := e.cfg.Listen(ctx)
+	if err != nil {
+		return fmt.Errorf("listen for an initialiser: %w", err)
+	}
+	return s.Run(ctx, ln)
+}
+
+// founder is the machine as the init service works on it.
+type founder struct{ *Enrolment }
+
+// Facts are what the machine found out about itself.
+func (f founder) Facts() initserver.Facts {
+	m := f.cfg.Facts
+	return initserver.Facts{
+		Slipway: f.cfg.Slipway, Address: m.Address, CgroupV1: m.CgroupV1, OOMScoreAdj: m.OOMScoreAdj, DefaultRoute: m.DefaultRoute, UpstreamDNS: m.UpstreamDNS,
+	}
+}
+
+// Install begins with the ticket's plan.
+func (f founder) Install(ctx context.Context, t plan.Ticket) error {
+	f.unsay(itemLock)
+	return f.cfg.Agent.Install(ctx, t, nil, nil)
+}
+
+// Wipe takes away what Install and its plan have made; the init service releases the lock itself.
+func (f founder) Wipe(ctx context.Context) error {
+	return f.cfg.Agent.Wipe(ctx, func() error { return nil })
+}
+
+// Established waits until the API server is ready, and reports how everything gets on.
+func (f founder) Established(ctx context.Context, report func(initserver.Event)) (initserver.Result, error) {
+	telling, stop := context.WithCancel(ctx)
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		f.tell(telling, report)
+	}()
+	defer func() {
+		stop()
+		<-told
+	}()
+	err := f.cfg.Board.Await(ctx, reconcile.IsReady, []string{"unit/kube-apiserver", "kubeconfig/" + f.cfg.Paths.Admin, "cert/join-ca"}, func(string) {})
+	if err != nil {
+		return initserver.Result{}, err
+	}
+	ca, err := readCert(f.cfg.Paths.JoinCA)
+	if err != nil {
+		return initserver.Result{}, err
+	}
+	admin, err := os.ReadFile(f.cfg.Paths.Admin)
+	if err != nil {
+		return initserver.Result{}, err
+	}
+	name, _ := f.cfg.Agent.Installed()
+	return initserver.Result{Cluster: roster.ClusterID(roster.Pin(ca.RawSubjectPublicKeyInfo)), Node: name, Kubeconfig: admin}, nil
+}
+
+// tell passes on what happens on the board.
+func (f founder) tell(ctx context.Context, report func(initserver.Event)) {
+	changes := f.cfg.Board.Subscribe()
+	defer changes.End()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changes.C:
+			for _, s := range changes.Take() {
+				text := s.For
+				if s.Phase == reconcile.Failing {
+					text = s.Error
+				}
+				report(initserver.Event{Item: s.Ref, ItemPhase: string(s.Phase), Text: text})
+			}
+		}
+	}
+}
+
+func readCert(path string) (*x509.Certificate, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, fmt.Errorf("%s holds no certificate", path)
+	}
+	return x509.ParseCertificate(block.Bytes)
+}

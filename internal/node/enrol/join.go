@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package enrol
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/core/pki"
+	"github.com/slipway-project/slipway/internal/node"
+	"github.com/slipway-project/slipway/internal/node/joinclient"
+	"github.com/slipway-project/slipway/internal/node/lock"
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+// joins asks to be let in until somebody has claimed the machine: this flow, or init.
+func (e *Enrolment) joins(ctx context.Context) error {
+	for {
+		target, changed := e.aim()
+		if target == nil {
+			e.say(reconcile.Status{Ref: itemLock, Phase: reconcile.Waiting, For: "a cluster to belong to", Provider: "slipway up, init or join"})
+			select {
+			case <-changed:
+				continue
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		trying, cancel := context.WithCancel(ctx)
+		go func() {
+			select {
+			case <-changed: // another cluster is meant
+				cancel()
+			case <-trying.Done():
+			}
+		}()
+		err := e.join(trying, *target)
+		cancel()
+		var taken *lock.TakenError
+		switch {
+		case ctx.Err() != nil, err == nil, errors.As(err, &taken):
+			return nil // the lock has changed, or is about to
+		case trying.Err() != nil:
+			continue
+		}
+		e.cfg.Log.Error("join undone", "error", err)
+		e.say(reconcile.Status{Ref: itemLock, Phase: reconcile.Failing, Error: err.Error(), Provider: "this machine, which tries again"})
+		if pause(ctx, joinAgain) != nil {
+			return nil
+		}
+	}
+}
+
+const joinAgain = 2 * time.Second
+
+// join is one join from the first question to the commit. A claim that fails is undone.
+func (e *Enrolment) join(ctx context.Context, target node.JoinTarget) error {
+	keys := &keys{custody: e.cfg.Custody, made: map[string]made{}}
+	grant, err := joinclient.Join(ctx, joinclient.Config{
+		Endpoints: func() []netip.AddrPort { return endpoints(&target) }, Pin: target.Pin, Key: e.cfg.Key, Keys: keys, Facts: e.facts,
+		Slipway: e.cfg.Slipway, Log: e.cfg.Log, Node: target.Node, Token: func() string { return target.Token },
+		Report: func(s joinclient.Status) {
+			e.say(reconcile.Status{Ref: itemLock, Phase: reconcile.Waiting, For: withDetail(s), Provider: s.Provider, Since: s.Since})
+		},
+	})
+	if err != nil {
+		return err
+	}
+	id := "join-" + random()
+	if err := e.cfg.Lock.Claim(lock.Join, id); err != nil {
+		return err
+	}
+	e.unsay(itemLock)
+	err = e.cfg.Agent.Install(ctx, grant.Ticket, grant.Secrets, func() error { return keys.finish(grant.Certificates) })
+	if err == nil {
+		err = e.cfg.Lock.Commit(id, grant.Ticket.Cluster, grant.Ticket.Plan.Node)
+	}
+	if errors.Is(err, lock.ErrInDoubt) {
+		return err // nothing may be undone then; the next start settles it
+	}
+	if err != nil {
+		undo := context.WithoutCancel(ctx)
+		return errors.Join(err, e.cfg.Agent.Wipe(undo, e.free))
+	}
+	return e.spendToken()
+}
+
+func (e *Enrolment) facts() joinclient.Facts {
+	address, _ := netip.ParseAddr(e.cfg.Facts.Address)
+	f := e.cfg.Facts
+	return joinclient.Facts{Address: address, CgroupV1: f.CgroupV1, OOMScoreAdj: f.OOMScoreAdj, DefaultRoute: f.DefaultRoute, UpstreamDNS: f.UpstreamDNS}
+}
+
+func withDetail(s joinclient.Status) string {
+	if s.Detail == "" {
+		return s.For
+	}
+	return s.For + " (" + s.Detail + ")"
+}
+
+// keys are those of one join: made once for each Want, written when their certificates are there.
+type keys struct {
+	custody Custody
+
+	mu   sync.Mutex // guards made
+	made map[string]made
+}
+
+type made struct {
+	request []byte
+	finish  func(certificate []byte) error
+}
+
+// Request gives the same request for the same Want.
+func (k *keys) Request(w pki.Want) ([]byte, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if m, ok := k.made[w.Name]; ok {
+		return m.request, nil
+	}
+	request, finish, err := k.custody.Request(w)
+	if err != nil {
+		return nil, err
+	}
+	k.made[w.Name] = made{request, finish}
+	return request, nil
+}
+
+func (k *keys) finish(certificates map[string][]byte) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for name, pem := range certificates {
+		m, ok := k.made[name]
+		if !ok {
+			return fmt.Errorf("a certificate %s came that nobody asked for", name)
+		}
+		if err := m.finish(pem); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func random() string {
+	raw := make([]byte, 8)
+	_, _ = rand.Read(raw) // never fails
+	return hex.EncodeToString(raw)
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package enrol
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/node/joinclient"
+	"github.com/slipway-project/slipway/internal/node/lock"
+	"github.com/slipway-project/slipway/internal/node/rosterfile"
+)
+
+// askLimit is how long the cluster may take to say whether it still counts on this machine.
+const askLimit = 10 * time.Second
+
+// Reset takes the machine out of its cluster. The cluster must have let it go before: what it still counts on is not taken away.
+// lost says that nobody is left to ask.
+func (e *Enrolment) Reset(ctx context.Context, cluster string, lost bool) error {
+	now := e.cfg.Lock.State()
+	switch {
+	case now.Phase != lock.Committed:
+		return fmt.Errorf("this machine is %s: there is nothing to reset", now)
+	case cluster != now.Cluster:
+		return fmt.Errorf("this machine belongs to cluster %s, not to %q: name the one that it is in", now.Cluster, cluster)
+	}
+	if !lost {
+		if err := e.letGo(ctx, now); err != nil {
+			return err
+		}
+	}
+	if err := e.cfg.Agent.Wipe(ctx, e.free); err != nil {
+		return err
+	}
+	return e.forget()
+}
+
+// letGo is nil when the cluster says that this machine is no longer one of its nodes.
+func (e *Enrolment) letGo(ctx context.Context, now lock.State) error {
+	ca, err := readCert(e.cfg.Paths.JoinCA)
+	if err != nil {
+		return fmt.Errorf("ask the cluster: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	file := rosterfile.Open(e.cfg.Paths.Roster, ca)
+	gone, err := joinclient.LetGo(ctx, joinclient.SyncConfig{
+		Endpoints: func() []netip.AddrPort { return e.places(file) }, Pin: roster.Pin(ca.RawSubjectPublicKeyInfo), Key: e.cfg.Key, Node: now.Node,
+		Slipway: e.cfg.Slipway, Log: e.cfg.Log, From: func() netip.Addr { return e.facts().Address },
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("ask cluster %s whether it has let this machine go: %w: bring it back, or say that it is lost for good (--lost)", now.Cluster, err)
+	case !gone:
+		return fmt.Errorf("cluster %s still counts on %s: run slipway node remove %s first", now.Cluster, now.Node, now.Node)
+	}
+	return nil
+}
+
+// forget removes what only told the machine where to go.
+func (e *Enrolment) forget() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.target = nil
+	var errs []error
+	for _, path := range []string{e.cfg.Paths.Target, e.cfg.Paths.Target + ".prev", e.cfg.Paths.Secret, e.cfg.Paths.Request, e.cfg.Paths.Request + ".prev"} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
