@@ -46,11 +46,10 @@ type reader struct {
 
 func (r *reader) next(m any) error {
 	if !r.timed {
-		return refusal(r.ctx, r.receive(m))
+		return refusal(r.receive(m))
 	}
-	err := before(r.ctx, func() error { return r.receive(m) })
-	if err != nil {
-		return refusal(r.ctx, err)
+	if err := before(r.ctx, func() error { return refusal(r.receive(m)) }); err != nil {
+		return err
 	}
 	if r.got++; r.got > r.most {
 		return &Refusal{Code: codes.ResourceExhausted, Reason: fmt.Sprintf("more than %d messages in one call", r.most)}
@@ -58,13 +57,17 @@ func (r *reader) next(m any) error {
 	return nil
 }
 
-// refusal names what gRPC says about a message that it could not take: the peer's fault, not ours.
-func refusal(ctx context.Context, err error) error {
-	if err == nil || errors.Is(err, io.EOF) || ctx.Err() != nil {
+// refusal names what gRPC says about a message that it could not take: the peer's fault, not ours. By then gRPC has told the peer
+// in its own words and ended the call, so the call's context says nothing; that the peer went away, the code says.
+func refusal(err error) error {
+	if err == nil || errors.Is(err, io.EOF) {
 		return err
 	}
 	code := status.Code(err)
-	if code == codes.Unknown {
+	switch code {
+	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable:
+		return err
+	case codes.Unknown:
 		code = codes.InvalidArgument
 	}
 	return &Refusal{Code: code, Reason: "receive a message: " + status.Convert(err).Message()}
@@ -85,6 +88,9 @@ func before(ctx context.Context, do func() error) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return ctx.Err()
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return ctx.Err()
+		}
+		return <-done // the peer went away, or gRPC ended the call because of what do found: it returns now, and knows better
 	}
 }
