@@ -11,8 +11,9 @@ import (
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-// reasons tells of each item that is not ready what it waits for, since when, what went wrong last, and who provides it.
-func reasons(w io.Writer, items []reconcile.Status, now time.Time) {
+// reasons tells of each item that is not ready what it waits for, since when, what went wrong last, and who provides it. The
+// machine is named where it is not the first one.
+func reasons(w io.Writer, items []reconcile.Status, on string, now time.Time) {
 	byRef := map[string]reconcile.Status{}
 	for _, s := range items {
 		byRef[s.Ref] = s
@@ -23,14 +24,14 @@ func reasons(w io.Writer, items []reconcile.Status, now time.Time) {
 			since = fmt.Sprintf(" for %s (since %s)", ago(now.Sub(s.Since)), s.Since.Format(time.TimeOnly))
 		}
 		fmt.Fprintf(w, "  %s  %s%s\n", s.Ref, s.Phase, since)
-		for _, line := range because(s, byRef) {
+		for _, line := range because(s, byRef, on) {
 			fmt.Fprintf(w, "      %-12s %s\n", line[0]+":", line[1])
 		}
 	}
 }
 
 // because is why an item is not ready, as pairs of question and answer.
-func because(s reconcile.Status, others map[string]reconcile.Status) [][2]string {
+func because(s reconcile.Status, others map[string]reconcile.Status, on string) [][2]string {
 	var out [][2]string
 	if s.For != "" && s.Phase == reconcile.Doing {
 		out = append(out, [2]string{"doing", s.For})
@@ -48,17 +49,20 @@ func because(s reconcile.Status, others map[string]reconcile.Status) [][2]string
 		provider = fmt.Sprintf("%s, which is %s", need.Ref, need.Phase)
 	}
 	if provider == "" {
-		provider = usualProvider(s.Ref)
+		provider = usualProvider(s.Ref, on)
 	}
 	return append(out, [2]string{"provided by", provider})
 }
 
 // usualProvider is who brings an item to ready when nobody else was named.
-func usualProvider(ref string) string {
-	if unit, ok := strings.CutPrefix(ref, "unit/"); ok {
-		return unit + " itself: see slipway logs " + unit
+func usualProvider(ref, on string) string {
+	if on != "" {
+		on = " --machine " + on
 	}
-	return "the agent: see slipway logs agent"
+	if unit, ok := strings.CutPrefix(ref, "unit/"); ok {
+		return unit + " itself: see slipway logs " + unit + on
+	}
+	return "the agent: see slipway logs agent" + on
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -3,8 +3,10 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,28 +19,37 @@ import (
 
 func status(e Env) *cobra.Command {
 	var name string
+	var d detail
 	var out format
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show how a cluster is, and why what is not ready is not",
 		Long: `Show machines, components and what the control plane works on. For each thing that is not ready: what it waits for,
-since when, the last error, and who provides it. Exit code 0 means that the cluster is ready.`,
+since when, the last error, and who provides it. Of several machines each has one line, with what it waits for first; --verbose
+shows all there is to each, --machine to one. Exit code 0 means that the cluster is ready.`,
 		Example: `  slipway status
+  slipway status --machine dev-worker-0
   slipway status --name test --output json
   until slipway status >/dev/null; do sleep 1; done   # or better: slipway wait`,
 		Args: noArgs,
 	}
 	nameFlag(e, cmd, &name)
+	cmd.Flags().StringVar(&d.machine, "machine", "", "show all of this machine")
+	cmd.Flags().BoolVarP(&d.all, "verbose", "v", false, "show all of every machine")
+	_ = cmd.RegisterFlagCompletionFunc("machine", machineNames(e, &name))
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s, err := e.Launcher.Status(cmd.Context(), name)
 		if err != nil {
 			return err
 		}
+		if err := d.check(s); err != nil {
+			return err
+		}
 		if out != asText {
 			err = out.object(e.Out, "ClusterStatus", s)
 		} else {
-			statusText(e.Out, s, time.Now())
+			statusText(e.Out, s, d, time.Now())
 		}
 		if err == nil && !s.Ready {
 			return exitError(exitFailed)
@@ -48,38 +59,103 @@ since when, the last error, and who provides it. Exit code 0 means that the clus
 	return cmd
 }
 
-func statusText(w io.Writer, s launch.Status, now time.Time) {
+// detail says of which machines all is shown. The only machine of a cluster is always one of them.
+type detail struct {
+	machine string
+	all     bool
+}
+
+func (d detail) check(s launch.Status) error {
+	var names []string
+	for _, m := range s.Machines {
+		names = append(names, m.Name)
+	}
+	if d.machine == "" || slices.Contains(names, d.machine) {
+		return nil
+	}
+	return usageError{fmt.Errorf("--machine %q: cluster %s has %s", d.machine, s.Cluster, strings.Join(names, ", "))}
+}
+
+func (d detail) of(s launch.Status, name string) bool {
+	return d.all || d.machine == name || d.machine == "" && len(s.Machines) == 1
+}
+
+func statusText(w io.Writer, s launch.Status, d detail, now time.Time) {
 	fmt.Fprintln(w, s.Verdict)
 	if len(s.Machines) == 0 {
 		return
 	}
 	fmt.Fprintln(w)
-	rows := [][]string{{"MACHINE", "ADDRESS", "STATE", "UP", "AGENT"}}
+	several := len(s.Machines) > 1
+	head := []string{"MACHINE", "ADDRESS", "STATE", "UP", "AGENT"}
+	if several {
+		head = append(head, "WAITS FOR")
+	}
+	rows := [][]string{head}
 	for _, m := range s.Machines {
-		rows = append(rows, machineRow(m, now))
+		row := machineRow(m, now)
+		if several {
+			row = append(row, firstWait(s.Cluster, m, now))
+		}
+		rows = append(rows, row)
 	}
 	table(w, rows)
 	for _, m := range s.Machines {
-		if m.Node == nil {
+		if m.Node == nil || !d.of(s, m.Name) {
 			continue
 		}
 		on := ""
-		if len(s.Machines) > 1 {
+		if several {
 			on = " on " + m.Name
 		}
 		unitTable(w, m.Node.Units, on, now)
 		controlTable(w, m.Node.Items, on, now)
 		if bad := m.Node.Unready(); len(bad) > 0 {
 			fmt.Fprintf(w, "\nNot ready%s:\n", on)
-			reasons(w, bad, now)
+			reasons(w, bad, strings.TrimPrefix(on, " on "), now)
 		}
 	}
 }
 
+// firstWait is what keeps a machine from being ready, in a few words: what is at work or in trouble comes before what only waits.
+func firstWait(cluster string, m launch.MachineStatus, now time.Time) string {
+	switch {
+	case !m.Running:
+		return "its power: " + withName("machine start "+m.Name, cluster)
+	case m.Node == nil:
+		return "its agent"
+	}
+	bad := m.Node.Unready()
+	if len(bad) == 0 {
+		return "-"
+	}
+	first := bad[0]
+	why := first.For
+	if why == "" || first.Phase == reconcile.Failing {
+		why = cmp.Or(first.Error, why)
+	}
+	text := fmt.Sprintf("%s, %s", first.Ref, first.Phase)
+	if !first.Since.IsZero() {
+		text += " for " + ago(now.Sub(first.Since))
+	}
+	if why != "" {
+		text += ": " + shorten(strings.TrimPrefix(oneLine(why), "waiting for "), 80)
+	}
+	return text
+}
+
+// shorten cuts a text where a table would become too wide.
+func shorten(s string, most int) string {
+	if runes := []rune(s); len(runes) > most {
+		return string(runes[:most-1]) + "…"
+	}
+	return s
+}
+
 func machineRow(m launch.MachineStatus, now time.Time) []string {
-	state, since, agent := "down", "-", "-"
+	since, agent := "-", "-"
 	if m.Running {
-		state, since = "running", ago(now.Sub(m.Since))
+		since = ago(now.Sub(m.Since))
 		switch {
 		case m.AgentError != "":
 			agent = "does not answer: " + oneLine(m.AgentError)
@@ -90,7 +166,7 @@ func machineRow(m launch.MachineStatus, now time.Time) []string {
 			agent = m.AgentVersion + ", at work on " + launch.Plural(len(m.Node.Unready()), "item")
 		}
 	}
-	return []string{m.Name, m.Address.String(), state, since, agent}
+	return []string{m.Name, m.Address.String(), machineState(m.Status), since, agent}
 }
 
 func unitTable(w io.Writer, units []launch.UnitStatus, on string, now time.Time) {

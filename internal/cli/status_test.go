@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,7 +78,35 @@ func stories() map[string]launch.Status {
 			running("b", nil, "connect: connection refused"),
 			running("c", good, ""),
 		}},
+		"several": {Cluster: "dev", Verdict: "VERDICT", Machines: []launch.MachineStatus{
+			running("dev-main-0", good, ""), running("dev-main-1", bad, ""), cut(running("dev-worker-0", good, "")),
+		}},
 		"empty": {Cluster: "dev", Verdict: "VERDICT"},
+	}
+}
+
+func cut(m launch.MachineStatus) launch.MachineStatus {
+	m.Cut = true
+	return m
+}
+
+// TestStatusDetail: of several machines, all is shown only on demand.
+func TestStatusDetail(t *testing.T) {
+	t.Parallel()
+	for name, d := range map[string]detail{"several-verbose": {all: true}, "several-one": {machine: "dev-main-1"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := stories()["several"]
+			var out bytes.Buffer
+			statusText(&out, s, d, now())
+			golden(t, filepath.Join("testdata", "status", name+".txt"), out.String())
+			if err := d.check(s); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if err := (detail{machine: "x"}).check(stories()["several"]); err == nil || !strings.Contains(err.Error(), "dev has dev-main-0, dev-main-1") {
+		t.Errorf("a machine that does not exist: %v", err)
 	}
 }
 
@@ -87,7 +116,7 @@ func TestStatusText(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var out bytes.Buffer
-			statusText(&out, status, now())
+			statusText(&out, status, detail{}, now())
 			golden(t, filepath.Join("testdata", "status", name+".txt"), out.String())
 		})
 	}

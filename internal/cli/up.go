@@ -141,7 +141,7 @@ func showUp(e Env, out format, r launch.Result, o launch.UpOptions, err error) e
 	}
 	if timedOut {
 		fmt.Fprintf(e.Err, "\nNot ready:\n")
-		reasons(e.Err, r.Unready, time.Now())
+		reasons(e.Err, r.Unready, "", time.Now())
 		fmt.Fprintln(e.Err)
 		return err
 	}
@@ -156,7 +156,7 @@ func upText(w io.Writer, r launch.Result, o launch.UpOptions) {
 		fmt.Fprintf(w, "cluster %s: its plan is unchanged (%s); whether it is ready tells %s\n", r.Cluster, took, withName("wait", r.Cluster))
 		if len(r.Unready) > 0 {
 			fmt.Fprintf(w, "\nNot ready:\n")
-			reasons(w, r.Unready, time.Now())
+			reasons(w, r.Unready, "", time.Now())
 		}
 		return
 	case !r.Changed:

@@ -61,7 +61,7 @@ why, and exits with 5; the cluster goes on coming up by itself.`,
 				items = append(items, u.Status)
 			}
 			fmt.Fprintf(e.Err, "Not ready:\n")
-			reasons(e.Err, items, time.Now())
+			reasons(e.Err, items, "", time.Now())
 		}
 		return err
 	}

@@ -129,7 +129,7 @@ func itemText(w io.Writer, v itemView, items []reconcile.Status, now time.Time) 
 		for _, s := range items {
 			byRef[s.Ref] = s
 		}
-		for _, line := range because(*v.State, byRef) {
+		for _, line := range because(*v.State, byRef, v.Node) {
 			fmt.Fprintf(w, "  %-12s %s\n", line[0]+":", line[1])
 		}
 	}

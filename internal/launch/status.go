@@ -5,6 +5,7 @@ package launch
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -118,6 +119,9 @@ func (s *Status) worst(total, unready int) string {
 		return fmt.Sprintf("cluster %s has no machine yet: run slipway up --name %s", s.Cluster, s.Cluster)
 	}
 	for _, m := range s.Machines {
+		if !m.Running && slices.ContainsFunc(s.Machines, func(m MachineStatus) bool { return m.Running }) {
+			return fmt.Sprintf("cluster %s is not whole: machine %s does not run: start it with slipway machine start %s --name %s", s.Cluster, m.Name, m.Name, s.Cluster)
+		}
 		if !m.Running {
 			return fmt.Sprintf("cluster %s is down: machine %s does not run: start it with slipway up --name %s", s.Cluster, m.Name, s.Cluster)
 		}

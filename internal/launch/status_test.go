@@ -30,11 +30,12 @@ func TestJudge(t *testing.T) {
 		ready    bool
 		verdict  string
 	}{
-		"no machine":  {nil, false, "has no machine yet"},
-		"all is well": {[]MachineStatus{up1(ready), up1(ready)}, true, "cluster dev is ready: Kubernetes 1.36.4, 2 machines"},
-		"one is down": {[]MachineStatus{up1(ready), {Status: machine.Status{Name: "b"}}}, false, "is down: machine b does not run: start it with slipway up --name dev"},
-		"no answer":   {[]MachineStatus{up1(nil), up1(ready)}, false, "nobody knows: the agent of m does not answer"},
-		"no plan":     {[]MachineStatus{up1(&NodeStatus{})}, false, "m has no plan yet"},
+		"no machine":           {nil, false, "has no machine yet"},
+		"all is well":          {[]MachineStatus{up1(ready), up1(ready)}, true, "cluster dev is ready: Kubernetes 1.36.4, 2 machines"},
+		"one is down":          {[]MachineStatus{up1(ready), {Status: machine.Status{Name: "b"}}}, false, "is not whole: machine b does not run: start it with slipway machine start b --name dev"},
+		"the only one is down": {[]MachineStatus{{Status: machine.Status{Name: "b"}}}, false, "is down: machine b does not run: start it with slipway up --name dev"},
+		"no answer":            {[]MachineStatus{up1(nil), up1(ready)}, false, "nobody knows: the agent of m does not answer"},
+		"no plan":              {[]MachineStatus{up1(&NodeStatus{})}, false, "m has no plan yet"},
 		"one waits": {
 			[]MachineStatus{up1(&NodeStatus{Items: []reconcile.Status{item("a", reconcile.Ready), item("b", reconcile.Waiting)}})},
 			false,
