@@ -3,7 +3,11 @@
 package main
 
 import (
+	"context"
+
+	"github.com/slipway-project/slipway/internal/backend/reset"
 	"github.com/slipway-project/slipway/internal/backend/supervise"
+	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/node"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -22,6 +26,11 @@ func (h unitHost) Units() []node.UnitStatus {
 		out = append(out, s)
 	}
 	return out
+}
+
+// Reset takes from the machine what a plan has made.
+func (h unitHost) Reset(ctx context.Context, p plan.Plan, given []string) error {
+	return reset.Machine(ctx, h.Host, p, given)
 }
 
 // tell puts a unit's own changes on the board: it may fall long after the loop has brought it to ready.

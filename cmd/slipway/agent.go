@@ -7,22 +7,30 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 
+	controlv1 "github.com/slipway-project/slipway/api/control/v1"
 	"github.com/slipway-project/slipway/internal/backend/files"
 	"github.com/slipway-project/slipway/internal/backend/probe"
 	"github.com/slipway-project/slipway/internal/backend/supervise"
 	"github.com/slipway-project/slipway/internal/ca"
 	"github.com/slipway-project/slipway/internal/control"
-
+	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/pki"
+	"github.com/slipway-project/slipway/internal/kube"
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/node"
+	"github.com/slipway-project/slipway/internal/node/enrol"
 	"github.com/slipway-project/slipway/internal/node/facts"
+	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/proxy"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -30,6 +38,7 @@ import (
 // Where an agent keeps its things.
 const (
 	stateDir = "/var/lib/slipway"
+	keepDir  = stateDir + "/state"
 	runDir   = machine.RunDir
 	apiLocal = "127.0.0.1:6443"
 )
@@ -39,18 +48,21 @@ func agent(ctx context.Context, log *slog.Logger) error {
 	down := make(chan os.Signal, 1)
 	signal.Notify(down, machine.DownSignal)
 	defer signal.Stop(down)
-	a, host, err := buildAgent(log)
+	b, err := buildAgent(log)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = host.Close() }() // the units go on, whatever it says
-	apiAddress := func() string { return a.APIAddress(apiLocal) }
+	defer func() { _ = b.host.Close() }() // the units go on, whatever it says
+	apiAddress := func() string { return b.agent.APIAddress(apiLocal) }
+	initAddress := func() string { return fmt.Sprintf("127.0.0.1:%d", config.InitPort) }
 	return live(ctx, down, func(ctx context.Context) error {
 		group, ctx := errgroup.WithContext(ctx)
-		group.Go(func() error { return a.Run(ctx) })
+		group.Go(func() error { return b.agent.Run(ctx) })
+		group.Go(func() error { return b.enrol.Run(ctx) })
 		group.Go(func() error { return proxy.ServeUnix(ctx, filepath.Join(runDir, "api.sock"), apiAddress) })
+		group.Go(func() error { return proxy.ServeUnix(ctx, filepath.Join(runDir, "init.sock"), initAddress) })
 		return group.Wait()
-	}, a.Stop)
+	}, b.agent.Stop)
 }
 
 // stopLimit is below the time that PID 1 leaves an agent.
@@ -82,41 +94,97 @@ func live(ctx context.Context, down <-chan os.Signal, work, stop func(ctx contex
 	return errors.Join(err, stop(stopping))
 }
 
-func buildAgent(log *slog.Logger) (*node.Agent, *supervise.Host, error) {
+// built is a machine's agent and all that it is made of.
+type built struct {
+	agent  *node.Agent
+	host   *supervise.Host
+	enrol  *enrol.Enrolment
+	joinIn *joining
+}
+
+func buildAgent(log *slog.Logger) (b built, err error) {
 	found, err := facts.Find()
 	if err != nil {
-		return nil, nil, fmt.Errorf("find facts: %w", err)
+		return b, fmt.Errorf("find facts: %w", err)
 	}
-	for _, dir := range []string{filepath.Join(stateDir, "plan"), filepath.Join(stateDir, "trace"), filepath.Join(runDir, "units")} {
+	for _, dir := range []string{filepath.Join(stateDir, "plan"), filepath.Join(stateDir, "trace"), keepDir, filepath.Join(runDir, "units")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, nil, err
+			return b, err
 		}
 	}
-	prober := probe.New()
-	onDisk, err := files.New(files.Config{
-		Store: filepath.Join(stateDir, "store"), Verified: filepath.Join(runDir, "verified"), Keys: &ca.Local{}, Probe: prober,
+	key, pin, err := machineKey(filepath.Join(keepDir, "machine.key"))
+	if err != nil {
+		return b, err
+	}
+	found.Key = pin
+	journal, err := lock.Open(filepath.Join(keepDir, "lock"))
+	if err != nil {
+		return b, err
+	}
+	custody := &ca.Local{Remote: func(ctx context.Context, w pki.Want, request []byte) ([]byte, error) {
+		return b.enrol.Renew(ctx, w, request)
+	}}
+	board := reconcile.NewBoard()
+	if b.host, err = newHost(custody, board, log); err != nil {
+		return b, err
+	}
+	b.joinIn = &joining{pin: pin, lock: journal, log: log, audit: &audit{path: "/var/log/slipway/join-audit.log", log: log}}
+	b.agent, err = node.New(node.Config{
+		Host: unitHost{b.host}, Facts: found, PlanFile: filepath.Join(stateDir, "plan", "plan.json"),
+		TraceFile: filepath.Join(stateDir, "trace", "last.json"), Socket: filepath.Join(runDir, "agent.sock"), Version: version, Log: log, Board: board,
+		Control:   controlRole(b.joinIn, log),
+		AfterStep: failpoint(),
+		Enrolment: func() node.Enrolment { return b.enrol },
+		Announce:  func() { b.enrol.Announce() },
+		Register:  func(s *grpc.Server) { controlv1.RegisterControlServer(s, lateAdmin{now: &b.joinIn.admin}) },
 	})
 	if err != nil {
-		return nil, nil, err
+		return b, err
 	}
-	board := reconcile.NewBoard()
-	host, err := supervise.New(supervise.Config{
+	b.enrol, err = enrol.New(enrol.Config{
+		Lock: journal, Agent: b.agent, Board: board, Facts: found, Key: key, Custody: custody, Slipway: version, Log: log,
+		Listen: func(ctx context.Context) (net.Listener, error) {
+			return (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", config.InitPort))
+		},
+		Paths: enrol.Paths{
+			Secret: filepath.Join(stateDir, "init-secret.json"), Request: filepath.Join(keepDir, "init-request"), Target: filepath.Join(keepDir, "join-target"),
+			JoinCA: config.JoinCA + ".crt", Roster: config.RosterFile, Admin: config.AdminConf, Create: config.CreatePermit,
+			Permit: config.EtcdPermit, Voter: config.EtcdVoter,
+		},
+	})
+	return b, err
+}
+
+func newHost(custody *ca.Local, board *reconcile.Board, log *slog.Logger) (*supervise.Host, error) {
+	prober := probe.New()
+	onDisk, err := files.New(files.Config{
+		Store: filepath.Join(stateDir, "store"), Verified: filepath.Join(runDir, "verified"), Keys: custody, Probe: prober,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return supervise.New(supervise.Config{
 		StateDir: filepath.Join(runDir, "units"), LogDir: "/var/log/slipway", Files: onDisk, Probe: prober, Log: log,
 		OnEvent: func(e supervise.Event) { tell(board, e) },
 	})
-	if err != nil {
-		return nil, nil, err
+}
+
+// controlRole runs the control role, and beside it the join service.
+func controlRole(j *joining, log *slog.Logger) func(ctx context.Context, doc []byte, board *reconcile.Board) error {
+	return func(ctx context.Context, doc []byte, board *reconcile.Board) error {
+		return control.Role{
+			Connect: func(kubeconfig string) (control.Cluster, error) { return control.Connect(kubeconfig, log) },
+			Records: func(kubeconfig string) (control.Records, error) {
+				client, err := kube.Connect(kubeconfig, log)
+				if err != nil {
+					return nil, err
+				}
+				return registry.New(client.Records(), time.Now), nil
+			},
+			Beside:  []control.Service{{Name: "join", Run: j.run}},
+			Resolve: control.ResolveUDP, Board: board, Log: log,
+		}.Run(ctx, doc)
 	}
-	a, err := node.New(node.Config{
-		Host: unitHost{host}, Facts: found, PlanFile: filepath.Join(stateDir, "plan", "plan.json"),
-		TraceFile: filepath.Join(stateDir, "trace", "last.json"), Socket: filepath.Join(runDir, "agent.sock"), Version: version, Log: log, Board: board,
-		Control: func(ctx context.Context, doc []byte, board *reconcile.Board) error {
-			connect := func(kubeconfig string) (control.Cluster, error) { return control.Connect(kubeconfig, log) }
-			return control.Role{Connect: connect, Resolve: control.ResolveUDP, Board: board, Log: log}.Run(ctx, doc)
-		},
-		AfterStep: failpoint(),
-	})
-	return a, host, err
 }
 
 func machineInit(ctx context.Context, log *slog.Logger, exe string) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slipway-project/slipway/internal/backend/supervise"
+	"github.com/slipway-project/slipway/internal/balancer"
 	"github.com/slipway-project/slipway/internal/cli"
 	"github.com/slipway-project/slipway/internal/launch"
 	"github.com/slipway-project/slipway/internal/proxy"
@@ -66,5 +67,6 @@ func hidden(log *slog.Logger, exe string) []*cobra.Command {
 		command("agent", func(ctx context.Context, _ []string) error { return agent(ctx, log) }),
 		command("machine-init", func(ctx context.Context, _ []string) error { return machineInit(ctx, log, exe) }),
 		command("proxy-serve", proxy.Child),
+		command("api-balancer", func(ctx context.Context, args []string) error { return balancer.Command(ctx, args, log) }),
 	}
 }

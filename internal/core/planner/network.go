@@ -19,7 +19,7 @@ func (n *node) balancer() {
 		Name: balancerUnit,
 		Args: []string{
 			config.SlipwayBinary, balancerUnit, "--listen=" + address, "--roster=" + config.RosterFile,
-			"--join-ca=" + config.JoinCA + ".crt", "--cluster-ca=" + config.ClusterCA + ".crt",
+			"--ca=" + config.JoinCA + ".crt", "--cluster-ca=" + config.ClusterCA + ".crt",
 		},
 		Ready:    plan.Probe{Kind: plan.ProbeNotify},
 		OOMScore: -997,

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/durable"
+)
+
+// machineKey is the machine's identity: made once, never replaced. A damaged one is an error, for a new one would be another
+// machine's.
+func machineKey(path string) (key *ecdsa.PrivateKey, pin string, err error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if text, err = newMachineKey(path); err != nil {
+			return nil, "", fmt.Errorf("make the machine's key: %w", err)
+		}
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("read the machine's key: %w", err)
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, "", fmt.Errorf("read the machine's key: %s is damaged: restore it; without it this is another machine", path)
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	key, ok := parsed.(*ecdsa.PrivateKey)
+	if err != nil || !ok {
+		return nil, "", fmt.Errorf("read the machine's key: %s holds no ECDSA key: restore it; without it this is another machine", path)
+	}
+	spki, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return nil, "", err
+	}
+	return key, roster.Pin(spki), nil
+}
+
+func newMachineKey(path string) ([]byte, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	text := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	return text, durable.WriteFile(path, 0o600, text)
+}

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	controlv1 "github.com/slipway-project/slipway/api/control/v1"
+	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	"github.com/slipway-project/slipway/internal/attest"
+	attestkey "github.com/slipway-project/slipway/internal/attest/key"
+	"github.com/slipway-project/slipway/internal/attest/token"
+	"github.com/slipway-project/slipway/internal/ca"
+	"github.com/slipway-project/slipway/internal/control"
+	"github.com/slipway-project/slipway/internal/control/admin"
+	"github.com/slipway-project/slipway/internal/control/joinserver"
+	"github.com/slipway-project/slipway/internal/control/members"
+	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/rosters"
+	"github.com/slipway-project/slipway/internal/control/tickets"
+	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/compose"
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/etcd"
+	"github.com/slipway-project/slipway/internal/kube"
+	"github.com/slipway-project/slipway/internal/node/lock"
+	"github.com/slipway-project/slipway/internal/rpc"
+)
+
+// joining is the join service of this control plane: all that it is made of is built anew for each control document.
+type joining struct {
+	pin   string // of this machine's key
+	lock  *lock.Lock
+	audit *audit
+	log   *slog.Logger
+	admin atomic.Pointer[controlv1.ControlServer] // nil while there is nothing to ask
+}
+
+// run is a control.Service. It begins when the machine belongs to its cluster for good.
+func (j *joining) run(ctx context.Context, doc control.Document, say func(reason string)) error {
+	say("the machine does not belong to its cluster yet")
+	if _, err := j.lock.Wait(ctx, func(s lock.State) bool { return s.Phase == lock.Committed }); err != nil {
+		return err
+	}
+	p, err := j.assemble(doc)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = p.etcd.Close() }()
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", config.JoinPort))
+	if err != nil {
+		return fmt.Errorf("listen for machines that join: %w", err)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return p.members.Run(ctx) })
+	group.Go(func() error { return p.rosters.Run(ctx) })
+	group.Go(func() error { return p.joins.Run(ctx) })
+	group.Go(func() error {
+		defer context.AfterFunc(ctx, p.server.Stop)()
+		if err := p.server.Serve(ln); ctx.Err() == nil {
+			return err
+		}
+		return nil
+	})
+	j.admin.Store(&p.admin)
+	defer j.admin.Store(nil)
+	say("")
+	return group.Wait()
+}
+
+// parts are what a join service is made of.
+type parts struct {
+	etcd    *etcd.Client
+	members *members.Manager
+	rosters *rosters.Keeper
+	joins   *joinserver.Server
+	server  *rpc.Server
+	admin   controlv1.ControlServer
+}
+
+func (j *joining) assemble(doc control.Document) (p parts, err error) {
+	joinCA, err := readCertificate(config.JoinCA + ".crt")
+	if err != nil {
+		return p, err
+	}
+	pin := roster.Pin(joinCA.RawSubjectPublicKeyInfo)
+	id := roster.ClusterID(pin)
+	policy, err := policyOf(doc)
+	if err != nil {
+		return p, err
+	}
+	client, err := kube.Connect(doc.Kubeconfig, j.log)
+	if err != nil {
+		return p, err
+	}
+	records := registry.New(client.Records(), time.Now).WithPolicy(func(context.Context) (admission.Policy, error) { return policy, nil })
+	if p.etcd, err = etcd.Connect(etcd.Config{
+		Endpoints: []string{"https://127.0.0.1:2379"}, CA: config.EtcdCA + ".crt", Cert: config.APIServerToEtcd + ".crt", Key: config.APIServerToEtcd + ".key",
+	}); err != nil {
+		return p, err
+	}
+	p.members = members.New(members.Config{Etcd: p.etcd, Records: records, Log: j.log})
+	p.rosters = rosters.New(rosters.Config{
+		CA: joinCA, Sign: signWith(config.JoinCA + ".key"), Records: records, Voters: voters(p.members), Log: j.log,
+	})
+	p.joins, err = joinserver.New(joinserver.Config{
+		Cluster: id, Self: j.pin, Records: records, Log: j.log, Audit: j.audit.decision,
+		Verifiers: map[string]attest.Verifier{"key": attestkey.Verifier{}, "token": token.Verifier{Records: records}},
+		Tickets: tickets.Maker{ID: id, Document: doc, Roster: func() []byte {
+			signed, _, _ := p.rosters.Current()
+			return signed
+		}},
+		Signer: &ca.Local{}, Members: admits{p.members}, Rosters: p.rosters,
+		ControlPlane: func(pool string) bool { return policy.Pools[pool].ControlPlane },
+	})
+	if err != nil {
+		return p, err
+	}
+	p.server = rpc.NewServer(rpc.ServerOptions{
+		TLS: rpc.ServerTLS(joinCertificate, rpc.AnyKey), Log: j.log, Audit: j.audit.refused,
+		Authorize: map[string]func(context.Context, rpc.Peer) error{
+			joinv1.Join_Join_FullMethodName: anyKey, joinv1.Join_Sync_FullMethodName: anyKey,
+		},
+		Timeout: map[string]time.Duration{joinv1.Join_Sync_FullMethodName: rpc.NoTimeout},
+	})
+	joinv1.RegisterJoinServer(p.server, p.joins.Service())
+	p.admin = admin.New(admin.Config{
+		Nodes: records, Tokens: records, Kube: client, Members: p.members, Log: j.log,
+		Document: func() (control.Document, bool) { return doc, true },
+		Invite: func(context.Context) (admin.Invitation, error) {
+			return invitation(p.rosters, joinCA, pin, id)
+		},
+	})
+	return p, nil
+}
+
+// anyKey: who a key belongs to, the join service finds out itself; what it knows is the first thing that it asks.
+func anyKey(_ context.Context, p rpc.Peer) error {
+	if p.Key == "" {
+		return errors.New("no key")
+	}
+	return nil
+}
+
+// policyOf is what the spec says of machines that join.
+func policyOf(doc control.Document) (admission.Policy, error) {
+	cluster, release, problems, err := compose.Cluster("the cluster's spec", doc.Config, doc.Cluster, "")
+	switch {
+	case err != nil:
+		return admission.Policy{}, err
+	case len(problems) > 0:
+		return admission.Policy{}, fmt.Errorf("the kept spec: %s", problems[0])
+	}
+	p := admission.Policy{
+		Cluster: cluster.Name, APIServer: release.Kubernetes, PodCIDR: cluster.PodCIDR, NodePodPrefix: cluster.NodePodPrefix,
+		ServiceCIDR: cluster.ServiceCIDR, Pools: map[string]admission.Pool{},
+	}
+	for _, pool := range cluster.Pools {
+		p.Pools[pool.Name] = admission.Pool{ControlPlane: slices.Contains(pool.Roles, config.RoleControlPlane)}
+	}
+	return p, nil
+}
+
+// voters are the control planes whose etcd counts.
+func voters(m *members.Manager) func(ctx context.Context) ([]string, error) {
+	return func(ctx context.Context) ([]string, error) {
+		all, err := m.Status(ctx)
+		if err != nil {
+			return nil, err
+		}
+		var names []string
+		for name, s := range all {
+			if s.Member == "voter" && !s.Unknown {
+				names = append(names, name)
+			}
+		}
+		return names, nil
+	}
+}
+
+// admits gives etcd's membership the join service's words.
+type admits struct{ *members.Manager }
+
+func (a admits) Admit(ctx context.Context, node admission.Node, started bool) (joinserver.MemberAnswer, error) {
+	answer, err := a.Manager.Admit(ctx, node, started)
+	out := joinserver.MemberAnswer{Permit: answer.Permit, Anew: answer.Anew, Promoted: answer.Promoted}
+	if answer.Wait != nil {
+		out.Wait = (*joinserver.Wait)(answer.Wait)
+	}
+	return out, err
+}
+
+// joinCertificate is read for each connection: it is renewed.
+func joinCertificate() (*tls.Certificate, error) {
+	pair, err := tls.LoadX509KeyPair(config.JoinServing+".crt", config.JoinServing+".key")
+	if err != nil {
+		return nil, err
+	}
+	joinCA, err := readCertificate(config.JoinCA + ".crt")
+	if err != nil {
+		return nil, err
+	}
+	pair.Certificate = append(pair.Certificate, joinCA.Raw)
+	return &pair, nil
+}
+
+func readCertificate(path string) (*x509.Certificate, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, fmt.Errorf("%s holds no certificate", path)
+	}
+	return x509.ParseCertificate(block.Bytes)
+}
+
+// signWith signs with the key in a file, which is not kept in memory.
+func signWith(path string) func(digest []byte) ([]byte, error) {
+	return func(digest []byte) ([]byte, error) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		block, _ := pem.Decode(text)
+		if block == nil {
+			return nil, fmt.Errorf("%s holds no key", path)
+		}
+		parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+		key, ok := parsed.(*ecdsa.PrivateKey)
+		if err != nil || !ok {
+			return nil, fmt.Errorf("%s holds no ECDSA key", path)
+		}
+		return ecdsa.SignASN1(rand.Reader, key, digest)
+	}
+}
+
+// invitation is what a machine needs beside its token.
+func invitation(k *rosters.Keeper, joinCA *x509.Certificate, pin, id string) (admin.Invitation, error) {
+	signed, _, _ := k.Current()
+	var wire roster.Signed
+	if err := json.Unmarshal(signed, &wire); err != nil {
+		return admin.Invitation{}, fmt.Errorf("the cluster has no roster yet: %w", err)
+	}
+	r, err := wire.Open(joinCA)
+	if err != nil {
+		return admin.Invitation{}, err
+	}
+	out := admin.Invitation{Pin: pin, Cluster: id}
+	for _, at := range r.Join {
+		out.Endpoints = append(out.Endpoints, at.String())
+	}
+	return out, nil
+}
