@@ -42,6 +42,9 @@ var shared = sync.OnceValues(func() (*server, error) {
 var sharedUsed bool
 
 func TestMain(m *testing.M) {
+	if kubeconfig := os.Getenv(leaderProcess); kubeconfig != "" {
+		os.Exit(leadAsProcess(kubeconfig))
+	}
 	code := m.Run()
 	if sharedUsed {
 		if s, err := shared(); s != nil {
@@ -189,8 +192,8 @@ func (s *server) leaf(name string, usage pki.Usage, cn string, orgs ...string) p
 	}
 }
 
-// client connects as one of the identities that keys makes.
-func (s *server) client(t *testing.T, who string) *Client {
+// kubeconfig is of one of the identities that keys makes.
+func (s *server) kubeconfig(t *testing.T, who string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), who+".conf")
 	text := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"x","contexts":[{"name":"x","context":{"cluster":"x","user":"x"}}],
@@ -199,7 +202,12 @@ func (s *server) client(t *testing.T, who string) *Client {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := Connect(path, slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})))
+	return path
+}
+
+func (s *server) client(t *testing.T, who string) *Client {
+	t.Helper()
+	c, err := Connect(s.kubeconfig(t, who), slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})))
 	if err != nil {
 		t.Fatal(err)
 	}
