@@ -38,7 +38,7 @@ func BenchmarkBare(b *testing.B) {
 			}
 			go func() {
 				conn := tls.Server(raw, config)
-				defer conn.Close()
+				defer func() { _ = conn.Close() }()
 				_, _ = io.CopyN(conn, conn, 1)
 			}()
 		}
@@ -58,7 +58,7 @@ func BenchmarkBare(b *testing.B) {
 		if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
 			b.Fatal(err)
 		}
-		conn.Close()
+		_ = conn.Close()
 	}
 }
 
@@ -114,7 +114,7 @@ func BenchmarkConnectAndCall(b *testing.B) {
 			b.Fatal(err)
 		}
 		signAndCheck(b, key, digest[:])
-		conn.Close()
+		_ = conn.Close()
 	}
 }
 

@@ -23,8 +23,8 @@ type unaryHandler = func(srv any, ctx context.Context, decode func(any) error, _
 func (s *Server) guardUnary(method string, h unaryHandler) unaryHandler {
 	return func(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (reply any, err error) {
 		err = s.call(ctx, method, func(ctx context.Context, timed bool) (err error) {
-			read := &reader{ctx: ctx, timed: timed, most: 1, receive: decode}
-			reply, err = h(srv, ctx, read.next, nil)
+			read := &reader{timed: timed, most: 1, receive: decode}
+			reply, err = h(srv, ctx, func(m any) error { return read.next(ctx, m) }, nil)
 			return err
 		})
 		if err != nil {
@@ -37,7 +37,7 @@ func (s *Server) guardUnary(method string, h unaryHandler) unaryHandler {
 func (s *Server) guardStream(method string, h grpc.StreamHandler) grpc.StreamHandler {
 	return func(srv any, ss grpc.ServerStream) error {
 		return s.call(ss.Context(), method, func(ctx context.Context, timed bool) error {
-			read := &reader{ctx: ctx, timed: timed, most: s.options.Limits.Messages, receive: ss.RecvMsg}
+			read := &reader{timed: timed, most: s.options.Limits.Messages, receive: ss.RecvMsg}
 			return h(srv, &guarded{ServerStream: ss, ctx: ctx, timed: timed, read: read})
 		})
 	}

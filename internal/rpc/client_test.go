@@ -158,7 +158,7 @@ func TestContradictoryOptions(t *testing.T) {
 			t.Parallel()
 			conn, err := Dial(c.target, c.o)
 			if err == nil {
-				conn.Close()
+				_ = conn.Close()
 				t.Fatal("dialled")
 			}
 			if !strings.Contains(err.Error(), c.want) {

@@ -32,8 +32,7 @@ func (s serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.
 		return nil, nil, errors.New("shake hands: the connection did not come through this server's listener")
 	}
 	secured := tls.Server(c, s.config)
-	err := secured.Handshake()
-	if err != nil {
+	if err := secured.HandshakeContext(context.Background()); err != nil { // it has a deadline; a context would cost a goroutine
 		return nil, nil, c.failed("TLS handshake", err)
 	}
 	first := make([]byte, len(preface))
@@ -58,7 +57,7 @@ func (s serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.
 
 // failed closes the connection and says why. A client that only went away is no news.
 func (c *conn) failed(stage string, err error) error {
-	c.Close()
+	_ = c.Close()
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		c.refuse(codes.DeadlineExceeded, fmt.Sprintf("%s: not finished within %s", stage, c.gate.limits.Handshake))

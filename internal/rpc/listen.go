@@ -5,9 +5,11 @@ package rpc
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +22,14 @@ type listener struct {
 	net.Listener
 	gate  *gate
 	audit auditor
+
+	mu      sync.Mutex         // guards the fields below
+	greeted map[*conn]struct{} // connections whose handshake goes on: gRPC's Stop would wait for them
+	ended   bool
+}
+
+func newListener(l net.Listener, g *gate, a auditor) *listener {
+	return &listener{Listener: l, gate: g, audit: a, greeted: map[*conn]struct{}{}}
 }
 
 func (l *listener) Accept() (net.Conn, error) {
@@ -38,23 +48,55 @@ func (l *listener) Accept() (net.Conn, error) {
 			raw.Close()
 			continue
 		}
-		c := &conn{Conn: raw, gate: l.gate, audit: l.audit, addr: addr, from: from}
+		c := &conn{Conn: raw, listener: l, gate: l.gate, audit: l.audit, addr: addr, from: from}
 		c.left.Store(int64(l.gate.limits.HandshakeBytes))
 		c.mu.Lock()
 		c.age = time.AfterFunc(l.gate.limits.Age, c.old)
 		c.mu.Unlock()
-		return c, nil
+		if l.greet(c) {
+			return c, nil
+		}
+		_ = c.Close()
 	}
+}
+
+func (l *listener) greet(c *conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ended {
+		l.greeted[c] = struct{}{}
+	}
+	return !l.ended
+}
+
+func (l *listener) forget(c *conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.greeted, c)
+}
+
+// Close also ends the handshakes that go on.
+func (l *listener) Close() error {
+	err := l.Listener.Close()
+	l.mu.Lock()
+	l.ended = true
+	greeted := slices.Collect(maps.Keys(l.greeted))
+	l.mu.Unlock()
+	for _, c := range greeted {
+		_ = c.Close()
+	}
+	return err
 }
 
 // conn is one admitted connection: handshaking → a stranger's → known (see NoTimeout). Its slot is given back by Close.
 type conn struct {
 	net.Conn
-	gate  *gate
-	audit auditor
-	addr  netip.AddrPort
-	from  netip.Addr
-	left  atomic.Int64 // bytes that the handshake may still read; -1 after it
+	listener *listener
+	gate     *gate
+	audit    auditor
+	addr     netip.AddrPort
+	from     netip.Addr
+	left     atomic.Int64 // bytes that the handshake may still read; -1 after it
 
 	mu     sync.Mutex // guards the fields below
 	age    *time.Timer
@@ -103,7 +145,7 @@ func (c *conn) old() {
 	}
 	c.mu.Unlock()
 	c.refuse(codes.DeadlineExceeded, fmt.Sprintf("the connection is older than %s", c.gate.limits.Age))
-	c.Close()
+	_ = c.Close()
 }
 
 // begin counts a call; end must follow. It fails when there are too many.
@@ -135,7 +177,16 @@ func (c *conn) know() {
 	c.age.Stop()
 }
 
+// SetDeadline is how gRPC says when the handshake must be over (a time), and that it is (none).
+func (c *conn) SetDeadline(t time.Time) error {
+	if t.IsZero() {
+		c.listener.forget(c)
+	}
+	return c.Conn.SetDeadline(t)
+}
+
 func (c *conn) Close() error {
+	c.listener.forget(c)
 	c.mu.Lock()
 	first := !c.closed
 	c.closed = true

@@ -90,8 +90,12 @@ func speak(t testing.TB, s *site) *wire {
 // call sends the headers of a call. Fields replace or follow the usual ones.
 func (w *wire) call(path string, end bool, fields ...hpack.HeaderField) (uint32, error) {
 	usual := []hpack.HeaderField{
-		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "https"}, {Name: ":path", Value: path},
-		{Name: ":authority", Value: "x"}, {Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
+		{Name: ":method", Value: "POST"},
+		{Name: ":scheme", Value: "https"},
+		{Name: ":path", Value: path},
+		{Name: ":authority", Value: "x"},
+		{Name: "content-type", Value: "application/grpc"},
+		{Name: "te", Value: "trailers"},
 	}
 	for _, f := range fields {
 		for i := range 6 {

@@ -60,7 +60,7 @@ func NewServer(o ServerOptions) *Server {
 		grpc.MaxConcurrentStreams(uint32(l.Streams)),
 		// Windows that do not grow: what is sent and not yet read stays small, for strangers must not fill our memory.
 		grpc.StaticStreamWindowSize(64<<10), grpc.StaticConnWindowSize(256<<10),
-		grpc.ReadBufferSize(8<<10), grpc.WriteBufferSize(8<<10), grpc.SharedWriteBuffer(true),
+		grpc.ReadBufferSize(8<<10), grpc.WriteBufferSize(8<<10),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout, MaxConnectionIdle: l.Idle}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveFastest}),
 		grpc.InTapHandle(s.tap),
@@ -71,7 +71,7 @@ func NewServer(o ServerOptions) *Server {
 
 // Serve accepts connections until Stop. The listener is closed at the end.
 func (s *Server) Serve(l net.Listener) error {
-	return s.grpc.Serve(&listener{Listener: l, gate: s.gate, audit: s.audit})
+	return s.grpc.Serve(newListener(l, s.gate, s.audit))
 }
 
 // Stop ends the server and cuts all connections.

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -125,6 +126,43 @@ func TestConnectionsEnd(t *testing.T) {
 			if r := s.wait(t, c.want); r.Code != codes.DeadlineExceeded {
 				t.Errorf("audit: %+v", r)
 			}
+		})
+	}
+}
+
+// A call that began while its connection was young may end, though the connection is old by then.
+func TestOldConnectionEndsItsCall(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	s := open(t, ServerOptions{Limits: Limits{Age: 100 * time.Millisecond, Call: 10 * time.Second}}, AnyKey, joiner{},
+		initer{init: func(ctx context.Context, _ *initv1.InitRequest) (*initv1.InitReply, error) {
+			<-release
+			return &initv1.InitReply{}, nil
+		}})
+	time.AfterFunc(300*time.Millisecond, func() { close(release) })
+	if err := initOnce(t, s, nil); err != nil {
+		t.Errorf("the call was cut off: %v", err)
+	}
+}
+
+// Stop does not wait for those who are slow.
+func TestStopEndsHandshakes(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]func(*Server){"at once": (*Server).Stop, "gracefully": (*Server).GracefulStop} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := open(t, ServerOptions{Limits: Limits{Handshake: time.Minute}}, AnyKey, joiner{}, initer{})
+			silent, shaken, prefaced := dialTCP(t, s.addr, ""), dialTCP(t, s.addr, ""), dialTCP(t, s.addr, "")
+			shake(t, shaken)
+			say(t, shake(t, prefaced), preface)
+			for strangers := 0; strangers < 3; strangers, _ = s.count() {
+				runtime.Gosched()
+			}
+			stop(s.Server)
+			for _, c := range []net.Conn{silent, shaken, prefaced} {
+				closed(t, c)
+			}
+			s.empty(t)
 		})
 	}
 }

@@ -25,7 +25,7 @@ type guarded struct {
 func (g *guarded) Context() context.Context { return g.ctx }
 
 // RecvMsg returns the call's end, too.
-func (g *guarded) RecvMsg(m any) error { return g.read.next(m) }
+func (g *guarded) RecvMsg(m any) error { return g.read.next(g.ctx, m) }
 
 // SendMsg gives up at the call's end: a peer that reads nothing would hold it.
 func (g *guarded) SendMsg(m any) error {
@@ -37,18 +37,17 @@ func (g *guarded) SendMsg(m any) error {
 
 // reader reads the messages of one call, one after the other.
 type reader struct {
-	ctx     context.Context //nolint:containedctx // that of the call it belongs to
 	timed   bool
 	most    int // messages, if timed
 	receive func(any) error
 	got     int
 }
 
-func (r *reader) next(m any) error {
+func (r *reader) next(ctx context.Context, m any) error {
 	if !r.timed {
 		return refusal(r.receive(m))
 	}
-	if err := before(r.ctx, func() error { return refusal(r.receive(m)) }); err != nil {
+	if err := before(ctx, func() error { return refusal(r.receive(m)) }); err != nil {
 		return err
 	}
 	if r.got++; r.got > r.most {

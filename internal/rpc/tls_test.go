@@ -3,6 +3,7 @@
 package rpc
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -43,6 +44,21 @@ func certify(t testing.TB, public crypto.PublicKey, signer *ecdsa.PrivateKey, na
 		t.Fatal(err)
 	}
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: signer}
+}
+
+// unusual encodes the P-256 key of a certificate in another way: its bits begin three bits earlier, and three unused ones follow.
+// The same key would have two pins.
+func unusual(t testing.TB, der []byte) []byte {
+	t.Helper()
+	at := bytes.Index(der, []byte{0x03, 66, 0, 4}) // BIT STRING of 66 bytes, no unused bits, uncompressed point
+	if at < 0 {
+		t.Fatal("the certificate holds no P-256 key")
+	}
+	out := bytes.Clone(der)
+	point := out[at+3 : at+3+65]
+	new(big.Int).Lsh(new(big.Int).SetBytes(point), 3).FillBytes(point)
+	out[at+2] = 3
+	return out
 }
 
 func hugeRSA(bits int) *rsa.PublicKey {
@@ -103,6 +119,7 @@ func TestHandshakesRefused(t *testing.T) {
 		"P-224":                  {shows(certify(t, p224.Public(), key)), []string{"curve P-224"}},
 		"P-384":                  {shows(certify(t, p384.Public(), key)), []string{"curve P-384"}},
 		"large certificate":      {shows(certify(t, key.Public(), key, names...)), []string{"more than 4096"}},
+		"key encoded otherwise":  {shows(&tls.Certificate{Certificate: [][]byte{unusual(t, own.Certificate[0])}, PrivateKey: key}), []string{"encoded in an unusual way"}},
 		"another's certificate":  {shows(&tls.Certificate{Certificate: other.Certificate, PrivateKey: key}), []string{"invalid signature by the client certificate"}},
 		"no certificate at all":  {shows(&tls.Certificate{Certificate: [][]byte{[]byte("garbage")}, PrivateKey: key}), []string{"parse client certificate"}},
 		"server name, 300 bytes": {func(c *tls.Config) { c.ServerName = strings.Repeat("a", 300) }, []string{"300 bytes"}},
@@ -205,7 +222,7 @@ func TestNoSessionIsEverResumed(t *testing.T) {
 		if conn.ConnectionState().DidResume {
 			t.Error("a session was resumed")
 		}
-		conn.Close()
+		_ = conn.Close()
 	}
 	if len(c.puts) > 0 {
 		t.Errorf("the server gave %d tickets", len(c.puts))
