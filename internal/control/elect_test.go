@@ -65,7 +65,7 @@ func (c *cluster) Lead(ctx context.Context, self string, follow func(holder, why
 		}
 		end()
 		if leader == self {
-			<-work
+			_ = <-work // it ended because its term did
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
