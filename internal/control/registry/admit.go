@@ -55,7 +55,7 @@ func (r *Registry) judge(ctx context.Context, req admission.Request) (judgement,
 	}
 	b, err := r.book(ctx)
 	if errors.Is(err, errUnregistered) {
-		return judgement{}, &admission.Wait{For: "the records of the cluster's nodes", Provider: "the control plane's agent, which registers them when the API answers"}
+		return judgement{}, &admission.Wait{For: "the records of the cluster's nodes", Provider: "the control plane's agent, which registers them when the API answers", Since: r.now()}
 	}
 	if err != nil {
 		return judgement{}, fmt.Errorf("admit machine: %w", err)

@@ -42,6 +42,10 @@ var errUnregistered = errors.New("nobody has registered the cluster's nodes yet"
 
 // book reads the nodes. It is shared and must not be altered.
 func (r *Registry) book(ctx context.Context) (book, error) {
+	return r.reads.do(ctx, r.fetch)
+}
+
+func (r *Registry) fetch(ctx context.Context) (book, error) {
 	item, err := r.store.Get(ctx, kindNodes, nameNodes)
 	if errors.Is(err, ErrNotFound) {
 		return book{}, fmt.Errorf("read nodes: %w: %w", errUnregistered, err)

@@ -34,7 +34,8 @@ type Registry struct {
 
 // shared is what copies of a Registry have in common.
 type shared struct {
-	turn chan struct{} // one writer of the nodes at a time in this process: the others would only make each other try again
+	turn  chan struct{} // one writer of the nodes at a time in this process: the others would only make each other try again
+	reads *flight
 
 	mu   sync.Mutex // guards the field below
 	last book       // the nodes as they were read last, so that they are decoded once
@@ -42,7 +43,7 @@ type shared struct {
 
 // New makes a registry that knows no policy: it keeps records, and lets nobody in.
 func New(store Store, now func() time.Time) *Registry {
-	return &Registry{store: store, now: now, shared: &shared{turn: make(chan struct{}, 1)}}
+	return &Registry{store: store, now: now, shared: &shared{turn: make(chan struct{}, 1), reads: newFlight()}}
 }
 
 // WithPolicy is the same registry with a policy, which is asked for whenever it is needed.

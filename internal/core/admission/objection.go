@@ -27,7 +27,7 @@ func (d decision) address(n Node) *Refusal {
 	a := d.req.Address
 	switch {
 	case !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || a.Zone() != "":
-		return &Refusal{AddressInvalid, fmt.Sprintf("%s cannot be the address of a machine", a)}
+		return &Refusal{AddressInvalid, fmt.Sprintf("%.60q cannot be the address of a machine", a.String())}
 	case d.policy.PodCIDR.Contains(a):
 		return &Refusal{AddressReserved, fmt.Sprintf("address %s lies in the pod range %s", a, d.policy.PodCIDR)}
 	case d.policy.ServiceCIDR.Contains(a):

@@ -90,8 +90,8 @@ func (r Records) with(n Node) Records {
 		out.Nodes = slices.Insert(out.Nodes, i, n)
 	}
 	for i := range out.Nodes {
-		if o := &out.Nodes[i]; o.Name != n.Name && n.Key != "" && o.PendingKey == n.Key {
-			o.PendingKey, o.PendingAt = "", time.Time{} // it waits no longer
+		if o := &out.Nodes[i]; o.Name != n.Name && o.PendingKey != "" && (o.PendingKey == n.Key || o.PendingKey == n.PendingKey) {
+			o.PendingKey, o.PendingAt = "", time.Time{} // it waits no longer, or for another name
 		}
 	}
 	back := func(x Removed) bool { return x.Key != "" && (x.Key == n.Key || x.Key == n.PendingKey) }

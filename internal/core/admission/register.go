@@ -9,9 +9,9 @@ import (
 )
 
 // Register adds the operator's nodes: it makes the records that are missing, and fills in a key or an address that a record
-// does not have yet. It never replaces a key, a pool or a range, and never brings back what was removed: the same name
-// comes back with another key only. A node whose record has another key than the operator says waits for approval. What it cannot do for one node is part of
-// the error and keeps no other node out.
+// does not have yet. It never replaces a key, a pool or a range, and never brings back what was removed: the same name comes
+// back with another key only. Where a record has another key than the operator says, that machine waits for approval. What it
+// cannot do for one node is part of the error and keeps no other node out.
 func (r Records) Register(document []Node, now time.Time) (Records, error) {
 	var errs []error
 	for _, n := range document {
@@ -51,7 +51,7 @@ func (r Records) register(n Node, now time.Time) (Records, error) {
 	case old.Key == "":
 		filled.Key = n.Key
 	case old.PendingKey == "":
-		if _, taken := r.ByKey(n.Key); !taken {
+		if _, taken := r.first(func(o *Node) bool { return o.Key == n.Key || o.PendingKey == n.Key }); !taken {
 			filled.PendingKey, filled.PendingAt = n.Key, now
 		}
 	}

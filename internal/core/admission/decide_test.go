@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+func pin(n int) string { return fmt.Sprintf("sha256:%064x", n) }
+
+func addr(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 89, 0, byte(n)}) }
+
+func noon() time.Time { return time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC) }
+
+func rules() Policy {
+	return Policy{
+		Cluster: "dev", APIServer: "1.36.4", PodCIDR: netip.MustParsePrefix("10.244.0.0/16"), NodePodPrefix: 24,
+		ServiceCIDR: netip.MustParsePrefix("10.96.0.0/16"), Pools: map[string]Pool{"main": {ControlPlane: true}, "worker": {}},
+	}
+}
+
+func share(n int) netip.Prefix {
+	p, _ := Share(netip.MustParsePrefix("10.244.0.0/16"), 24, n)
+	return p
+}
+
+// some records: a control plane (key 1), a worker (key 2), one that nobody has come for yet, one that is leaving (key 4), one
+// that waits for approval (key 5, asks for the worker's name), and a machine that was removed (key 9).
+func some() Records {
+	return Records{
+		Nodes: []Node{
+			{Name: "dev-main-0", Pool: "main", Index: 0, PodCIDR: share(0), Address: addr(1), Key: pin(1), JoinedAt: noon()},
+			{Name: "dev-worker-0", Pool: "worker", Index: 1, PodCIDR: share(1), Address: addr(2), Key: pin(2), JoinedAt: noon(), PendingKey: pin(5), PendingAt: noon()},
+			{Name: "dev-worker-1", Pool: "worker", Index: 2, PodCIDR: share(2)},
+			{Name: "dev-worker-2", Pool: "worker", Index: 255, PodCIDR: share(255), Address: addr(4), Key: pin(4), Removing: true},
+		},
+		Removed: []Removed{{Name: "dev-worker-3", Key: pin(9), At: noon()}},
+	}
+}
+
+func with(change func(*Token)) *Token {
+	t := &Token{ID: "abcdefgh", Pool: "worker", Expires: noon().Add(time.Minute)}
+	if change != nil {
+		change(t)
+	}
+	return t
+}
+
+// Each case says who comes (key n, from address n, with the token's id as evidence), and what becomes of it.
+func TestDecide(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		key    int
+		token  *Token
+		change func(*Request)
+		policy func(*Policy)
+
+		refused Reason
+		wait    string
+		node    string
+		index   int
+		uses    bool
+	}{
+		"known":                              {key: 2, node: "dev-worker-0", index: 1},
+		"known, says its name":               {key: 2, change: func(r *Request) { r.ClaimedNode = "dev-worker-0" }, node: "dev-worker-0", index: 1},
+		"known, token of others":             {key: 2, token: with(func(t *Token) { t.Key = pin(7) }), node: "dev-worker-0", index: 1},
+		"known, other name":                  {key: 2, change: func(r *Request) { r.ClaimedNode = "dev-worker-1" }, refused: NameOther},
+		"known, moved":                       {key: 2, change: func(r *Request) { r.Address = addr(22) }, node: "dev-worker-0", index: 1},
+		"known control plane, moved":         {key: 1, change: func(r *Request) { r.Address = addr(22) }, refused: AddressMoved},
+		"mapped address":                     {key: 1, change: func(r *Request) { r.Address = netip.AddrFrom16(addr(1).As16()) }, node: "dev-main-0"},
+		"removing":                           {key: 4, refused: NodeRemoving},
+		"removing, with a token":             {key: 4, token: with(nil), refused: NodeRemoving},
+		"removed":                            {key: 9, refused: KeyRemoved},
+		"removed, any token":                 {key: 9, token: with(nil), refused: KeyRemoved},
+		"removed, its token from before":     {key: 9, token: with(func(t *Token) { t.Key, t.UsedBy = pin(9), pin(9) }), refused: KeyRemoved},
+		"removed, a new token for it":        {key: 9, token: with(func(t *Token) { t.Key = pin(9) }), node: "dev-worker-4", index: 254, uses: true},
+		"no key":                             {change: func(r *Request) { r.Key = "" }, token: with(nil), refused: BadKey},
+		"odd key":                            {change: func(r *Request) { r.Key = "sha256:\n" }, token: with(nil), refused: BadKey},
+		"stranger":                           {key: 6, refused: KeyUnknown},
+		"stranger, unknown token":            {key: 6, change: func(r *Request) { r.Evidence.TokenID = "aaaaaaaa" }, refused: TokenUnknown},
+		"stranger, another token":            {key: 6, token: with(nil), change: func(r *Request) { r.Evidence.TokenID = "aaaaaaaa" }, refused: TokenUnknown},
+		"a token that was not proven":        {key: 6, token: with(nil), change: func(r *Request) { r.Evidence.TokenID = "" }, refused: KeyUnknown},
+		"token":                              {key: 6, token: with(nil), node: "dev-worker-4", index: 254, uses: true},
+		"token for its key":                  {key: 6, token: with(func(t *Token) { t.Key = pin(6) }), node: "dev-worker-4", index: 254, uses: true},
+		"token, again before the record":     {key: 6, token: with(func(t *Token) { t.UsedBy = pin(6) }), node: "dev-worker-4", index: 254, uses: true},
+		"token, used":                        {key: 6, token: with(func(t *Token) { t.UsedBy = pin(7) }), refused: TokenUsed},
+		"token, other key":                   {key: 6, token: with(func(t *Token) { t.Key = pin(7) }), refused: TokenOtherKey},
+		"token, expired this moment":         {key: 6, token: with(func(t *Token) { t.Expires = noon() }), refused: TokenExpired},
+		"token, own and expired":             {key: 6, token: with(func(t *Token) { t.UsedBy, t.Expires = pin(6), noon().Add(-1) }), refused: TokenExpired},
+		"token, no such pool":                {key: 6, token: with(func(t *Token) { t.Pool = "gpu" }), refused: PoolUnknown},
+		"token, no pool":                     {key: 6, token: with(func(t *Token) { t.Pool = "" }), refused: PoolUnknown},
+		"token, control plane":               {key: 6, token: with(func(t *Token) { t.Pool = "main" }), node: "dev-main-1", index: 254, uses: true},
+		"worker's token, control plane":      {key: 6, token: with(func(t *Token) { t.Node = "dev-main-0" }), refused: PoolOther},
+		"worker's token, says control plane": {key: 6, token: with(nil), change: func(r *Request) { r.ClaimedNode = "dev-main-1" }, refused: NameOther},
+		"token for a name":                   {key: 6, token: with(func(t *Token) { t.Node = "edge" }), node: "edge", index: 254, uses: true},
+		"token for a name, says another":     {key: 6, token: with(func(t *Token) { t.Node = "edge" }), change: func(r *Request) { r.ClaimedNode = "dev-worker-1" }, refused: NameOther},
+		"token for a name that cannot be":    {key: 6, token: with(func(t *Token) { t.Node = "../x" }), refused: NameInvalid},
+		"token for a record without key":     {key: 6, token: with(func(t *Token) { t.Node = "dev-worker-1" }), node: "dev-worker-1", index: 2, uses: true},
+		"token for one that leaves":          {key: 6, token: with(func(t *Token) { t.Node = "dev-worker-2" }), refused: NodeRemoving},
+		"token for one that left":            {key: 6, token: with(func(t *Token) { t.Node = "dev-worker-3" }), node: "dev-worker-3", index: 254, uses: true},
+		"token for a name that is taken":     {key: 6, token: with(func(t *Token) { t.Node = "dev-main-0"; t.Pool = "main" }), change: func(r *Request) { r.Address = addr(1) }, wait: "dev-main-0", uses: true},
+		"a third one for the name":           {key: 6, token: with(func(t *Token) { t.Node = "dev-worker-0" }), refused: NameContested},
+		"waits still":                        {key: 5, wait: "dev-worker-0"},
+		"waits still, with its old token":    {key: 5, token: with(func(t *Token) { t.Node, t.UsedBy = "dev-worker-0", pin(5) }), wait: "dev-worker-0"},
+		"waits, and is given another name":   {key: 5, token: with(nil), node: "dev-worker-4", index: 254, uses: true},
+		"waits, from somebody's address":     {key: 5, change: func(r *Request) { r.Address = addr(1) }, refused: AddressTaken},
+		"address of a node":                  {key: 6, token: with(nil), change: func(r *Request) { r.Address = addr(2) }, refused: AddressTaken},
+		"address of a pod":                   {key: 6, token: with(nil), change: func(r *Request) { r.Address = netip.MustParseAddr("10.244.3.7") }, refused: AddressReserved},
+		"address of a Service":               {key: 2, change: func(r *Request) { r.Address = netip.MustParseAddr("10.96.0.1") }, refused: AddressReserved},
+		"no address":                         {key: 2, change: func(r *Request) { r.Address = netip.Addr{} }, refused: AddressInvalid},
+		"address 0.0.0.0":                    {key: 2, change: func(r *Request) { r.Address = netip.IPv4Unspecified() }, refused: AddressInvalid},
+		"address of many":                    {key: 2, change: func(r *Request) { r.Address = netip.MustParseAddr("224.0.0.1") }, refused: AddressInvalid},
+		"newer minor":                        {key: 2, change: func(r *Request) { r.Kubernetes = "1.37.0" }, refused: VersionNewer},
+		"newer patch":                        {key: 6, token: with(nil), change: func(r *Request) { r.Kubernetes = "v1.36.5" }, refused: VersionNewer},
+		"too old":                            {key: 2, change: func(r *Request) { r.Kubernetes = "1.32.9" }, refused: VersionOlder},
+		"old":                                {key: 2, change: func(r *Request) { r.Kubernetes = "1.33.0" }, node: "dev-worker-0", index: 1},
+		"no version":                         {key: 2, change: func(r *Request) { r.Kubernetes = "1.36" }, refused: VersionBad},
+		"nobody knows the server's":          {key: 2, change: func(r *Request) { r.Kubernetes = "1.36.4" }, policy: func(p *Policy) { p.APIServer = "" }, refused: VersionBad},
+		"no share":                           {key: 6, token: with(nil), policy: func(p *Policy) { p.PodCIDR = netip.MustParsePrefix("10.244.0.0/24") }, refused: SharesExhausted},
+		"no pod range":                       {key: 6, token: with(nil), policy: func(p *Policy) { p.PodCIDR = netip.Prefix{} }, refused: SharesExhausted},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			req, p := Request{Key: pin(tt.key), Address: addr(tt.key)}, rules()
+			if tt.token != nil {
+				req.Evidence.TokenID = tt.token.ID
+			}
+			if tt.change != nil {
+				tt.change(&req)
+			}
+			if tt.policy != nil {
+				tt.policy(&p)
+			}
+			before := some()
+			v := Decide(req, before, tt.token, p, noon())
+			if diff := cmp.Diff(some(), before, equal()); diff != "" {
+				t.Errorf("the records were altered: %s", diff)
+			}
+			if got := reasonOf(v); got != tt.refused {
+				t.Fatalf("refused for %q, want %q: %v", got, tt.refused, v.Refusal)
+			}
+			if tt.refused != "" {
+				if v.Node != (Node{}) || v.UseToken || v.Wait != nil {
+					t.Errorf("refused, and yet %+v", v)
+				}
+				return
+			}
+			if v.UseToken != tt.uses {
+				t.Errorf("uses the token: %v", v.UseToken)
+			}
+			if tt.wait != "" {
+				if v.Wait == nil || v.Wait.Provider != "slipway node approve "+tt.wait || v.Node.Key == req.Key || v.Node.PendingKey != req.Key {
+					t.Errorf("waits %v with %+v", v.Wait, v.Node)
+				}
+				return
+			}
+			if v.Wait != nil || v.Node.Name != tt.node || v.Node.Index != tt.index || v.Node.PodCIDR != share(tt.index) || v.Node.Key != req.Key || v.Node.Address != req.Address.Unmap() {
+				t.Errorf("%v, %+v", v.Wait, v.Node)
+			}
+			if _, err := before.Put(v.Node); err != nil {
+				t.Errorf("what was decided cannot be written: %v", err)
+			}
+		})
+	}
+}
+
+func reasonOf(v Verdict) Reason {
+	if v.Refusal == nil {
+		return ""
+	}
+	return v.Refusal.Reason
+}
+
+func equal() cmp.Option {
+	return cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()}
+}
+
+// What a record learns when its machine comes, and what it does not.
+func TestAdmittedRecord(t *testing.T) {
+	t.Parallel()
+	later := noon().Add(time.Hour)
+	req := Request{Key: pin(2), Address: addr(22), Facts: Facts{CgroupV1: true}}
+	v := Decide(req, some(), nil, rules(), later)
+	want := some().Nodes[1]
+	want.Address, want.Facts, want.Kubernetes = addr(22), Facts{CgroupV1: true}, "1.36.4"
+	if diff := cmp.Diff(want, v.Node, equal()); diff != "" {
+		t.Error(diff)
+	}
+	r, err := some().Put(v.Node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again := Decide(req, r, nil, rules(), later.Add(time.Hour)); again.Node != v.Node {
+		t.Errorf("the second time it is %+v", again.Node)
+	}
+	fresh := Decide(Request{Key: pin(6), Address: addr(6), Kubernetes: "1.35.1", Evidence: Evidence{"abcdefgh"}}, r, with(func(t *Token) { t.Expires = later.Add(1) }), rules(), later)
+	if fresh.Node.JoinedAt != later || fresh.Node.Kubernetes != "1.35.1" {
+		t.Errorf("a new record: %+v, %v", fresh.Node, fresh.Refusal)
+	}
+}
+
+// A name that nobody got for 15 minutes may be asked for by the next.
+func TestPendingGivesWay(t *testing.T) {
+	t.Parallel()
+	later := noon().Add(MaxTTL)
+	token := with(func(t *Token) { t.Node, t.Expires = "dev-worker-0", later.Add(time.Second) })
+	v := Decide(Request{Key: pin(6), Address: addr(6), Evidence: Evidence{token.ID}}, some(), token, rules(), later)
+	if v.Wait == nil || v.Wait.Since != later || v.Node.PendingKey != pin(6) || v.Node.Key != pin(2) {
+		t.Errorf("%v %+v, %v", v.Wait, v.Node, v.Refusal)
+	}
+}
+
+func TestVersionWordsNameBoth(t *testing.T) {
+	t.Parallel()
+	for machine, reason := range map[string]Reason{"1.37.0": VersionNewer, "1.30.2": VersionOlder, "2.0.0": VersionNewer, "0.99.0": VersionOlder} {
+		no := versionGate(machine, "1.36.4")
+		if no == nil || no.Reason != reason || !strings.Contains(no.Text, machine) || !strings.Contains(no.Text, "1.36.4") {
+			t.Errorf("%s: %v", machine, no)
+		}
+	}
+}
+
+// What a machine says never reaches the audit as it is.
+func TestWordsAreQuoted(t *testing.T) {
+	t.Parallel()
+	evil := "x\n\x1b[2Jadmitted"
+	for _, req := range []Request{
+		{Key: evil}, {Key: pin(2), Address: addr(2), ClaimedNode: evil}, {Key: pin(2), Address: addr(2), Kubernetes: evil},
+		{Key: pin(6), Address: addr(6), Evidence: Evidence{evil}}, {Key: pin(2), Address: netip.MustParseAddr("fe80::1%" + evil)},
+	} {
+		v := Decide(req, some(), nil, rules(), noon())
+		if v.Refusal == nil || strings.ContainsAny(v.Refusal.Text, "\n\x1b") || len(v.Refusal.Text) > 400 {
+			t.Errorf("%+v: %v", req, v.Refusal)
+		}
+	}
+}
+
+func TestToken(t *testing.T) {
+	t.Parallel()
+	var random [TokenRandom]byte
+	for i := range random {
+		random[i] = byte(i * 37)
+	}
+	id, text := TokenText(random)
+	got, hash, err := ReadToken(text)
+	if err != nil || got != id || len(hash) != 64 || strings.Contains(text, hash) {
+		t.Errorf("%s %s: %s %s %v", id, text, got, hash, err)
+	}
+	if other, _ := TokenText([TokenRandom]byte{}); other == id {
+		t.Error("the id does not depend on the random bytes")
+	}
+	for _, bad := range []string{
+		"", text + "x", text[:len(text)-1], strings.ToUpper(text), " " + text, text + "\n", "slipway." + id, strings.Replace(text, ".", "..", 1), strings.Replace(text, "slipway", "kubeadm", 1),
+	} {
+		if _, _, err := ReadToken(bad); err == nil || strings.Contains(err.Error(), text[20:30]) {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
