@@ -137,7 +137,7 @@ func (e *callError) Error() string              { return e.status.Message() }
 func (e *callError) GRPCStatus() *status.Status { return e.status }
 
 const (
-	firstRest   = 50 * time.Millisecond
+	firstRest   = 20 * time.Millisecond
 	longestRest = 2 * time.Second
 )
 

@@ -72,7 +72,7 @@ func TestWrongPin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.Close() })
+	t.Cleanup(func() { _ = c.Close() })
 	_, facts := c.Facts(t.Context())
 	_, init := c.Init(t.Context(), "request-a", plan.Ticket{})
 	_, watch := c.Watch(t.Context(), "request-a", nil)
@@ -106,7 +106,7 @@ func TestSecretDoesNotPrint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.Close() })
+	t.Cleanup(func() { _ = c.Close() })
 	for _, format := range []string{"%v", "%+v", "%#v", "%s", "%q"} {
 		if text := fmt.Sprintf(format, c.secret); strings.Contains(text, canary) {
 			t.Errorf("%s prints %s", format, text)
@@ -153,7 +153,7 @@ func watch(t *testing.T, end error, lines ...[]*initv1.Event) (seen []string, re
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.Close() })
+	t.Cleanup(func() { _ = c.Close() })
 	result, err = c.Watch(t.Context(), "request-a", func(e Event) { seen = append(seen, e.Text) })
 	return seen, result, err
 }
@@ -218,7 +218,7 @@ func TestWatchEndsWithItsContext(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.Close() })
+	t.Cleanup(func() { _ = c.Close() })
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	_, err = c.Watch(ctx, "request-a", nil)

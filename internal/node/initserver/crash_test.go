@@ -54,8 +54,7 @@ func (c *crashes) start(dir string) {
 		left := copyDir(c.rig.t, dir)
 		self.cancel()
 		c.wait.Go(func() {
-			<-self.done
-			self.done <- nil
+			self.done <- <-self.done
 			c.start(left)
 		})
 	})
@@ -63,18 +62,18 @@ func (c *crashes) start(dir string) {
 }
 
 // run makes a request through all crashes and gives what the client gets, and the last agent.
-func (c *crashes) run(t *testing.T) (initclient.Result, error, *agent) {
+func (c *crashes) run(t *testing.T) (initclient.Result, *agent, error) {
 	t.Helper()
 	c.start(c.rig.agent.dir)
 	client := c.rig.client()
 	_, err := client.Init(t.Context(), idA, ticket("n1"))
 	if err != nil {
 		t.Errorf("init: %v", err)
-		return initclient.Result{}, err, c.rig.current()
+		return initclient.Result{}, c.rig.current(), err
 	}
 	result, err := client.Watch(t.Context(), idA, nil)
 	c.wait.Wait()
-	return result, err, c.rig.current()
+	return result, c.rig.current(), err
 }
 
 // Wherever the agent dies, once or twice, the end is the same: for a request that succeeds, and for one that fails.
@@ -106,7 +105,7 @@ func walk(t *testing.T, fail map[string]error, after []int) []string {
 	r := newRig(t)
 	r.tune = func(_ *Config, m *machine) { m.fail = fail }
 	c := &crashes{rig: r, after: after}
-	result, err, last := c.run(t)
+	result, last, err := c.run(t)
 	defer r.stop()
 	where := fmt.Sprintf("crashes %v", after)
 	state := open(t, last.dir).State()
@@ -204,11 +203,11 @@ func TestLostRequest(t *testing.T) {
 // A claim of a join, a free machine and a committed one are not for Resume.
 func TestResumeLeavesOthersAlone(t *testing.T) {
 	t.Parallel()
-	for name, prepare := range map[string]func(*lock.Lock) error{
-		"free":                func(*lock.Lock) error { return nil },
-		"claimed by a join":   func(l *lock.Lock) error { return l.Claim(lock.Join, idA) },
-		"committed by a join": func(l *lock.Lock) error { return errors.Join(l.Claim(lock.Join, idA), l.Commit(idA, "c", "n")) },
-		"committed by init":   func(l *lock.Lock) error { return errors.Join(l.Claim(lock.Init, idA), l.Commit(idA, "c", "n")) },
+	for name, prepare := range map[string]func(journal) error{
+		"free":                func(journal) error { return nil },
+		"claimed by a join":   func(l journal) error { return l.Claim(lock.Join, idA) },
+		"committed by a join": func(l journal) error { return errors.Join(l.Claim(lock.Join, idA), l.Commit(idA, "c", "n")) },
+		"committed by init":   func(l journal) error { return errors.Join(l.Claim(lock.Init, idA), l.Commit(idA, "c", "n")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -254,5 +253,65 @@ func TestStopIsNoFailure(t *testing.T) {
 	}
 	if s := open(t, a.dir).State(); s.Phase != lock.Claimed || a.machine.count("wipe") != 0 {
 		t.Errorf("%s, wiped %d times", s, a.machine.count("wipe"))
+	}
+}
+
+// doubtful is a journal whose disk does not tell whether it has written: some first times of a step.
+type doubtful struct {
+	*lock.Lock
+	claims, commits int
+}
+
+func (d *doubtful) Claim(by lock.By, id string) error {
+	if d.claims--; d.claims >= 0 {
+		return errors.Join(d.Lock.Claim(by, id), lock.ErrInDoubt)
+	}
+	return d.Lock.Claim(by, id)
+}
+
+func (d *doubtful) Commit(id, cluster, node string) error {
+	if d.commits--; d.commits >= 0 {
+		return lock.ErrInDoubt
+	}
+	return d.Lock.Commit(id, cluster, node)
+}
+
+// While nobody knows whether the machine is committed, nothing is wiped. A claim that may be on the disk is given back.
+func TestDoubt(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		claims, commits int
+		want            lock.Phase
+		wipes           int
+	}{
+		"claim":  {1, 0, lock.Free, 1},
+		"commit": {0, 3, lock.Committed, 0},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.tune = func(c *Config, _ *machine) { c.Lock = &doubtful{open(t, r.agent.dir), tt.claims, tt.commits} }
+			a, c := r.begin(), r.client()
+			if _, err := c.Init(t.Context(), idA, ticket("n1")); err != nil {
+				t.Fatal(err)
+			}
+			_, err := c.Watch(t.Context(), idA, nil)
+			if ok := tt.want == lock.Committed; ok != (err == nil) {
+				t.Errorf("%v", err)
+			}
+			if s := open(t, a.dir).State(); s.Phase != tt.want || a.machine.count("wipe") != tt.wipes {
+				t.Errorf("%s, wiped %d times", s, a.machine.count("wipe"))
+			}
+			if err == nil {
+				return
+			}
+			if _, err := c.Init(t.Context(), idB, ticket("n2")); err != nil {
+				t.Errorf("the next: %v", err)
+			}
+			if _, err := c.Watch(t.Context(), idB, nil); err != nil {
+				t.Errorf("the next: %v", err)
+			}
+		})
 	}
 }

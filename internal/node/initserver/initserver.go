@@ -28,7 +28,7 @@ import (
 
 // Config is what a server needs.
 type Config struct {
-	Lock        *lock.Lock
+	Lock        journal // a *lock.Lock
 	Machine     Machine
 	SecretFile  string                           // what NewSecret gave for it
 	RequestFile string                           // the request and its answer, mode 0600
@@ -40,6 +40,18 @@ type Config struct {
 	Linger      time.Duration                    // optional: how long the answer can be fetched after the commit; an hour
 	Pause       func(try int) time.Duration      // optional: between tries to clean up; 0.1 s, then twice as long up to 30 s
 }
+
+// journal is the node lock as the server uses it. An error that is a lock.ErrInDoubt leaves the caller not knowing; after any other
+// error nothing has changed.
+type journal interface {
+	State() lock.State
+	Wait(ctx context.Context, wanted func(lock.State) bool) (lock.State, error)
+	Claim(by lock.By, id string) error
+	Commit(id, cluster, node string) error
+	Release(id string) error
+}
+
+var _ journal = (*lock.Lock)(nil)
 
 // Machine is what the server works on. All its methods end when ctx does, and no two of them run at once except Facts.
 type Machine interface {

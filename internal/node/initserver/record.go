@@ -58,7 +58,7 @@ func (s *Server) recall(state lock.State) (*request, error) {
 		if !errors.Is(err, fs.ErrNotExist) {
 			s.cfg.Log.Warn("an old init request cannot be read, and is not needed", "error", err)
 		}
-		return nil, nil //nolint:nilerr // what it was, nobody has to know any more
+		return nil, nil
 	case state.Phase == lock.Free && rec.Why == "": // it has not come so far as to claim the machine
 		return nil, nil
 	case state.Phase == lock.Committed && (state.By != lock.Init || rec.ID != state.ID || rec.Result == nil):

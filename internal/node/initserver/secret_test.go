@@ -121,7 +121,7 @@ func TestWrongSecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { conn.Close() })
+	t.Cleanup(func() { _ = conn.Close() })
 	api := initv1.NewInitClient(conn)
 	calls := map[string]func(ctx context.Context) error{
 		"facts": func(ctx context.Context) error { _, err := api.Facts(ctx, &initv1.FactsRequest{}); return err },
@@ -266,14 +266,14 @@ func TestOldTLS(t *testing.T) {
 	config := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}, MaxVersion: tls.VersionTLS12}
 	conn, err := tls.Dial("tcp", a.addr, config)
 	if err == nil {
-		conn.Close()
+		_ = conn.Close()
 		t.Error("TLS 1.2 is spoken")
 	}
 	config.MaxVersion = tls.VersionTLS13
 	if conn, err = tls.Dial("tcp", a.addr, config); err != nil {
 		t.Fatal(err)
 	}
-	conn.Close()
+	_ = conn.Close()
 }
 
 // The secret is on no disk, and what is secret is for root only.
