@@ -47,6 +47,7 @@ type world struct {
 	store    *registry.Memory
 	registry *registry.Registry
 	server   *joinserver.Server
+	own      *ecdsa.PrivateKey // of the machine that serves
 	endpoint netip.AddrPort
 	members  *fakeMembers
 	rosters  *fakeRosters
@@ -128,22 +129,22 @@ func newWorld(tb testing.TB, limits rpc.Limits) *world {
 	w.pin = pinOf(tb, w.ca.key.Public())
 	w.id = roster.ClusterID(w.pin)
 	w.registry = registry.New(w.store, w.now).WithPolicy(policy)
-	own := newKey(tb)
+	w.own = newKey(tb)
 	self := specNode("dev-main-0", "main", 0)
-	self.Key, self.Address = pinOf(tb, own.Public()), netip.MustParseAddr("127.0.0.1")
+	self.Key, self.Address = pinOf(tb, w.own.Public()), netip.MustParseAddr("127.0.0.1")
 	if err := w.registry.Register(tb.Context(), []admission.Node{self, specNode("dev-main-1", "main", 1), specNode("dev-worker-0", "worker", 2)}); err != nil {
 		tb.Fatal(err)
 	}
 	w.rosters.publish(w.roster(1))
-	w.serve(own, limits)
+	w.serve(limits)
 	return w
 }
 
 func (w *world) now() time.Time { return time.Now().Add(time.Duration(w.skew.Load())) }
 
-func (w *world) serve(own *ecdsa.PrivateKey, limits rpc.Limits) {
+func (w *world) serve(limits rpc.Limits) {
 	server, err := joinserver.New(joinserver.Config{
-		Cluster: w.id, Self: pinOf(w.tb, own.Public()), Records: w.registry,
+		Cluster: w.id, Self: pinOf(w.tb, w.own.Public()), Records: w.registry,
 		Verifiers: map[string]attest.Verifier{"key": key.Verifier{}, "token": token.Verifier{Records: w.registry}},
 		Tickets:   w, Signer: w, Members: w.members, Rosters: w.rosters,
 		ControlPlane: func(pool string) bool { return pool == "main" }, Audit: w.heard, Log: slog.New(slog.DiscardHandler), Now: w.now,

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package joinserver_test
+
+import (
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"strings"
+	"testing"
+
+	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	"github.com/slipway-project/slipway/internal/control/joinserver"
+	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/core/admission"
+)
+
+// staying attacks on the stream of a node that is rightly in.
+func staying(reason joinserver.Reason, do func(t *testing.T, k *syncTalk)) attack {
+	return attack{machine: worker, joined: true, reason: reason, do: func(t *testing.T, m *machine) error {
+		k := m.sync(t)
+		do(t, k)
+		return k.end()
+	}}
+}
+
+// greeted goes as far as the hello.
+func (k *syncTalk) greeted() *syncTalk { return k.sendHello(k.m.w.id, "dev-worker-0") }
+
+// syncAttacks kill the rule of Sync, the checks of its hello, and that renewals and members pass the same doors.
+func syncAttacks() map[string]attack {
+	outside := func(reason joinserver.Reason, m func(w *world) *machine) attack {
+		return attack{machine: m, reason: reason, do: func(t *testing.T, m *machine) error { return m.sync(t).greeted().end() }}
+	}
+	large := staying(joinserver.TooLarge, func(_ *testing.T, k *syncTalk) { k.sendHello(k.m.w.id, strings.Repeat("a", 2<<20)) })
+	large.byGRPC = true
+	return map[string]attack{
+		"sync, message of 2 MiB":         large,
+		"sync by a stranger":             outside(joinserver.Stranger, stranger),
+		"sync by a machine with a token": outside(joinserver.Stranger, withToken(registry.TokenSpec{Pool: "worker"}, func(*machine) {})),
+		"sync while being removed": outside(joinserver.Removed, func(w *world) *machine {
+			m := worker(w)
+			_, err := w.registry.UpdateNode(w.tb.Context(), "dev-worker-0", func(n *admission.Node) error { n.Removing = true; return nil })
+			if err != nil {
+				w.tb.Fatal(err)
+			}
+			return m
+		}),
+		"sync after the removal": outside(joinserver.Stranger, func(w *world) *machine {
+			m := worker(w)
+			if err := w.registry.DeleteNode(w.tb.Context(), "dev-worker-0"); err != nil {
+				w.tb.Fatal(err)
+			}
+			return m
+		}),
+		"sync as another node":     staying(joinserver.OtherNode, func(_ *testing.T, k *syncTalk) { k.sendHello(k.m.w.id, "dev-main-1") }),
+		"sync as nobody":           staying(joinserver.OtherNode, func(_ *testing.T, k *syncTalk) { k.sendHello(k.m.w.id, "") }),
+		"sync as ANSI":             staying(joinserver.OtherNode, func(_ *testing.T, k *syncTalk) { k.sendHello(k.m.w.id, "\x1b[2J\nx") }),
+		"sync in another cluster":  staying(joinserver.BadCluster, func(_ *testing.T, k *syncTalk) { k.sendHello("x", "dev-worker-0") }),
+		"sync, name of 64 KiB":     staying(joinserver.Malformed, func(_ *testing.T, k *syncTalk) { k.sendHello(k.m.w.id, strings.Repeat("a", 64<<10)) }),
+		"sync, keys first":         staying(joinserver.BadOrder, func(t *testing.T, k *syncTalk) { k.sendKeys(honest(t)) }),
+		"sync, member first":       staying(joinserver.BadOrder, func(_ *testing.T, k *syncTalk) { k.sendMember(true) }),
+		"sync, hello twice":        staying(joinserver.BadOrder, func(_ *testing.T, k *syncTalk) { k.greeted().greeted() }),
+		"sync, message of nothing": staying(joinserver.BadOrder, func(_ *testing.T, k *syncTalk) { k.greeted().send(&joinv1.SyncRequest{}) }),
+		"member by a worker":       staying(joinserver.NotControlPlane, func(_ *testing.T, k *syncTalk) { k.greeted().sendMember(false) }),
+		"renewal with a forged subject": staying(joinserver.BadSubject, func(t *testing.T, k *syncTalk) {
+			k.greeted().sendKeys(map[string][]byte{"kubelet": csr(t, x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:dev-main-0"}}, newKey(t))})
+		}),
+		"renewal of what is not its own": staying(joinserver.BadWant, func(t *testing.T, k *syncTalk) {
+			k.greeted().sendKeys(map[string][]byte{"apiserver-kubelet-client": csr(t, x509.CertificateRequest{}, newKey(t))})
+		}),
+		"renewal with its machine key": staying(joinserver.KeyTaken, func(t *testing.T, k *syncTalk) {
+			k.greeted().sendKeys(map[string][]byte{"kubelet": csr(t, x509.CertificateRequest{}, k.m.key)})
+		}),
+	}
+}
