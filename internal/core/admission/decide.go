@@ -35,7 +35,7 @@ func Decide(req Request, r Records, token *Token, p Policy, now time.Time) Verdi
 	if req.Evidence.TokenID == "" || token != nil && token.ID != req.Evidence.TokenID {
 		token = nil // it was not proven
 	}
-	d := decision{req, r, token, p, now}
+	d := decision{req, r, token, p, now.UTC()} // as it comes back from JSON: records are compared whole
 	if !ValidKey(req.Key) {
 		return refuse(BadKey, "%.80q is not the pin of a key", req.Key)
 	}

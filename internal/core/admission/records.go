@@ -113,7 +113,7 @@ func (r Records) Remove(name string, now time.Time) Records {
 		return r
 	}
 	out := Records{Nodes: slices.DeleteFunc(slices.Clone(r.Nodes), func(o Node) bool { return o.Name == name }), Removed: slices.Clone(r.Removed)}
-	out.Removed = append(out.Removed, Removed{Name: name, Key: n.Key, At: now})
+	out.Removed = append(out.Removed, Removed{Name: name, Key: n.Key, At: now.UTC()})
 	return out
 }
 
@@ -135,7 +135,7 @@ func (r Records) Approve(name string, now time.Time) (Records, Node, error) {
 		return r, Node{}, err
 	}
 	if old != "" {
-		out.Removed = append(slices.Clone(out.Removed), Removed{Name: name, Key: old, At: now})
+		out.Removed = append(slices.Clone(out.Removed), Removed{Name: name, Key: old, At: now.UTC()})
 	}
 	return out, n, nil
 }

@@ -40,7 +40,7 @@ func (r Records) register(n Node, now time.Time) (Records, error) {
 		if r.removedName(n.Name) && n.Key == "" {
 			return r, nil
 		}
-		return r.Put(Node{Name: n.Name, Pool: n.Pool, Index: n.Index, PodCIDR: n.PodCIDR, Address: n.Address.Unmap(), Key: n.Key, Kubernetes: n.Kubernetes, Facts: n.Facts, JoinedAt: n.JoinedAt})
+		return r.Put(Node{Name: n.Name, Pool: n.Pool, Index: n.Index, PodCIDR: n.PodCIDR, Address: n.Address.Unmap(), Key: n.Key, Kubernetes: n.Kubernetes, Facts: n.Facts, JoinedAt: n.JoinedAt.UTC()})
 	}
 	filled := old
 	if !filled.Address.IsValid() {
@@ -52,7 +52,7 @@ func (r Records) register(n Node, now time.Time) (Records, error) {
 		filled.Key = n.Key
 	case old.PendingKey == "":
 		if _, taken := r.first(func(o *Node) bool { return o.Key == n.Key || o.PendingKey == n.Key }); !taken {
-			filled.PendingKey, filled.PendingAt = n.Key, now
+			filled.PendingKey, filled.PendingAt = n.Key, now.UTC()
 		}
 	}
 	if filled == old {

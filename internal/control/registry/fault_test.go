@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registry_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/core/admission"
+)
+
+var errPower = errors.New("the power is off")
+
+// at makes the n-th call that writes go wrong, and all later ones fail: the process that asked is dead.
+func at(n int, f registry.Fault) func(registry.Op) registry.Fault {
+	var mu sync.Mutex
+	seen := 0
+	return func(op registry.Op) registry.Fault {
+		mu.Lock()
+		defer mu.Unlock()
+		if op.Verb == "put" || op.Verb == "delete" {
+			seen++
+		}
+		switch {
+		case seen == n && (op.Verb == "put" || op.Verb == "delete"):
+			return f
+		case seen > n || seen == n && op.Verb != "put":
+			return registry.Fault{Err: errPower}
+		}
+		return registry.Fault{}
+	}
+}
+
+// The control plane dies before or after each write of an admission; another one finishes it for the same machine, and for no
+// other.
+func TestAdmitOverCrashes(t *testing.T) {
+	t.Parallel()
+	for write := 1; write <= 2; write++ {
+		for name, fault := range map[string]registry.Fault{"before": {Err: errPower}, "after": {Lost: errPower}} {
+			store := registry.NewMemory()
+			first, second := begun(t, store, start), begun(t, store, start)
+			token, _, err := first.CreateToken(t.Context(), registry.TokenSpec{Pool: "worker"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			store.SetFault(at(write, fault))
+			if _, err := first.Admit(t.Context(), join(6, token.ID)); !errors.Is(err, errPower) {
+				t.Fatalf("write %d, %s: %v", write, name, err)
+			}
+			store.SetFault(nil)
+			used := write == 2 || fault.Lost != nil
+			if used {
+				if _, err := second.Admit(t.Context(), join(7, token.ID)); reasonOf(err) != admission.TokenUsed {
+					t.Errorf("write %d, %s: another machine: %v", write, name, err)
+				}
+			}
+			n, err := second.Admit(t.Context(), join(6, token.ID))
+			if err != nil || n.Name != "dev-worker-0" || n.Index != 255 {
+				t.Errorf("write %d, %s: %+v, %v", write, name, n, err)
+			}
+			if again, err := first.Admit(t.Context(), join(6, "")); err != nil || again != n {
+				t.Errorf("write %d, %s: again %+v, %v", write, name, again, err)
+			}
+		}
+	}
+}
+
+// Many machines, several control planes, a slow store that fails and loses answers; all ask until they are in. Time is simulated.
+func TestAdmitOnABadStore(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) { badStore(t, seed) })
+	}
+}
+
+func badStore(t *testing.T, seed uint64) {
+	const machines = 30
+	store := registry.NewMemory()
+	planes := []*registry.Registry{begun(t, store, time.Now), begun(t, store, time.Now), begun(t, store, time.Now)}
+	var tokens [machines]string
+	for i := range tokens {
+		token, _, err := planes[0].CreateToken(t.Context(), registry.TokenSpec{Pool: "worker"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens[i] = token.ID
+	}
+	var mu sync.Mutex
+	dice := rand.New(rand.NewPCG(seed, 1))
+	store.SetFault(func(registry.Op) registry.Fault {
+		mu.Lock()
+		defer mu.Unlock()
+		f := registry.Fault{Delay: time.Duration(dice.IntN(20)) * time.Millisecond}
+		switch dice.IntN(8) {
+		case 0:
+			f.Err = errPower
+		case 1:
+			f.Lost = errPower
+		}
+		return f
+	})
+	nodes := make([]admission.Node, machines)
+	var wg sync.WaitGroup
+	for i := range machines {
+		wg.Go(func() { nodes[i] = knock(t, planes, i, tokens[i]) })
+	}
+	wg.Wait()
+	store.SetFault(nil)
+	apart(t, planes[1], nodes)
+}
+
+// knock asks one control plane after the other until it is let in.
+func knock(t *testing.T, planes []*registry.Registry, i int, token string) admission.Node {
+	for try := range 10_000 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		n, err := planes[(i+try)%len(planes)].Admit(ctx, join(i+1, token))
+		cancel()
+		if err == nil {
+			return n
+		}
+		if reasonOf(err) != "" {
+			t.Errorf("machine %d: %v", i, err)
+			return n
+		}
+	}
+	t.Errorf("machine %d never got in", i)
+	return admission.Node{}
+}
+
+func apart(t *testing.T, r *registry.Registry, admitted []admission.Node) {
+	t.Helper()
+	all, err := r.Nodes(t.Context())
+	if err != nil || len(all) != len(admitted)+1 {
+		t.Fatalf("%d records for %d machines, %v", len(all), len(admitted), err)
+	}
+	indexes, names := map[int]bool{}, map[string]bool{}
+	for _, n := range all {
+		indexes[n.Index], names[n.Name] = true, true
+	}
+	if len(indexes) != len(all) || len(names) != len(all) {
+		t.Errorf("%d records, %d indexes, %d names", len(all), len(indexes), len(names))
+	}
+	for i, n := range admitted {
+		if got, ok, err := r.ByKey(t.Context(), pin(i+1)); err != nil || !ok || got != n {
+			t.Errorf("machine %d was told %+v, and the record is %+v, %v", i, n, got, err)
+		}
+	}
+}
+
+// No answer is never an empty answer.
+func TestNoAnswerIsNotEmpty(t *testing.T) {
+	t.Parallel()
+	store := registry.NewMemory()
+	r := begun(t, store, start)
+	store.SetFault(func(registry.Op) registry.Fault { return registry.Fault{Err: errPower} })
+	if nodes, err := r.Nodes(t.Context()); !errors.Is(err, errPower) || errors.Is(err, registry.ErrNotFound) {
+		t.Errorf("nodes %v, %v", nodes, err)
+	}
+	if _, known, err := r.ByKey(t.Context(), pin(6)); !errors.Is(err, errPower) || known {
+		t.Errorf("by key: %v", err)
+	}
+	if tokens, err := r.Tokens(t.Context()); !errors.Is(err, errPower) {
+		t.Errorf("tokens %v, %v", tokens, err)
+	}
+	if _, ok, err := r.Token(t.Context(), "abcdefgh"); !errors.Is(err, errPower) || ok {
+		t.Errorf("token: %v", err)
+	}
+	if _, err := r.Admit(t.Context(), join(6, "")); !errors.Is(err, errPower) || reasonOf(err) != "" {
+		t.Errorf("admit: %v", err)
+	}
+}
+
+// Somebody deleted or damaged the document, or nobody has written it: shares are not given away on an empty table.
+func TestDamagedRecords(t *testing.T) {
+	t.Parallel()
+	for name, data := range map[string]string{
+		"gone": "", "no head": "{}\n", "newer": "{\"slipwayNodes\":2}\n", "cut": "{\"slipwayNodes\":1}\n{\"node\":{\"na", "unknown field": "{\"slipwayNodes\":1}\n{\"node\":{\"name\":\"a\",\"more\":1}}\n",
+		"no record": "{\"slipwayNodes\":1}\n{}\n", "twice": "{\"slipwayNodes\":1}\n{\"node\":{\"name\":\"a\"}}\n{\"node\":{\"name\":\"a\"}}\n",
+		"order": "{\"slipwayNodes\":1}\n{\"node\":{\"name\":\"b\"}}\n{\"node\":{\"name\":\"a\"}}\n", "two on a line": "{\"slipwayNodes\":1}\n{\"removed\":{\"name\":\"b\",\"at\":\"2026-11-20T12:00:00Z\"}} {}\n",
+	} {
+		store := registry.NewMemory()
+		r := begun(t, store, start)
+		token, _, err := r.CreateToken(t.Context(), registry.TokenSpec{Pool: "worker"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := store.Delete(t.Context(), "nodes", "all", ""); err != nil {
+			t.Fatal(err)
+		}
+		if data != "" {
+			if _, err := store.Put(t.Context(), registry.Item{Kind: "nodes", Name: "all", Data: []byte(data)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n, err := r.Admit(t.Context(), join(6, token.ID))
+		if err == nil {
+			t.Errorf("%s: admitted as %+v", name, n)
+		}
+		if nodes, err := r.Nodes(t.Context()); err == nil {
+			t.Errorf("%s: nodes %v", name, nodes)
+		}
+		if data == "" {
+			continue
+		}
+		if err := r.Register(t.Context(), []admission.Node{mainNode()}); err == nil {
+			t.Errorf("%s: it was written over", name)
+		}
+	}
+}
+
+// A read that many share ends for each of them as its own would have.
+func TestSharedReads(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := registry.NewMemory()
+		r := begun(t, store, time.Now)
+		var mu sync.Mutex
+		gets := 0
+		store.SetFault(func(op registry.Op) registry.Fault {
+			mu.Lock()
+			defer mu.Unlock()
+			gets++
+			return registry.Fault{Delay: time.Second}
+		})
+		impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		var wg sync.WaitGroup
+		for i := range 100 {
+			wg.Go(func() {
+				ctx := t.Context()
+				if i%3 == 0 {
+					ctx = impatient
+				}
+				nodes, err := r.Nodes(ctx)
+				if i%3 == 0 && !errors.Is(err, context.DeadlineExceeded) || i%3 != 0 && (err != nil || len(nodes) != 1) {
+					t.Errorf("reader %d: %v, %v", i, nodes, err)
+				}
+			})
+		}
+		wg.Wait()
+		if gets > 6 {
+			t.Errorf("%d reads for 100 readers", gets)
+		}
+	})
+}

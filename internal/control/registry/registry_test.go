@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/core/admission"
+)
+
+func TestRegisterByAllControlPlanes(t *testing.T) {
+	t.Parallel()
+	store := registry.NewMemory()
+	var document []admission.Node
+	for i := range 20 {
+		n := mainNode()
+		n.Name, n.Pool, n.Key, n.Address, n.Index = fmt.Sprintf("dev-worker-%02d", i), "worker", pin(i+1), address(i+1), i+1
+		n.PodCIDR, _ = admission.Share(mustPolicy().PodCIDR, 24, n.Index)
+		document = append(document, n)
+	}
+	var wg sync.WaitGroup
+	for range 3 {
+		r := registry.New(store, start)
+		wg.Go(func() {
+			for range 5 {
+				if err := r.Register(t.Context(), document); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	r := registry.New(store, start)
+	got, err := r.Nodes(t.Context())
+	if len(got) != len(document) || err != nil {
+		t.Fatalf("%d nodes, %v", len(got), err)
+	}
+	version := versionOf(t, store)
+	if err := r.Register(t.Context(), document); err != nil || versionOf(t, store) != version {
+		t.Errorf("the same document was written again: %v", err)
+	}
+	bad := document[3]
+	bad.Name, bad.Key = "other", pin(99)
+	if err := r.Register(t.Context(), []admission.Node{bad, mainNode()}); err == nil || !strings.Contains(err.Error(), "share 4") {
+		t.Errorf("two nodes with one share: %v", err)
+	}
+	if _, err := r.Node(t.Context(), "dev-main-0"); err != nil {
+		t.Errorf("the good one of the two: %v", err)
+	}
+}
+
+func mustPolicy() admission.Policy { p, _ := policy(context.Background()); return p }
+
+func versionOf(t *testing.T, store registry.Store) string {
+	t.Helper()
+	item, err := store.Get(t.Context(), "nodes", "all")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return item.Version
+}
+
+// Before anything is registered nothing is known: neither "no nodes" nor a place to let somebody in.
+func TestBeforeTheFirst(t *testing.T) {
+	t.Parallel()
+	r := registry.New(registry.NewMemory(), start).WithPolicy(policy)
+	if nodes, err := r.Nodes(t.Context()); !errors.Is(err, registry.ErrNotFound) {
+		t.Errorf("%v, %v", nodes, err)
+	}
+	var wait *admission.Wait
+	if _, err := r.Admit(t.Context(), join(6, "")); !errors.As(err, &wait) || wait.For == "" || wait.Since.IsZero() {
+		t.Errorf("admit: %v", err)
+	}
+	if err := r.Register(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.Nodes(t.Context()); !errors.Is(err, registry.ErrNotFound) {
+		t.Errorf("no nodes were registered, and yet they are known: %v", err)
+	}
+	if _, err := registry.New(registry.NewMemory(), start).Admit(t.Context(), join(6, "")); err == nil || reasonOf(err) != "" {
+		t.Errorf("without a policy: %v", err)
+	}
+}
+
+func TestUpdateNode(t *testing.T) {
+	t.Parallel()
+	store := registry.NewMemory()
+	r := begun(t, store, start)
+	var wg sync.WaitGroup
+	for range 20 { // each from a process of its own
+		other := registry.New(store, start)
+		wg.Go(func() {
+			if _, err := other.UpdateNode(t.Context(), "dev-main-0", func(n *admission.Node) error { n.Kubernetes += "x"; return nil }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n, err := r.Node(t.Context(), "dev-main-0"); err != nil || n.Kubernetes != strings.Repeat("x", 20) {
+		t.Errorf("a change was lost: %q, %v", n.Kubernetes, err)
+	}
+	version := versionOf(t, store)
+	boom := errors.New("boom")
+	for name, tt := range map[string]struct {
+		node   string
+		change func(*admission.Node) error
+		want   error
+		words  string
+	}{
+		"nothing":  {"dev-main-0", func(*admission.Node) error { return nil }, nil, ""},
+		"own":      {"dev-main-0", func(n *admission.Node) error { n.Removing = true; return boom }, boom, ""},
+		"nobody":   {"dev-main-7", func(*admission.Node) error { return nil }, registry.ErrNotFound, ""},
+		"renaming": {"dev-main-0", func(n *admission.Node) error { n.Name = "x"; return nil }, nil, "never changes"},
+		"range":    {"dev-main-0", func(n *admission.Node) error { n.Index = 7; return nil }, nil, "never change"},
+	} {
+		_, err := r.UpdateNode(t.Context(), tt.node, tt.change)
+		if tt.want != nil && !errors.Is(err, tt.want) || (err != nil) != (tt.want != nil || tt.words != "") || err != nil && !strings.Contains(err.Error(), tt.words) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if versionOf(t, store) != version {
+		t.Error("a change that was none was written")
+	}
+}
+
+// The life of a name: a machine, another one that asks for it, approval, removal; and the operator's document all the while.
+func TestApproveAndDelete(t *testing.T) {
+	t.Parallel()
+	r := begun(t, registry.NewMemory(), start)
+	let := func(key int, spec registry.TokenSpec) (admission.Node, error) {
+		t.Helper()
+		token, _, err := r.CreateToken(t.Context(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Admit(t.Context(), join(key, token.ID))
+	}
+	first, err := let(1, registry.TokenSpec{Pool: "worker"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wait *admission.Wait
+	if _, err := let(2, registry.TokenSpec{Node: first.Name}); !errors.As(err, &wait) || wait.Provider != "slipway node approve dev-worker-0" {
+		t.Fatalf("another machine of the same name: %v", err)
+	}
+	if _, err := r.Admit(t.Context(), join(2, "")); !errors.As(err, &wait) {
+		t.Errorf("it asks again: %v", err)
+	}
+	if waits, err := r.Waiting(t.Context(), pin(2)); err != nil || !waits {
+		t.Errorf("waiting: %v, %v", waits, err)
+	}
+	if n, err := r.Admit(t.Context(), join(1, "")); err != nil || n.Name != first.Name {
+		t.Errorf("the one that has the name: %v", err)
+	}
+	if key, err := r.Approve(t.Context(), first.Name); err != nil || key != pin(2) {
+		t.Fatalf("approve: %s, %v", key, err)
+	}
+	if _, err := r.Approve(t.Context(), first.Name); err == nil {
+		t.Error("approved twice")
+	}
+	second, err := r.Admit(t.Context(), join(2, ""))
+	if err != nil || second.PodCIDR != first.PodCIDR || second.Index != first.Index {
+		t.Errorf("after approval: %+v, %v", second, err)
+	}
+	if _, err := r.Admit(t.Context(), join(1, "")); reasonOf(err) != admission.KeyRemoved {
+		t.Errorf("the one before: %v", err)
+	}
+	testDeleted(t, r, second)
+}
+
+func testDeleted(t *testing.T, r *registry.Registry, gone admission.Node) {
+	t.Helper()
+	for range 2 {
+		if err := r.DeleteNode(t.Context(), gone.Name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.Node(t.Context(), gone.Name); !errors.Is(err, registry.ErrNotFound) {
+		t.Errorf("it is there still: %v", err)
+	}
+	if _, err := r.Admit(t.Context(), join(2, "")); reasonOf(err) != admission.KeyRemoved {
+		t.Errorf("it is let in still: %v", err)
+	}
+	if err := r.Register(t.Context(), []admission.Node{gone, mainNode()}); err != nil {
+		t.Error(err)
+	}
+	if nodes, err := r.Nodes(t.Context()); err != nil || len(nodes) != 1 {
+		t.Errorf("the operator's document brought back what was removed: %v, %v", nodes, err)
+	}
+}
+
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	store, now := registry.NewMemory(), start()
+	r := begun(t, store, func() time.Time { return now })
+	for name, tt := range map[string]struct {
+		spec registry.TokenSpec
+		want string
+	}{
+		"too long":     {registry.TokenSpec{Pool: "worker", TTL: admission.MaxTTL + 1}, "15m0s"},
+		"negative":     {registry.TokenSpec{Pool: "worker", TTL: -1}, "a second"},
+		"no pool":      {registry.TokenSpec{}, "no pool"},
+		"unknown pool": {registry.TokenSpec{Pool: "gpu"}, "gpu"},
+		"bad name":     {registry.TokenSpec{Pool: "worker", Node: "A"}, "name"},
+		"other pool":   {registry.TokenSpec{Pool: "worker", Node: "dev-main-0"}, "in pool main"},
+		"bad key":      {registry.TokenSpec{Pool: "worker", Key: "x"}, "pin"},
+		"known key":    {registry.TokenSpec{Pool: "worker", Key: pin(1000)}, "is node dev-main-0"},
+	} {
+		if _, text, err := r.CreateToken(t.Context(), tt.spec); err == nil || text != "" || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	token, text, err := r.CreateToken(t.Context(), registry.TokenSpec{Pool: "worker", Node: "edge", Key: pin(6), TTL: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	item, err := store.Get(t.Context(), "token", token.ID)
+	secret := text[strings.LastIndex(text, ".")+1:]
+	if err != nil || strings.Contains(string(item.Data), secret) || len(secret) < 32 || strings.Contains(fmt.Sprintf("%+v", token), secret) {
+		t.Errorf("the secret is kept: %s, %v", item.Data, err)
+	}
+	if list, err := r.Tokens(t.Context()); err != nil || len(list) != 1 || cmp.Diff(token, list[0]) != "" {
+		t.Errorf("%+v, %v", list, err)
+	}
+	now = now.Add(time.Minute)
+	if list, err := r.Tokens(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("expired, and listed: %+v, %v", list, err)
+	}
+	if _, err := r.Admit(t.Context(), join(6, token.ID)); reasonOf(err) != admission.TokenExpired {
+		t.Errorf("expired: %v", err)
+	}
+	now = now.Add(admission.MaxTTL + 1)
+	if _, err := r.Tokens(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, ok, err := r.Token(t.Context(), token.ID); ok || err != nil {
+		t.Errorf("it was not swept: %v", err)
+	}
+	token, _, err = r.CreateToken(t.Context(), registry.TokenSpec{Pool: "worker"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.RevokeToken(t.Context(), token.ID); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.Admit(t.Context(), join(6, token.ID)); reasonOf(err) != admission.TokenUnknown {
+		t.Errorf("revoked: %v", err)
+	}
+	if err := r.RevokeToken(t.Context(), token.ID); !errors.Is(err, registry.ErrNotFound) {
+		t.Errorf("revoked again: %v", err)
+	}
+}
+
+// Who revokes a token while it is being used either ends it or comes too late; in both cases everybody knows.
+func TestRevokeRace(t *testing.T) {
+	t.Parallel()
+	for range 200 {
+		store := registry.NewMemory()
+		a, b := begun(t, store, start), begun(t, store, start)
+		token, _, err := a.CreateToken(t.Context(), registry.TokenSpec{Pool: "worker"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		var admitted, revoked error
+		wg.Go(func() { _, admitted = a.Admit(t.Context(), join(6, token.ID)) })
+		wg.Go(func() { revoked = b.RevokeToken(t.Context(), token.ID) })
+		wg.Wait()
+		if revoked != nil || admitted != nil && reasonOf(admitted) != admission.TokenUnknown {
+			t.Fatalf("revoke: %v, admit: %v", revoked, admitted)
+		}
+		if _, known, err := a.ByKey(t.Context(), pin(6)); err != nil || known != (admitted == nil) {
+			t.Fatalf("admit: %v, known: %v, %v", admitted, known, err)
+		}
+	}
+}
+
+func TestRecordsOfOthers(t *testing.T) {
+	t.Parallel()
+	type slot struct{ Holder string }
+	r := registry.New(registry.NewMemory(), start)
+	var got slot
+	if _, err := r.Load(t.Context(), "slot", "etcd", &got); !errors.Is(err, registry.ErrNotFound) {
+		t.Errorf("load nothing: %v", err)
+	}
+	one, err := r.Save(t.Context(), "slot", "etcd", "", slot{"a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Save(t.Context(), "slot", "etcd", "", slot{"b"}); !errors.Is(err, registry.ErrExists) {
+		t.Errorf("create again: %v", err)
+	}
+	two, err := r.Save(t.Context(), "slot", "etcd", one, slot{"b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Save(t.Context(), "slot", "etcd", one, slot{"c"}); !errors.Is(err, registry.ErrConflict) {
+		t.Errorf("save on an old version: %v", err)
+	}
+	if version, err := r.Load(t.Context(), "slot", "etcd", &got); err != nil || version != two || got.Holder != "b" {
+		t.Errorf("%+v at %s, %v", got, version, err)
+	}
+	var other struct{ Another int }
+	if _, err := r.Load(t.Context(), "slot", "etcd", &other); err == nil {
+		t.Error("unknown fields were dropped")
+	}
+	if err := r.Drop(t.Context(), "slot", "etcd", one); !errors.Is(err, registry.ErrConflict) {
+		t.Errorf("drop an old version: %v", err)
+	}
+	for _, kind := range []string{"nodes", "token"} {
+		if _, err := r.Save(t.Context(), kind, "x", "", slot{}); err == nil {
+			t.Errorf("kind %s was written around its rules", kind)
+		}
+		if _, err := r.Load(t.Context(), kind, "x", &got); err == nil || errors.Is(err, registry.ErrNotFound) {
+			t.Errorf("kind %s was read around its rules: %v", kind, err)
+		}
+		if err := r.Drop(t.Context(), kind, "x", ""); err == nil || errors.Is(err, registry.ErrNotFound) {
+			t.Errorf("kind %s was deleted around its rules: %v", kind, err)
+		}
+	}
+}
+
+func TestWatchNodes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := begun(t, registry.NewMemory(), time.Now)
+		ctx, cancel := context.WithCancel(t.Context())
+		seen, done := 0, make(chan error)
+		go func() { done <- r.Watch(ctx, func() { seen++ }) }()
+		synctest.Wait()
+		if _, _, err := r.CreateToken(t.Context(), registry.TokenSpec{Pool: "worker"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.UpdateNode(t.Context(), "dev-main-0", func(n *admission.Node) error { n.Removing = true; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) || seen != 2 {
+			t.Errorf("told %d times, want at the start and after one change; %v", seen, err)
+		}
+	})
+}
