@@ -15,14 +15,16 @@ import (
 // serve joins a client to a server until both directions have ended, one has failed, the server is given up, or ctx ends.
 func (p *pool) serve(ctx context.Context, client net.Conn) {
 	defer client.Close()
-	conn, s := p.connect(ctx)
+	conn, s, release := p.connect(ctx)
 	if conn == nil {
 		reset(client)
 		return
 	}
 	defer conn.Close()
 	l := &link{client, conn}
-	defer p.join(s, l)()
+	leave := p.join(s, l)
+	release()
+	defer leave()
 	defer context.AfterFunc(ctx, l.cut)()
 	var back sync.WaitGroup
 	back.Go(func() { copyHalf(client, conn) })
@@ -37,21 +39,23 @@ type dialed struct {
 }
 
 // connect returns a connection to the first server that accepts. One that refuses is followed by the next at once, one that
-// hangs is raced by the next; when there are no servers yet, it waits for them.
-func (p *pool) connect(ctx context.Context) (net.Conn, choice) {
+// hangs is raced by the next; when there are no servers yet, it waits for them. Release is to be called when the connection
+// counts as one of its server's.
+func (p *pool) connect(ctx context.Context) (conn net.Conn, s choice, release func()) {
 	ctx, cancel := context.WithTimeout(ctx, p.pace.dial)
 	defer cancel()
 	for {
-		list, changed := p.order()
+		list, release, changed := p.order()
 		if conn, s := p.race(ctx, list); conn != nil {
-			return conn, s
+			return conn, s, release
 		}
+		release()
 		if len(list) > 0 { // all have refused: the client asks again
-			return nil, choice{}
+			return nil, choice{}, nil
 		}
 		select {
 		case <-ctx.Done():
-			return nil, choice{}
+			return nil, choice{}, nil
 		case <-changed:
 		}
 	}

@@ -96,21 +96,29 @@ func (a *asker) ask(ctx context.Context, p *pool, addr string, limit time.Durati
 // errNotReady: it answers, and says no.
 var errNotReady = errors.New("not ready")
 
+func (a *asker) connect(ctx context.Context, p *pool, addr string) error {
+	raw, err := p.c.Dial(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	conf, err := p.trust.config()
+	if err != nil {
+		return errors.Join(err, raw.Close())
+	}
+	conn := tls.Client(raw, conf)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		return errors.Join(fmt.Errorf("shake hands: %w", err), raw.Close())
+	}
+	a.conn, a.in = conn, bufio.NewReaderSize(conn, 1024)
+	return nil
+}
+
+// once asks on the kept connection, or on a new one.
 func (a *asker) once(ctx context.Context, p *pool, addr string) error {
 	if a.conn == nil {
-		raw, err := p.c.Dial(ctx, "tcp", addr)
-		if err != nil {
+		if err := a.connect(ctx, p, addr); err != nil {
 			return err
 		}
-		conf, err := p.trust.config()
-		if err != nil {
-			return errors.Join(err, raw.Close())
-		}
-		conn := tls.Client(raw, conf)
-		if err := conn.HandshakeContext(ctx); err != nil {
-			return errors.Join(fmt.Errorf("shake hands: %w", err), raw.Close())
-		}
-		a.conn, a.in = conn, bufio.NewReaderSize(conn, 1024)
 	}
 	conn := a.conn
 	_ = conn.SetDeadline(time.Time{})
@@ -122,7 +130,7 @@ func (a *asker) once(ctx context.Context, p *pool, addr string) error {
 	if err != nil {
 		return fmt.Errorf("ask: %w", err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // read to its end below
+	defer resp.Body.Close()
 	n, err := io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
 		return fmt.Errorf("ask: %w", err)

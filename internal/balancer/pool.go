@@ -44,6 +44,7 @@ type server struct {
 	since time.Time
 	falls int // how often it went out, or from the roster
 	conns map[*link]struct{}
+	meant int                // connections that are being made and will likely be to it: a burst spreads evenly, too
 	stop  context.CancelFunc // of its watch
 }
 
@@ -159,23 +160,31 @@ type choice struct {
 
 // order is the servers in the order in which a new connection tries them: those that are ready, then those nobody has heard
 // of yet, then those that are out; a load balancer after its equals. Among equals the one with the fewest connections is
-// first, and chance decides the rest. The channel is closed when there are others.
-func (p *pool) order() ([]choice, <-chan struct{}) {
+// first, and chance decides the rest. The first of all counts one more until release is called. The channel is closed when
+// there are others.
+func (p *pool) order() (list []choice, release func(), changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	list := slices.Clone(p.servers)
-	for i := len(list) - 1; i > 0; i-- {
+	sorted := slices.Clone(p.servers)
+	for i := len(sorted) - 1; i > 0; i-- {
 		j := p.c.Rand(i + 1)
-		list[i], list[j] = list[j], list[i]
+		sorted[i], sorted[j] = sorted[j], sorted[i]
 	}
-	slices.SortStableFunc(list, func(a, b *server) int {
-		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(len(a.conns), len(b.conns)))
+	slices.SortStableFunc(sorted, func(a, b *server) int {
+		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(len(a.conns)+a.meant, len(b.conns)+b.meant))
 	})
-	choices := make([]choice, len(list))
-	for i, s := range list {
-		choices[i] = choice{s, s.falls}
+	for _, s := range sorted {
+		list = append(list, choice{s, s.falls})
 	}
-	return choices, p.changed
+	if len(sorted) == 0 {
+		return nil, func() {}, p.changed
+	}
+	sorted[0].meant++
+	return list, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		sorted[0].meant--
+	}, p.changed
 }
 
 func (s *server) rank() int {

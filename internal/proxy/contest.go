@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -82,7 +83,7 @@ func (c *contest) run(ctx context.Context) (joined, error) {
 func (c *contest) decide(ctx context.Context, start func(*runner, dialer)) (*runner, error) {
 	timer := time.NewTimer(raceAfter)
 	defer timer.Stop()
-	next, idle := true, false
+	next, idle, early, settled := true, false, false, false
 	for {
 		c.mu.Lock()
 		if next && len(c.runners) < len(c.hops) {
@@ -90,16 +91,18 @@ func (c *contest) decide(ctx context.Context, start func(*runner, dialer)) (*run
 			c.runners = append(c.runners, r)
 			start(r, c.hops[len(c.runners)-1])
 			timer.Reset(raceAfter)
+			settled = false
 		}
-		winner, err := c.verdictLocked()
-		changed, lost, wasIdle := c.changed, c.lostLocked(), idle
-		idle = c.idleLocked()
+		winner, err := c.verdictLocked(settled)
+		changed, lost, wasIdle, wasEarly := c.changed, c.lostLocked(), idle, early
+		idle, early = c.idleLocked(), c.earlyLocked()
+		connected := slices.ContainsFunc(c.runners, func(r *runner) bool { return r.conn != nil && r.err == nil })
 		c.mu.Unlock()
 		if winner != nil || err != nil {
 			return winner, err
 		}
-		if wasIdle && !idle {
-			timer.Reset(raceAfter)
+		if (wasIdle && !idle) || (early && !wasEarly) {
+			timer.Reset(raceAfter) // silence counts from here
 		}
 		if next = lost; next {
 			continue
@@ -109,18 +112,18 @@ func (c *contest) decide(ctx context.Context, start func(*runner, dialer)) (*run
 			return nil, ctx.Err()
 		case <-changed:
 		case <-timer.C:
-			next = !idle
+			settled = early
+			next = !idle && !(early && connected)
 		}
 	}
 }
 
-// verdictLocked is the winner if there is one, and an error when there will be none. A client that has said all it may before
-// an answer gets the first hop that has accepted.
-func (c *contest) verdictLocked() (*runner, error) {
+// verdictLocked is the winner if there is one, and an error when there will be none. A client that will say no more gets the
+// first hop that has accepted it and has had the time to change its mind.
+func (c *contest) verdictLocked(settled bool) (*runner, error) {
 	if c.broken != nil {
 		return nil, c.broken
 	}
-	early := c.ended || len(c.head) >= maxHead
 	lost := 0
 	for _, r := range c.runners {
 		switch {
@@ -131,7 +134,7 @@ func (c *contest) verdictLocked() (*runner, error) {
 		}
 	}
 	for _, r := range c.runners {
-		if early && r.err == nil && r.conn != nil {
+		if settled && r.err == nil && r.conn != nil {
 			return r, nil
 		}
 	}
@@ -140,6 +143,9 @@ func (c *contest) verdictLocked() (*runner, error) {
 	}
 	return nil, nil
 }
+
+// earlyLocked: the client has said all it may, or will, before an answer.
+func (c *contest) earlyLocked() bool { return c.ended || len(c.head) >= maxHead }
 
 // lostLocked reports whether all that were started have lost, and there are more.
 func (c *contest) lostLocked() bool {

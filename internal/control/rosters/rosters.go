@@ -122,7 +122,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 func (k *Keeper) watch(ctx context.Context, begin func(ctx context.Context, changed func()) error) error {
 	for {
 		err := begin(ctx, k.Poke)
-		if ctx.Err() != nil {
+		if ended(ctx) {
 			return nil
 		}
 		k.c.Log.Warn("watch of the cluster's records ended, beginning again", "error", err)
@@ -142,7 +142,7 @@ func (k *Keeper) keep(ctx context.Context) error {
 	last, retry := "", retryFirst
 	for {
 		err := k.look(ctx)
-		if ctx.Err() != nil {
+		if ended(ctx) {
 			return nil
 		}
 		text, next := "", k.c.Every
@@ -164,6 +164,9 @@ func (k *Keeper) keep(ctx context.Context) error {
 		}
 	}
 }
+
+// ended: whatever failed, failed because of that.
+func ended(ctx context.Context) bool { return ctx.Err() != nil }
 
 // wait reports whether there is something to do; false when ctx has ended.
 func wait(ctx context.Context, poke <-chan struct{}, limit time.Duration) bool {

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/slipway-project/slipway/internal/machine/process"
+)
+
+// hop is a control plane's socket and how it behaves.
+type hop struct {
+	path     string
+	accepted atomic.Int64
+}
+
+// newHop serves a socket until the test ends. A nil function is a socket that nobody has made.
+func newHop(t *testing.T, serve func(net.Conn)) *hop {
+	t.Helper()
+	h := &hop{path: filepath.Join(t.TempDir(), "api.sock")}
+	if serve == nil {
+		return h
+	}
+	ln, err := ListenUnix(t.Context(), h.path)
+	must(t, err)
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			h.accepted.Add(1)
+			all.Go(func() { defer conn.Close(); serve(conn) })
+		}
+	})
+	t.Cleanup(func() { ln.Close(); all.Wait() })
+	return h
+}
+
+// Behaviours of a control plane.
+func closesAtOnce(net.Conn)             {}
+func silent(c net.Conn)                 { _, _ = io.Copy(io.Discard, c) }
+func asksAndCloses(c net.Conn)          { _, _ = c.Read(make([]byte, 1)) }
+func greets(name string) func(net.Conn) { return func(c net.Conn) { fmt.Fprint(c, name); silent(c) } }
+
+// answers says its name after the first byte, and then echoes all that it got.
+func echoes(name string) func(net.Conn) {
+	return func(c net.Conn) {
+		first := make([]byte, 1)
+		if _, err := io.ReadFull(c, first); err != nil {
+			return
+		}
+		fmt.Fprint(c, name)
+		_, _ = c.Write(first)
+		_, _ = io.Copy(c, c)
+	}
+}
+
+// front serves hops and returns a dialled client.
+func front(t *testing.T, hops ...*hop) net.Conn {
+	t.Helper()
+	ln := listen(t)
+	var paths []string
+	for _, h := range hops {
+		paths = append(paths, h.path)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- ServeTCP(ctx, ln, func() []string { return paths }) }()
+	conn, err := net.Dial("tcp", ln.Addr().String())
+	must(t, err)
+	t.Cleanup(func() { cancel(); check(t, <-done); conn.Close() })
+	return conn
+}
+
+func TestFirstThatAnswers(t *testing.T) {
+	t.Parallel()
+	const fast, slow = raceAfter / 2, 8 * raceAfter
+	tests := map[string]struct {
+		hops  []func(net.Conn)
+		limit time.Duration
+	}{
+		"the first":                    {[]func(net.Conn){echoes("ok"), echoes("second")}, fast},
+		"no machine":                   {[]func(net.Conn){nil, echoes("ok")}, fast},
+		"no API server":                {[]func(net.Conn){closesAtOnce, echoes("ok"), echoes("third")}, fast},
+		"dies on the hello":            {[]func(net.Conn){asksAndCloses, echoes("ok")}, fast},
+		"several are down":             {[]func(net.Conn){nil, closesAtOnce, nil, asksAndCloses, echoes("ok")}, fast},
+		"hangs":                        {[]func(net.Conn){silent, echoes("ok")}, slow},
+		"hangs, then down":             {[]func(net.Conn){silent, nil, closesAtOnce, echoes("ok")}, slow},
+		"down, then hangs":             {[]func(net.Conn){nil, silent, echoes("ok")}, slow},
+		"all hang but the last":        {[]func(net.Conn){silent, silent, echoes("ok")}, slow},
+		"hangs, and there is no other": {[]func(net.Conn){echoes("ok"), silent}, fast},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var hops []*hop
+			for _, serve := range tt.hops {
+				hops = append(hops, newHop(t, serve))
+			}
+			conn := front(t, hops...)
+			begun := time.Now()
+			_, err := conn.Write([]byte("hello"))
+			must(t, err)
+			got := make([]byte, len("okhello"))
+			_, err = io.ReadFull(conn, got)
+			if must(t, err); string(got) != "okhello" {
+				t.Errorf("answer %q", got)
+			}
+			if took := time.Since(begun); took > 5*tt.limit {
+				t.Errorf("took %s", took)
+			}
+		})
+	}
+}
+
+func TestNobodyAnswers(t *testing.T) {
+	t.Parallel()
+	conn := front(t, newHop(t, nil), newHop(t, closesAtOnce), newHop(t, asksAndCloses))
+	_, err := conn.Write([]byte("hello"))
+	must(t, err, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+	if got, err := io.ReadAll(conn); len(got) != 0 || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// A client that says nothing yet holds one connection, not one per control plane.
+func TestIdleClientIsNotRaced(t *testing.T) {
+	t.Parallel()
+	first, second := newHop(t, echoes("first")), newHop(t, echoes("second"))
+	conn := front(t, first, second)
+	await(t, "the first has the connection", func() bool { return first.accepted.Load() == 1 })
+	idle := time.After(2 * raceAfter)
+	<-idle
+	if second.accepted.Load() != 0 {
+		t.Error("the second has one, too")
+	}
+	_, err := conn.Write([]byte("x"))
+	must(t, err)
+	got := make([]byte, 6)
+	_, err = io.ReadFull(conn, got)
+	if must(t, err); string(got) != "firstx" {
+		t.Errorf("answer %q", got)
+	}
+}
+
+func TestServerTalksFirstAmongSeveral(t *testing.T) {
+	t.Parallel()
+	conn := front(t, newHop(t, nil), newHop(t, greets("good day")), newHop(t, greets("other")))
+	got := make([]byte, 8)
+	_, err := io.ReadFull(conn, got)
+	if must(t, err); string(got) != "good day" {
+		t.Errorf("%q", got)
+	}
+}
+
+// Whatever the sizes, and whoever fails before the winner: all bytes arrive once, in order, in both directions.
+func TestNothingIsLostOrTwice(t *testing.T) {
+	t.Parallel()
+	for size := 1; size < 1_000_000; size = size*5 + 1 {
+		for name, before := range map[string]func(net.Conn){"none": nil, "closes": closesAtOnce, "reads and closes": asksAndCloses} {
+			t.Run(fmt.Sprintf("%d after %s", size, name), func(t *testing.T) {
+				t.Parallel()
+				body := make([]byte, size)
+				_, _ = rand.NewChaCha8([32]byte{byte(size)}).Read(body)
+				conn := front(t, newHop(t, before), newHop(t, echoes("")), newHop(t, silent))
+				go func() {
+					for rest := body; len(rest) > 0; {
+						n := min(len(rest), 1+rand.IntN(20000))
+						if _, err := conn.Write(rest[:n]); err != nil {
+							return
+						}
+						rest = rest[n:]
+					}
+				}()
+				got := make([]byte, size)
+				_, err := io.ReadFull(conn, got)
+				if must(t, err); !bytes.Equal(got, body) {
+					t.Error("the echo is not what was said")
+				}
+			})
+		}
+	}
+}
+
+// A request without an answer before its end goes to one hop, whole, however large.
+func TestHalfCloseAmongSeveral(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{0, 1, maxHead - 1, maxHead, maxHead + 1, 3 * maxHead} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			t.Parallel()
+			sums := func(c net.Conn) {
+				sum := sha256.New()
+				n, err := io.Copy(sum, c)
+				fmt.Fprintf(c, "%d %v %x", n, err, sum.Sum(nil))
+			}
+			conn := front(t, newHop(t, nil), newHop(t, sums), newHop(t, silent))
+			body := bytes.Repeat([]byte("s"), size)
+			_, err := conn.Write(body)
+			must(t, err, conn.(*net.TCPConn).CloseWrite())
+			got, err := io.ReadAll(conn)
+			if want := fmt.Sprintf("%d <nil> %x", size, sha256.Sum256(body)); string(got) != want || err != nil {
+				t.Errorf("%q, %v, want %q", got, err, want)
+			}
+		})
+	}
+}
+
+// A proxy that runs follows its list: control planes come and go, port and process stay.
+func TestRunningProxyFollows(t *testing.T) {
+	t.Parallel()
+	a, b := newHop(t, greets("through")), newHop(t, greets("through"))
+	c := Config{Dir: filepath.Join(t.TempDir(), "proxy"), Exe: "/proc/self/exe", Sockets: []string{a.path}, FirstPort: 29443}
+	t.Cleanup(func() { check(t, Stop(context.Background(), c)) })
+	first := spawn(t, c)
+	talks(t, first)
+	c.Sockets = []string{b.path, a.path}
+	if again := spawn(t, c); again.Started || again.PID != first.PID || again.Addr != first.Addr {
+		t.Errorf("%+v, first: %+v", again, first)
+	}
+	talks(t, first)
+	if b.accepted.Load() == 0 {
+		t.Error("the new list was not followed")
+	}
+	c.Sockets = nil
+	if _, err := Spawn(t.Context(), c); err == nil {
+		t.Error("a proxy to nowhere")
+	}
+	talks(t, first)
+}
+
+// A proxy of an earlier version, which knows one socket, is replaced.
+func TestOldProxyIsReplaced(t *testing.T) {
+	t.Parallel()
+	c := Config{Dir: filepath.Join(t.TempDir(), "proxy"), Exe: "/proc/self/exe", Sockets: []string{"/nonexistent"}, FirstPort: 29543}
+	t.Cleanup(func() { check(t, Stop(context.Background(), c)) })
+	first := spawn(t, c)
+	id, err := process.Identify(first.PID)
+	r, rerr := c.running()
+	must(t, err, rerr, saveChild(c, childRecord{Process: r.Process, Exe: r.Exe}))
+	again := spawn(t, c)
+	if !again.Started || again.PID == first.PID || again.Addr != first.Addr {
+		t.Errorf("%+v, first: %+v", again, first)
+	}
+	if id.Alive() {
+		t.Error("the old one lives")
+		_ = id.Signal(unix.SIGKILL)
+	}
+}
+
+func talks(t *testing.T, e Endpoint) {
+	t.Helper()
+	conn, err := net.Dial("tcp", e.Addr.String())
+	must(t, err)
+	defer conn.Close()
+	got := make([]byte, len("through"))
+	if _, err := io.ReadFull(conn, got); err != nil || string(got) != "through" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
