@@ -53,10 +53,11 @@ func (c *cluster) Lead(ctx context.Context, self string, follow func(holder, why
 		}
 		follow(leader, why)
 		term, end := context.WithCancel(ctx)
-		work := make(chan error, 1)
+		work := make(chan struct{})
 		if leader == self {
 			go func() {
-				work <- lead(term, func(c Cluster) (Cluster, error) { return fencedCluster{c.(*cluster)}, nil })
+				defer close(work)
+				_ = lead(term, func(c Cluster) (Cluster, error) { return fencedCluster{c.(*cluster)}, nil }) // it ends with its term
 			}()
 		}
 		select {
@@ -65,7 +66,7 @@ func (c *cluster) Lead(ctx context.Context, self string, follow func(holder, why
 		}
 		end()
 		if leader == self {
-			_ = <-work // it ended because its term did
+			<-work
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
