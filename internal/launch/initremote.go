@@ -68,21 +68,27 @@ type remoteInit struct {
 	cluster Cluster
 	req     request
 	client  *initclient.Client
+	have    func(ctx context.Context) (planner.Components, error)
 }
 
 // Init makes a cluster on a machine that somebody else has booted, and returns when it stands. It may be broken off at any
 // moment: the machine goes on by itself, and the same call takes it up again.
 func (l *Launcher) Init(ctx context.Context, o InitOptions) (Initialised, error) {
 	r := &remoteInit{Launcher: l, o: o, begun: time.Now()}
+	r.have = r.stored
+	return r.limited(ctx)
+}
+
+func (r *remoteInit) limited(ctx context.Context) (Initialised, error) {
 	if err := r.check(); err != nil {
 		return Initialised{}, err
 	}
-	limited, cancel := context.WithTimeout(ctx, o.Timeout)
+	limited, cancel := context.WithTimeout(ctx, r.o.Timeout)
 	defer cancel()
 	done, err := r.run(limited)
 	if err != nil && ctx.Err() == nil && errors.Is(limited.Err(), context.DeadlineExceeded) {
 		err = &Error{TimedOut, fmt.Errorf("cluster %s does not stand after %s; the machine goes on by itself, and the same command takes it up again: %w",
-			r.cluster.Name, o.Timeout, err)}
+			r.cluster.Name, r.o.Timeout, err)}
 	}
 	return done, err
 }
@@ -130,7 +136,7 @@ func (r *remoteInit) run(ctx context.Context) (Initialised, error) {
 	if r.client, err = initclient.Dial(ctx, r.address.String(), r.o.Pin, r.o.Secret, nil); err != nil {
 		return Initialised{}, err
 	}
-	defer r.client.Close()
+	defer func() { _ = r.client.Close() }()
 	known, err := r.recall()
 	if err != nil {
 		return Initialised{}, err
@@ -171,7 +177,7 @@ func (r *remoteInit) recall() (known bool, err error) {
 
 // begin plans for the machine and hands it the request.
 func (r *remoteInit) begin(ctx context.Context, known bool) error {
-	have, err := r.components(ctx)
+	have, err := r.have(ctx)
 	if err != nil {
 		return err
 	}
@@ -200,14 +206,14 @@ func (r *remoteInit) begin(ctx context.Context, known bool) error {
 	return nil
 }
 
-// components are the digests of what the machine has to run; its own store must have the same.
-func (r *remoteInit) components(ctx context.Context) (planner.Components, error) {
+// stored are the digests of what the machine has to run; its own store must have the same.
+func (r *remoteInit) stored(ctx context.Context) (planner.Components, error) {
 	bundle, complete, err := r.inStore(ctx, r.cluster.Release)
 	if err != nil {
 		return nil, err
 	}
 	if !complete {
-		return nil, fmt.Errorf("Kubernetes %s is not in this host's component store: run slipway bundle build, and give the machine the same bundle "+
+		return nil, fmt.Errorf("plan: this host's component store does not have Kubernetes %s: run slipway bundle build, and give the machine the same bundle "+
 			"(slipway bundle export, and import there)", r.cluster.Release.Kubernetes)
 	}
 	return digests(bundle), nil
