@@ -162,7 +162,8 @@ type book struct {
 	mu         sync.Mutex // guards the fields below
 	nodes      []admission.Node
 	registered []admission.Node
-	err        error
+	err        error // of every question
+	refused    error // of Register alone
 	changed    func()
 }
 
@@ -170,7 +171,7 @@ func (b *book) Register(_ context.Context, nodes []admission.Node) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.registered = nodes
-	return b.err
+	return errors.Join(b.err, b.refused)
 }
 
 func (b *book) Nodes(context.Context) ([]admission.Node, error) {

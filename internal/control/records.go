@@ -89,10 +89,10 @@ func (r *roll) nodes() map[string]Node {
 	return out
 }
 
-// goneLocked tells that a node of the document had a record and has none any more.
+// goneLocked tells that a node of the document had a record and has none any more: learn keeps those that had none yet.
 func (r *roll) goneLocked(name string) bool {
 	_, known := r.records[name]
-	return r.registered && !known && slices.ContainsFunc(r.doc.Records, func(n admission.Node) bool { return n.Name == name })
+	return !known && slices.ContainsFunc(r.doc.Records, func(n admission.Node) bool { return n.Name == name })
 }
 
 // node is what the record makes of the document's word, which may be empty.

@@ -41,13 +41,14 @@ type cluster struct {
 
 	drifted                 func(object string)
 	node, coredns           func(reason string)
+	nodes                   map[string]func(reason string)
 	nodeChanged             func(what string)
 	nodeState, corednsState string
 }
 
 func newCluster() *cluster {
 	return &cluster{
-		refuse: map[string]int{}, lacks: map[string]bool{},
+		refuse: map[string]int{}, lacks: map[string]bool{}, nodes: map[string]func(string){},
 		nodeState: "the network is not ready", corednsState: "0 of 1 replicas are available",
 	}
 }
@@ -102,6 +103,7 @@ func (c *cluster) ApproveServing(ctx context.Context, known func() map[string]ku
 func (c *cluster) KeepNode(ctx context.Context, n Node, say, changed func(string)) error {
 	c.mu.Lock()
 	c.kept, c.node, c.nodeChanged = append(c.kept, n), say, changed
+	c.nodes[n.Name] = say
 	say(c.nodeState)
 	c.mu.Unlock()
 	<-ctx.Done()

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"errors"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/kube"
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+func names(r *roll) []string { return slices.Sorted(maps.Keys(r.nodes())) }
+
+// A node goes when its record was there and is gone, and for no other reason.
+func TestRoll(t *testing.T) {
+	t.Parallel()
+	n1, n2, token := admission.Node{Name: "n1"}, admission.Node{Name: "n2"}, admission.Node{Name: "t"}
+	r := newRoll(Document{Nodes: []Node{{Name: "n1"}, {Name: "plain"}}, Records: []admission.Node{n1, n2}})
+	for _, step := range []struct {
+		what       string
+		registered bool
+		learn      []admission.Node
+		want       []string
+	}{
+		{"nothing was asked", false, nil, []string{"n1", "n2", "plain"}},
+		{"the document's second is not written down yet", false, []admission.Node{n1, token}, []string{"n1", "n2", "plain", "t"}},
+		{"both are", true, []admission.Node{n1, n2, token}, []string{"n1", "n2", "plain", "t"}},
+		{"a token's node is removed", true, []admission.Node{n1, n2}, []string{"n1", "n2", "plain"}},
+		{"the document's nodes are removed", true, []admission.Node{}, []string{"plain"}},
+		{"one is let in again", true, []admission.Node{n1}, []string{"n1", "plain"}},
+	} {
+		if step.registered {
+			r.setRegistered()
+		}
+		if step.learn != nil {
+			r.learn(step.learn)
+		}
+		if diff := cmp.Diff(step.want, names(r)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", step.what, diff)
+		}
+	}
+}
+
+// The record decides over the document, and the pool over both; what nobody says anew stays.
+func TestNodeOfRecord(t *testing.T) {
+	t.Parallel()
+	one, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	said := Node{Name: "n", Addresses: []netip.Addr{one}, PodCIDR: netip.MustParsePrefix("10.244.0.0/24"), Labels: map[string]string{"old": ""}}
+	r := newRoll(Document{
+		Nodes: []Node{said}, Pools: map[string]Pool{"main": {Roles: []string{"worker"}, Labels: map[string]string{"new": ""}, Taints: []Taint{{Key: "k"}}}},
+	})
+	for name, tt := range map[string]struct {
+		record admission.Node
+		want   Node
+	}{
+		"a record that says nothing": {admission.Node{Name: "n"}, said},
+		"a whole record": {
+			admission.Node{Name: "n", Pool: "main", Address: other, PodCIDR: netip.MustParsePrefix("10.244.9.0/24")},
+			Node{
+				Name: "n", Addresses: []netip.Addr{other}, PodCIDR: netip.MustParsePrefix("10.244.9.0/24"),
+				Labels: map[string]string{"new": "", "node-role.kubernetes.io/worker": ""}, Taints: []Taint{{Key: "k"}},
+			},
+		},
+		"a pool that is gone": {admission.Node{Name: "n", Pool: "gone"}, said},
+	} {
+		r.learn([]admission.Node{tt.record})
+		same := []cmp.Option{cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })}
+		if diff := cmp.Diff(tt.want, r.nodes()["n"], same...); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// recorded runs a leader with records and returns what it works with.
+func recorded(t *testing.T, b *book, change func(*Document)) (*cluster, Role) {
+	t.Helper()
+	c, a := newCluster(), &answerer{}
+	c.nodeState, c.corednsState, c.ballot = "", "", newBallot("n1")
+	r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler), Resolve: a.resolve}
+	r.Connect = func(string) (Cluster, error) { return c, nil }
+	r.Records = func(string) (Records, error) { return b, nil }
+	run(t, r, several(t, change))
+	return c, r
+}
+
+// A node's item says that the machine has not come, as long as it has not; another machine's units are not waited for.
+func TestNodeThatIsAwaited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n1, n2 := admission.Node{Name: "n1", Pool: "main"}, admission.Node{Name: "n2", Pool: "main"}
+		b := &book{nodes: []admission.Node{n1, n2}}
+		c, r := recorded(t, b, func(d *Document) { d.Records = []admission.Node{n1, n2} })
+		synctest.Wait()
+		for _, n := range []string{"n1", "n2"} {
+			c.nodes[n](kube.Absent(n))
+		}
+		want := ready("a")
+		want["control/node/n1"], want["control/node/n2"] = "failing "+kube.Absent("n1"), "failing the machine has not joined"
+		want["control/records"] = "ready"
+		says(t, "nobody is there", r.Board, want)
+		n2.JoinedAt = time.Now()
+		b.set(nil, n1, n2)
+		c.nodes["n2"](kube.Absent("n2"))
+		want["control/node/n2"] = "failing " + kube.Absent("n2")
+		says(t, "it has joined and has no Node", r.Board, want)
+	})
+}
+
+// A kubelet on another machine is on another board.
+func TestUnitsOfThisMachine(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n1, n2 := admission.Node{Name: "n1", Pool: "main"}, admission.Node{Name: "n2", Pool: "main"}
+		c, a := newCluster(), &answerer{}
+		c.nodeState, c.corednsState, c.ballot = "", "", newBallot("n1")
+		r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler), Resolve: a.resolve}
+		r.Connect = func(string) (Cluster, error) { return c, nil }
+		r.Board.Set(reconcile.Status{Ref: itemKubelet, Phase: reconcile.Waiting})
+		run(t, r, several(t, func(d *Document) { d.Records = []admission.Node{n1, n2} }))
+		want := ready("a")
+		want["control/node/n1"], want["control/node/n2"], want[itemKubelet] = "waiting "+itemKubelet, "ready", "waiting"
+		says(t, "its kubelet is not up", r.Board, want)
+	})
+}
+
+// Another pod range or other labels in the record begin the keeping anew.
+func TestRecordThatChanges(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n1 := admission.Node{Name: "n1", Pool: "main", PodCIDR: netip.MustParsePrefix("10.244.0.0/24")}
+		b := &book{nodes: []admission.Node{n1}}
+		c, _ := recorded(t, b, func(d *Document) { d.Records = []admission.Node{n1} })
+		synctest.Wait()
+		before := len(c.kept)
+		n1.PodCIDR = netip.MustParsePrefix("10.244.7.0/24")
+		b.set(nil, n1)
+		synctest.Wait()
+		if len(c.kept) != before+1 || c.kept[before].PodCIDR != n1.PodCIDR {
+			t.Errorf("kept %+v", c.kept[before:])
+		}
+	})
+}
+
+// What is wrong with one record keeps no other node out, and is shown until it is right.
+func TestRecordThatIsRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n1 := admission.Node{Name: "n1", Pool: "main"}
+		b := &book{nodes: []admission.Node{n1, {Name: "t", Pool: "main"}}, refused: errors.New("node n1: its key is that of node t")}
+		_, r := recorded(t, b, func(d *Document) { d.Records = []admission.Node{n1} })
+		want := ready("a")
+		want["control/node/t"], want["control/records"] = "ready", "failing node n1: its key is that of node t"
+		says(t, "refused", r.Board, want)
+		b.mu.Lock()
+		b.refused = nil
+		b.mu.Unlock()
+		time.Sleep(time.Second)
+		want["control/records"] = "ready"
+		says(t, "mended", r.Board, want)
+	})
+}
