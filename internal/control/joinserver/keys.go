@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/roster"
@@ -83,7 +84,7 @@ func (e *session) checkFree(ctx context.Context, pin, name string) error {
 	if by, used := e.used.owner(pin); used && by != (owner{e.node.Key, name}) {
 		return deny(KeyTaken, "the key for %s was certified for something else", name)
 	}
-	other, found, err := e.Records.ByKey(ctx, pin)
+	other, found, err := e.machine(ctx, pin)
 	switch {
 	case err != nil:
 		return fmt.Errorf("look for the key of %s: %w", name, err)
@@ -91,6 +92,14 @@ func (e *session) checkFree(ctx context.Context, pin, name string) error {
 		return deny(KeyTaken, "%s is asked for with the key of node %s", name, other.Name)
 	}
 	return nil
+}
+
+// machine finds the record of a machine in the list that Run keeps: a question to the store for each certificate would be dear.
+func (s *Server) machine(ctx context.Context, pin string) (admission.Node, bool, error) {
+	if node, found, known := s.standing.find(pin); known {
+		return node, found, nil
+	}
+	return s.Records.ByKey(ctx, pin)
 }
 
 // remote are the certificates that a plan leaves to the join service: what the node itself cannot sign.

@@ -46,6 +46,7 @@ type world struct {
 	cluster  authority // signs kubelets
 	store    *registry.Memory
 	registry *registry.Registry
+	book     *book
 	server   *joinserver.Server
 	own      *ecdsa.PrivateKey // of the machine that serves
 	endpoint netip.AddrPort
@@ -129,6 +130,7 @@ func newWorld(tb testing.TB, limits rpc.Limits) *world {
 	w.pin = pinOf(tb, w.ca.key.Public())
 	w.id = roster.ClusterID(w.pin)
 	w.registry = registry.New(w.store, w.now).WithPolicy(policy)
+	w.book = &book{Registry: w.registry}
 	w.own = newKey(tb)
 	self := specNode("dev-main-0", "main", 0)
 	self.Key, self.Address = pinOf(tb, w.own.Public()), netip.MustParseAddr("127.0.0.1")
@@ -144,7 +146,7 @@ func (w *world) now() time.Time { return time.Now().Add(time.Duration(w.skew.Loa
 
 func (w *world) serve(limits rpc.Limits) {
 	server, err := joinserver.New(joinserver.Config{
-		Cluster: w.id, Self: pinOf(w.tb, w.own.Public()), Records: w.registry,
+		Cluster: w.id, Self: pinOf(w.tb, w.own.Public()), Records: w.book,
 		Verifiers: map[string]attest.Verifier{"key": key.Verifier{}, "token": token.Verifier{Records: w.registry}},
 		Tickets:   w, Signer: w, Members: w.members, Rosters: w.rosters,
 		ControlPlane: func(pool string) bool { return pool == "main" }, Audit: w.heard, Log: slog.New(slog.DiscardHandler), Now: w.now,
@@ -275,6 +277,22 @@ func (w *world) roster(generation uint64) (signed []byte, _ uint64) {
 		w.tb.Fatal(err)
 	}
 	return signed, generation
+}
+
+// book is the registry, whose list can be made to be an old one.
+type book struct {
+	*registry.Registry
+	old   atomic.Bool
+	lists atomic.Int64
+}
+
+// Nodes is joinserver.Records.
+func (b *book) Nodes(ctx context.Context) ([]admission.Node, error) {
+	defer b.lists.Add(1)
+	if b.old.Load() {
+		return nil, nil
+	}
+	return b.Registry.Nodes(ctx)
 }
 
 // fakeRosters is joinserver.Rosters.

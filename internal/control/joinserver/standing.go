@@ -43,12 +43,18 @@ func (s *standing) next() <-chan struct{} {
 	return s.changed
 }
 
-// gone tells that the key positively has no record any more, or one that is being removed. Not to know is no reason to end anything.
-func (s *standing) gone(key string) bool {
+// find gives the record of a key as it was known last; known is false before the first list.
+func (s *standing) find(key string) (n admission.Node, found, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n, found := s.byKey[key]
-	return s.known && (!found || n.Removing)
+	n, found = s.byKey[key]
+	return n, found, s.known
+}
+
+// gone tells that the list has no record with the key, or one that is being removed. No list is no reason to end anything.
+func (s *standing) gone(key string) bool {
+	n, found, known := s.find(key)
+	return known && (!found || n.Removing)
 }
 
 // retryRecords is how soon the records are asked again that did not answer.

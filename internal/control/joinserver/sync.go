@@ -4,6 +4,7 @@ package joinserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -41,8 +42,9 @@ func (y *syncing) run(ctx context.Context) error {
 	y.member = membership{answers: make(chan memberReport, 1), tick: tick}
 	for {
 		records := y.standing.next()
-		if y.standing.gone(y.peer.Key) {
-			return deny(Removed, "the record of node %s has been taken away", y.node.Name)
+		again, err := y.stands(ctx)
+		if err != nil {
+			return err
 		}
 		rosters, err := y.roster()
 		if err != nil {
@@ -56,6 +58,7 @@ func (y *syncing) run(ctx context.Context) error {
 		case r := <-y.member.answers:
 			err = y.tellMember(r)
 		case <-records:
+		case <-again:
 		case <-rosters:
 		case <-ctx.Done():
 			err = ctx.Err()
@@ -94,6 +97,24 @@ func (y *syncing) greet(ctx context.Context) error {
 	y.generation = hello.GetGeneration()
 	y.audit(Synced, fmt.Sprintf("slipway %s, roster %d", hello.GetSlipway(), y.generation))
 	return nil
+}
+
+// stands ends the stream of a node that is not in the list any more, once the record itself says so: the list may be older than
+// a record that has just been made. If nobody can say, the result is when to ask again.
+func (y *syncing) stands(ctx context.Context) (again <-chan time.Time, err error) {
+	if !y.standing.gone(y.peer.Key) {
+		return nil, nil
+	}
+	_, err = y.record(ctx)
+	if no, ok := errors.AsType[*refusal](err); ok {
+		no.reason = Removed
+		return nil, no
+	}
+	if err != nil {
+		y.Log.Warn("records do not answer", "error", err)
+		return time.After(retryRecords), nil
+	}
+	return nil, nil
 }
 
 // roster sends the newest one, if the node has an older, and gives what is closed when there is a newer.

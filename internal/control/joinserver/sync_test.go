@@ -246,3 +246,27 @@ func TestMemberFallsSilent(t *testing.T) {
 	k.sendMember(false)
 	<-asked // its word brings it back
 }
+
+// The list of records may be older than the record of a node that has just joined: that is no reason to throw it out. Kills the
+// question to the record itself in stands.
+func TestSyncWithAnOldList(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, rpc.Limits{})
+	m := worker(w)
+	m.join(t)
+	w.book.old.Store(true)
+	for range 2 { // at the second question the first answer is known
+		asked := w.book.lists.Load()
+		if _, err := w.registry.UpdateNode(t.Context(), "dev-main-1", func(n *admission.Node) error { n.Facts.CgroupV1 = !n.Facts.CgroupV1; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "a question for the list", func() bool { return w.book.lists.Load() > asked })
+	}
+	k := m.sync(t).greeted()
+	for generation := uint64(1); generation <= 3; generation++ {
+		w.rosters.publish(w.roster(generation))
+		if reply, err := k.stream.Recv(); err != nil || len(reply.GetRoster()) == 0 {
+			t.Fatalf("instead of roster %d: %v, %v; audit: %v", generation, reply, err, w.audit())
+		}
+	}
+}
