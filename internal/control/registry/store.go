@@ -9,8 +9,8 @@ import (
 	"regexp"
 )
 
-// Store keeps small documents by kind and name. Reads are as fresh as the last write that anybody was told of. An error other than the three
-// below means that nobody knows whether the change happened: read again.
+// Store keeps small documents by kind and name. Reads are as fresh as the last write that anybody was told of. An error other
+// than the three below means that nobody knows whether the change happened: read again.
 type Store interface {
 	// Get fails with ErrNotFound only when there surely is no such document.
 	Get(ctx context.Context, kind, name string) (Item, error)
@@ -22,7 +22,8 @@ type Store interface {
 	// Delete takes exactly this version away (ErrConflict, ErrNotFound); without a version whatever there is.
 	Delete(ctx context.Context, kind, name, version string) error
 	// Watch calls changed at once and soon after each change of a document of the kind, for as long as ctx lasts, never twice at a
-	// time; several changes may be told as one. It gets over failures by itself, tells a change after each, and returns the context's error only.
+	// time; several changes may be told as one. It gets over failures by itself, misses nothing over them, and returns the
+	// context's error only.
 	Watch(ctx context.Context, kind string, changed func()) error
 }
 
