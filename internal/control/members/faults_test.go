@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package members_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/etcd/etcdfake"
+)
+
+func lostAnswers(t *testing.T, w *world, etcd *etcdfake.Cluster, seed uint64) {
+	ctx, stop := context.WithCancel(within(t, 10*time.Minute))
+	var mu sync.Mutex
+	r := rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // a test
+	some := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return r.IntN(4) == 0
+	}
+	lost := errors.New("the answer was lost")
+	etcd.Fault = func(context.Context, string) error {
+		if some() {
+			return lost
+		}
+		return nil
+	}
+	w.store.SetFault(func(registry.Op) registry.Fault {
+		switch {
+		case some():
+			return registry.Fault{Err: lost}
+		case some():
+			return registry.Fault{Lost: lost}
+		}
+		return registry.Fault{}
+	})
+	var runs, joins sync.WaitGroup
+	w.run(ctx, &runs, "a")
+	for _, name := range []string{"b", "c", "d", "e"} {
+		joins.Go(func() {
+			if err := w.machine(name).join(ctx, w.manager("a")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	joins.Wait()
+	w.votes("a", "a:voter b:voter c:voter d:voter e:voter")
+	oneAtATime(t, etcd.History())
+	stop()
+	runs.Wait()
+}
+
+// A learner that somebody added and no slot speaks of goes after a grace; a voter without a record stays.
+func TestOrphans(t *testing.T) {
+	t.Parallel()
+	story(t, func(t *testing.T, w *world, etcd *etcdfake.Cluster) {
+		ctx, stop := context.WithCancel(within(t, time.Hour))
+		var runs sync.WaitGroup
+		w.run(ctx, &runs, "a")
+		if err := w.machine("b").join(ctx, w.manager("a")); err != nil { // b has no record
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if _, _, err := w.lab.Client(t, "a").AddLearner(ctx, w.lab.Peer("x")); err != nil {
+			t.Fatal(err)
+		}
+		added := time.Now()
+		for strings.Contains(last(etcd), "learner") {
+			time.Sleep(time.Second)
+		}
+		if took := time.Since(added); took < 10*time.Second || took > 20*time.Second {
+			t.Errorf("the orphan was removed after %s", took)
+		}
+		time.Sleep(30 * time.Minute)
+		w.votes("a", "a:voter b:voter")
+		standing, err := w.manager("a").Status(ctx)
+		if err != nil || !standing["b"].Unknown || standing["b"].Member != "voter" || standing["a"].Unknown || !standing["a"].Leader {
+			t.Errorf("%+v, %v", standing, err)
+		}
+		// With a join waiting, too.
+		if _, _, err := w.lab.Client(t, "a").AddLearner(ctx, w.lab.Peer("x")); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.machine("c").join(within(t, 30*time.Second), w.manager("a")); err != nil {
+			t.Fatal(err)
+		}
+		oneAtATime(t, etcd.History())
+		stop()
+		runs.Wait()
+	})
+}
+
+func last(etcd *etcdfake.Cluster) string {
+	history := etcd.History()
+	return history[len(history)-1]
+}
+
+// A joiner that is heard of and gets nowhere loses its turn after ten minutes, and others go first.
+func TestNoProgress(t *testing.T) {
+	t.Parallel()
+	story(t, func(t *testing.T, w *world, etcd *etcdfake.Cluster) {
+		ctx := within(t, time.Hour)
+		m := w.manager("a")
+		began := time.Now()
+		b := w.node("b")
+		for !strings.Contains(last(etcd), w.lab.Peer("c")) {
+			if _, err := m.Admit(ctx, b, false); err != nil { // it never starts
+				t.Fatal(err)
+			}
+			if _, err := m.Admit(ctx, w.node("c"), false); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(200 * time.Millisecond)
+			if time.Since(began) > 20*time.Minute {
+				t.Fatal("it holds the slot for ever")
+			}
+		}
+		if took := time.Since(began); took < 10*time.Minute || took > 11*time.Minute {
+			t.Errorf("the other one had to wait for %s", took)
+		}
+	})
+}
+
+// Without a quorum nothing changes, and nobody is told anything but an error or a wait; when it is back, things go on.
+func TestNoQuorum(t *testing.T) {
+	t.Parallel()
+	story(t, func(t *testing.T, w *world, etcd *etcdfake.Cluster) {
+		ctx := within(t, time.Hour)
+		m := w.manager("a")
+		if err := w.machine("b").join(ctx, m); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(6 * time.Second)
+		etcd.Cut("b")
+		before, c := len(etcd.History()), w.machine("c")
+		for range 100 {
+			if answer, err := m.Admit(ctx, c.node, false); err == nil && answer.Wait == nil {
+				t.Fatalf("without a quorum: %+v", answer)
+			}
+		}
+		if got := etcd.History(); len(got) != before {
+			t.Errorf("changes without a quorum: %q", got[before:])
+		}
+		etcd.Heal("b")
+		if err := c.join(ctx, m); err != nil {
+			t.Fatal(err)
+		}
+		// One of three is down: a fourth would need three.
+		etcd.Kill("c")
+		d := w.machine("d")
+		for range 50 {
+			d.ask(ctx, m)
+			time.Sleep(time.Second)
+		}
+		w.votes("a", "a:voter b:voter c:voter")
+		if !d.waits["voter c (2 of 3 voters answer; a fourth needs 3)"] {
+			t.Errorf("it waits for %v", d.waits)
+		}
+		if err := w.lab.Start(t, "c", nil, false); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.join(ctx, m); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

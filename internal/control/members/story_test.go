@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package members_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/control/members"
+	"github.com/slipway-project/slipway/internal/etcd/etcdfake"
+	"github.com/slipway-project/slipway/internal/etcd/etcdtest"
+)
+
+// story is a world in memory whose clock stands still while anybody works.
+func story(t *testing.T, tell func(t *testing.T, w *world, etcd *etcdfake.Cluster)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdfake.New()
+		etcd.CatchUp, etcd.Settle = 300*time.Millisecond, 5*time.Second
+		tell(t, newWorld(t, etcdtest.Memory{Cluster: etcd}), etcd)
+	})
+}
+
+// within is the test's context with a time limit.
+func within(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// oneAtATime checks that each list of members differs from the one before in one thing only.
+func oneAtATime(t *testing.T, history []string) {
+	t.Helper()
+	for i, line := range history {
+		if strings.Count(line, ":learner") > 1 {
+			t.Errorf("two changes at once: %q, after %q", line, history[max(0, i-1)])
+		}
+	}
+}
+
+func TestFiveAtOnceGetIn(t *testing.T) {
+	t.Parallel()
+	story(t, func(t *testing.T, w *world, etcd *etcdfake.Cluster) {
+		ctx, stop := context.WithCancel(within(t, 2*time.Minute))
+		var runs, joins sync.WaitGroup
+		w.run(ctx, &runs, "a")
+		for _, name := range []string{"b", "c", "d", "e"} {
+			joins.Go(func() {
+				if err := w.machine(name).join(ctx, w.manager("a")); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		joins.Wait()
+		w.votes("a", "a:voter b:voter c:voter d:voter e:voter")
+		oneAtATime(t, etcd.History())
+		stop()
+		runs.Wait()
+	})
+}
+
+// A joiner dies after each single answer that it gets. Its turn is over in less than 20 seconds, another one gets in, and so does
+// the machine itself when it is on again, with data or without.
+func TestDeadJoinerFreesTheSlot(t *testing.T) {
+	t.Parallel()
+	for moment := 1; moment <= 6; moment++ {
+		for _, on := range []string{"the same control plane", "another control plane"} {
+			for _, disk := range []string{"kept", "empty"} {
+				t.Run(fmt.Sprintf("after answer %d, on %s, disk %s", moment, on, disk), func(t *testing.T) {
+					t.Parallel()
+					story(t, func(t *testing.T, w *world, etcd *etcdfake.Cluster) {
+						deadJoiner(t, w, etcd, moment, on == "another control plane", disk == "kept")
+					})
+				})
+			}
+		}
+	}
+}
+
+func deadJoiner(t *testing.T, w *world, etcd *etcdfake.Cluster, moment int, elsewhere, keep bool) {
+	ctx, stop := context.WithCancel(within(t, 10*time.Minute))
+	var runs sync.WaitGroup
+	stopA := w.run(ctx, &runs, "a")
+	for _, name := range []string{"b", "c"} {
+		if err := w.machine(name).join(ctx, w.manager("a")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.run(ctx, &runs, "b")
+	time.Sleep(6 * time.Second) // the clock is the test's: etcd settles
+	dead := w.machine("d")
+	for range moment {
+		if dead.ask(ctx, w.manager("a")) {
+			break
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	died := time.Now()
+	etcd.Kill("d")
+	if elsewhere {
+		stopA() // the control plane that it came by is gone as well
+	}
+	votes, via := strings.Contains(etcd.History()[len(etcd.History())-1], "d:voter"), w.manager("b")
+	if votes {
+		etcd.Kill("d") // nothing of the slot is left: it is an ordinary voter that is down
+	} else {
+		other := w.machine("e")
+		for !strings.Contains(etcd.History()[len(etcd.History())-1], w.lab.Peer("e")) {
+			other.ask(ctx, via)
+			time.Sleep(200 * time.Millisecond)
+		}
+		if took := time.Since(died); took > 20*time.Second {
+			t.Errorf("the next one got its learner after %s", took)
+		}
+		if err := other.join(ctx, via); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := w.machine("d")
+	if keep {
+		again.permit = dead.permit
+		_ = w.lab.Start(t, "d", nil, false) // whatever lies there runs
+	} else if !votes {
+		etcd.Wipe("d")
+	} else {
+		_ = w.lab.Start(t, "d", nil, false)
+	}
+	if err := again.join(ctx, via); err != nil {
+		t.Fatal(err)
+	}
+	oneAtATime(t, etcd.History())
+	stop()
+	runs.Wait()
+}
+
+// Answers of etcd and of the records get lost, or never come, all the time: all get in, one at a time.
+func TestLostAnswers(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(20) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			story(t, func(t *testing.T, w *world, etcd *etcdfake.Cluster) { lostAnswers(t, w, etcd, seed) })
+		})
+	}
+}
+
+func TestLeave(t *testing.T) {
+	t.Parallel()
+	story(t, func(t *testing.T, w *world, etcd *etcdfake.Cluster) {
+		ctx := within(t, 10*time.Minute)
+		m := w.manager("a")
+		if err := m.Leave(ctx, "a"); !errors.Is(err, members.ErrRefused) || !strings.Contains(err.Error(), "last voter") {
+			t.Errorf("the last voter leaves: %v", err)
+		}
+		for _, name := range []string{"b", "c"} {
+			if err := w.machine(name).join(ctx, m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		etcd.Kill("c")
+		if err := m.Leave(ctx, "b"); !errors.Is(err, members.ErrRefused) || !strings.Contains(err.Error(), "1 of 2 voters") {
+			t.Errorf("one of three leaves while another is down: %v", err)
+		}
+		w.votes("a", "a:voter b:voter c:voter")
+		if err := m.Leave(ctx, "c"); err != nil { // the dead one may go
+			t.Fatal(err)
+		}
+		w.votes("a", "a:voter b:voter")
+		time.Sleep(6 * time.Second)
+		if err := m.Leave(ctx, "a"); err != nil { // the leader, by its own member
+			t.Fatal(err)
+		}
+		w.votes("b", "b:voter")
+		if err := w.manager("b").Leave(ctx, "a"); err != nil {
+			t.Errorf("who has left leaves again: %v", err)
+		}
+		back := w.machine("c") // with the data of the member that was removed
+		back.permit = []byte("old")
+		if err := back.join(ctx, w.manager("b")); err != nil {
+			t.Fatal(err)
+		}
+		w.votes("b", "b:voter c:voter")
+	})
+}
+
+// A node that is told to leave in the middle of its join does so, and its join does not go on.
+func TestLeaveEndsAJoin(t *testing.T) {
+	t.Parallel()
+	story(t, func(t *testing.T, w *world, etcd *etcdfake.Cluster) {
+		ctx := within(t, time.Minute)
+		m, b := w.manager("a"), w.machine("b")
+		b.ask(ctx, m)
+		if got := etcd.History(); got[len(got)-1] != "a:voter b:learner" {
+			t.Fatal(got)
+		}
+		if err := m.Leave(ctx, "b"); err != nil {
+			t.Fatal(err)
+		}
+		w.votes("a", "a:voter")
+		node := b.node
+		node.Removing = true
+		if answer, err := m.Admit(ctx, node, true); err == nil {
+			t.Errorf("a node that is being removed got %+v", answer)
+		}
+	})
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package members_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/control/members"
+	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/etcd/etcdtest"
+)
+
+// world is a cluster's etcd with a manager on each control plane. It runs on memory and a clock of its own, or on real etcd.
+type world struct {
+	t     testing.TB
+	lab   etcdtest.Lab
+	store *registry.Memory
+	log   *slog.Logger
+
+	mu       sync.Mutex // guards the fields below
+	managers map[string]*members.Manager
+	runs     map[string]context.CancelFunc
+	extra    []admission.Node // nodes with a record
+}
+
+func newWorld(t testing.TB, lab etcdtest.Lab) *world {
+	t.Helper()
+	w := &world{
+		t: t, lab: lab, store: registry.NewMemory(), log: slog.New(slog.NewTextHandler(&lines{t: t}, nil)),
+		managers: map[string]*members.Manager{}, runs: map[string]context.CancelFunc{},
+	}
+	lab.Form(t, "a")
+	return w
+}
+
+// lines is the test's own log.
+type lines struct{ t testing.TB }
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.t.Log(string(bytes.TrimSpace(p)))
+	return len(p), nil
+}
+
+// records are the registry's, with the nodes that a test knows of.
+type records struct {
+	*registry.Registry
+	w *world
+}
+
+func (r records) Nodes(context.Context) ([]admission.Node, error) {
+	r.w.mu.Lock()
+	defer r.w.mu.Unlock()
+	return append([]admission.Node{r.w.node("a")}, r.w.extra...), nil
+}
+
+func (w *world) node(name string) admission.Node {
+	return admission.Node{Name: name, Key: "key of " + name, Address: netip.MustParseAddr(w.lab.Address(name))}
+}
+
+// manager is the one of a control plane, which goes by its own member. It does not run.
+func (w *world) manager(name string) *members.Manager {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if m := w.managers[name]; m != nil {
+		return m
+	}
+	m := members.New(members.Config{
+		Etcd: w.lab.Client(w.t, name), Records: records{registry.New(w.store, time.Now), w},
+		Log: w.log.With("on", name),
+	})
+	w.managers[name] = m
+	return m
+}
+
+// run runs a control plane's manager until stop or the test's end.
+func (w *world) run(ctx context.Context, wg *sync.WaitGroup, name string) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	m := w.manager(name)
+	wg.Go(func() {
+		if err := m.Run(ctx); err != nil {
+			w.t.Error(err)
+		}
+	})
+	return cancel
+}
+
+// machine is a joining node: what lies on its disk, and what its etcd does.
+type machine struct {
+	w       *world
+	node    admission.Node
+	permit  []byte
+	started bool
+	lastErr error
+	waits   map[string]bool
+}
+
+func (w *world) machine(name string) *machine {
+	return &machine{w: w, node: w.node(name), waits: map[string]bool{}}
+}
+
+// ask is one turn of the node's stream: it does what it is told, and says whether it votes.
+func (m *machine) ask(ctx context.Context, via *members.Manager) (promoted bool) {
+	answer, err := via.Admit(ctx, m.node, m.started)
+	m.lastErr = err
+	if err != nil {
+		return false
+	}
+	set := 0
+	for _, is := range []bool{answer.Permit != nil, answer.Promoted, answer.Wait != nil} {
+		if is {
+			set++
+		}
+	}
+	if set != 1 {
+		m.w.t.Errorf("%s got %+v: not one answer", m.node.Name, answer)
+	}
+	if wait := answer.Wait; wait != nil {
+		m.waits[wait.For] = true
+		if wait.For == "" || wait.Provider == "" || wait.Since.IsZero() {
+			m.w.t.Errorf("%s waits without saying all: %+v", m.node.Name, wait)
+		}
+	}
+	if answer.Permit != nil && !bytes.Equal(answer.Permit, m.permit) {
+		m.install(answer)
+	}
+	return answer.Promoted
+}
+
+func (m *machine) install(answer members.Answer) {
+	if m.permit != nil && !answer.Anew {
+		m.w.t.Errorf("%s got another permit, and not anew", m.node.Name)
+	}
+	m.w.lab.Kill(m.w.t, m.node.Name)
+	m.permit = answer.Permit
+	if err := m.w.lab.Start(m.w.t, m.node.Name, m.permit, answer.Anew); err != nil {
+		m.lastErr = err // as on a real machine: the next permit may be better
+		m.w.t.Logf("%s: %v", m.node.Name, err)
+		return
+	}
+	m.started = true
+}
+
+// join asks some times a second until the node votes.
+func (m *machine) join(ctx context.Context, via *members.Manager) error {
+	began := time.Now()
+	for !m.ask(ctx, via) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s did not get in within %s: %w (waits %v)", m.node.Name, time.Since(began), errors.Join(ctx.Err(), m.lastErr), m.waits)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	m.w.t.Logf("%s votes after %s", m.node.Name, time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+// votes checks the list of members.
+func (w *world) votes(via, want string) {
+	w.t.Helper()
+	all, err := w.lab.Client(w.t, via).Members(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if got := etcdtest.Votes(all); got != want {
+		w.t.Errorf("members %q, want %q", got, want)
+	}
+}
