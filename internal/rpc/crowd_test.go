@@ -126,9 +126,9 @@ func TestGateRates(t *testing.T) {
 func TestGateForgets(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(0, 0)
-	g := newGate(Limits{ConnectionsAll: Rate{1e9, 1e9}}.filled())
+	g := newGate(Limits{}.filled())
 	for n := range 100_000 {
-		if n%1000 == 0 {
+		if n%200 == 0 {
 			now = now.Add(time.Second)
 		}
 		if err := g.admit(address(n), now); err != nil {
@@ -139,15 +139,31 @@ func TestGateForgets(t *testing.T) {
 	if len(g.sources) > maxSources {
 		t.Errorf("%d sources are remembered", len(g.sources))
 	}
-	var last error
-	for n := range 2 * maxSources { // all at once: nobody can be forgotten
-		last = g.admit(address(1_000_000+n), now)
-		if last == nil {
+}
+
+// So many sources at once that nobody can be forgotten: refusals fill half of the table, those who are let in the rest.
+func TestGateIsBounded(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(0, 0)
+	g := newGate(Limits{ConnectionsAll: Rate{1e9, 1e9}, ReportsAll: Rate{1e9, 1e9}}.filled())
+	for n := range 2 * maxSources {
+		g.tell(address(n), now)
+	}
+	if len(g.sources) != maxSources/2 {
+		t.Errorf("refusals alone make %d rows", len(g.sources))
+	}
+	in := 0
+	for n := range 2 * maxSources {
+		if g.admit(address(1_000_000+n), now) == nil {
 			g.release(address(1_000_000+n), false)
+			in++
 		}
 	}
-	if last == nil || len(g.sources) > maxSources {
-		t.Errorf("%d sources, last: %v", len(g.sources), last)
+	if in != maxSources/2 || len(g.sources) != maxSources {
+		t.Errorf("%d were let in, %d rows", in, len(g.sources))
+	}
+	if err := g.admit(address(3_000_000), now.Add(2*time.Second)); err != nil {
+		t.Errorf("later nobody is forgotten: %v", err)
 	}
 }
 

@@ -58,12 +58,12 @@ func TestFloodLeavesNothing(t *testing.T) {
 	}
 	group.Wait()
 	s.empty(t)
-	deadline := time.Now().Add(10 * time.Second)
-	for runtime.NumGoroutine() > goroutines+4 && time.Now().Before(deadline) {
-		runtime.Gosched()
-	}
-	if now := runtime.NumGoroutine(); now > goroutines+4 {
-		t.Errorf("%d goroutines became %d", goroutines, now)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for began := time.Now(); runtime.NumGoroutine() > goroutines+4; <-tick.C {
+		if time.Since(began) > 10*time.Second {
+			t.Fatalf("%d goroutines became %d", goroutines, runtime.NumGoroutine())
+		}
 	}
 	if grown := heap() - memory; grown > 4<<20 {
 		t.Errorf("the flood left %d bytes", grown)

@@ -24,6 +24,7 @@ type gate struct {
 	strangers int
 	arrivals  bucket
 	reports   bucket
+	swept     time.Time
 	untold    int // refusals that Audit has not heard of
 }
 
@@ -51,50 +52,52 @@ func sourceOf(a net.Addr) (netip.AddrPort, netip.Addr) {
 func (g *gate) admit(from netip.Addr, now time.Time) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	s := g.rowLocked(from, now)
-	if s == nil {
-		return fmt.Errorf("%d sources are busy at the same time", maxSources)
-	}
-	l := g.limits
-	newcomer := s.arrivals.full(l.Connections, now)
-	kept := 0 // free slots that this one must leave
-	if s.strangers > 0 {
-		kept = l.Total / 4
+	l, reserve, kept := g.limits, 0.0, 0 // tokens and free slots that this one must leave to others
+	s := g.sources[from]
+	if s != nil {
+		if !s.arrivals.full(l.Connections, now) {
+			reserve = float64(l.ConnectionsAll.Burst) / 4
+		}
+		if s.strangers > 0 {
+			kept = l.Total / 4
+		}
+		switch {
+		case s.strangers >= l.PerSource:
+			return fmt.Errorf("the source has %d connections, as many as it may", s.strangers)
+		case !s.arrivals.take(l.Connections, 0, now):
+			return fmt.Errorf("the source opens more than %g connections a second", l.Connections.PerSecond)
+		}
 	}
 	switch {
-	case s.strangers >= l.PerSource:
-		return fmt.Errorf("the source has %d connections, as many as it may", s.strangers)
 	case l.Total-g.strangers <= kept:
 		return fmt.Errorf("%d connections are open; the %d free slots are for other sources", g.strangers, l.Total-g.strangers)
-	case !s.arrivals.take(l.Connections, 0, now):
-		return fmt.Errorf("the source opens more than %g connections a second", l.Connections.PerSecond)
-	}
-	reserve := 0.0
-	if !newcomer {
-		reserve = float64(l.ConnectionsAll.Burst) / 4
-	}
-	if !g.arrivals.take(l.ConnectionsAll, reserve, now) {
+	case !g.arrivals.take(l.ConnectionsAll, reserve, now):
 		return fmt.Errorf("more than %g connections a second are opened by all", l.ConnectionsAll.PerSecond)
+	}
+	if s == nil { // made only now: whoever comes too often or too late costs no row
+		if s = g.addLocked(from, maxSources, now); s == nil {
+			return fmt.Errorf("%d sources are busy at the same time", maxSources)
+		}
+		s.arrivals.take(l.Connections, 0, now)
 	}
 	s.strangers++
 	g.strangers++
 	return nil
 }
 
-// rowLocked is nil when the table is full of rows that matter.
-func (g *gate) rowLocked(from netip.Addr, now time.Time) *source {
-	if s := g.sources[from]; s != nil {
-		return s
-	}
-	if len(g.sources) >= maxSources {
+// addLocked is nil when the table holds as many rows as it may, and all of them matter. It looks for those that do not once a
+// second at most: a crowd of sources must not make each connection expensive.
+func (g *gate) addLocked(from netip.Addr, most int, now time.Time) *source {
+	if len(g.sources) >= most && now.Sub(g.swept) >= time.Second {
+		g.swept = now
 		for a, s := range g.sources {
 			if s.idle(g.limits, now) {
 				delete(g.sources, a)
 			}
 		}
-		if len(g.sources) >= maxSources {
-			return nil
-		}
+	}
+	if len(g.sources) >= most {
+		return nil
 	}
 	s := &source{}
 	g.sources[from] = s
@@ -137,7 +140,7 @@ func (g *gate) release(from netip.Addr, known bool) {
 func (g *gate) call(from netip.Addr, now time.Time) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if s := g.rowLocked(from, now); s == nil || !s.calls.take(g.limits.Calls, 0, now) {
+	if s := g.sources[from]; s == nil || !s.calls.take(g.limits.Calls, 0, now) {
 		return fmt.Errorf("the source makes more than %g calls a second", g.limits.Calls.PerSecond)
 	}
 	return nil
@@ -147,7 +150,10 @@ func (g *gate) call(from netip.Addr, now time.Time) error {
 func (g *gate) tell(from netip.Addr, now time.Time) (untold int, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	s := g.rowLocked(from, now)
+	s := g.sources[from]
+	if s == nil {
+		s = g.addLocked(from, maxSources/2, now) // the other half is for those that are let in
+	}
 	if s == nil || !s.reports.take(g.limits.Reports, 0, now) || !g.reports.take(g.limits.ReportsAll, 0, now) {
 		g.untold++
 		return 0, false

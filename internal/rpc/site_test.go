@@ -212,7 +212,7 @@ func dialWith(t testing.TB, addr string, o ClientOptions) *grpc.ClientConn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { conn.Close() })
+	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
 

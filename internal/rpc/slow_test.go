@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"io"
 	"net"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -155,8 +154,10 @@ func TestStopEndsHandshakes(t *testing.T) {
 			silent, shaken, prefaced := dialTCP(t, s.addr, ""), dialTCP(t, s.addr, ""), dialTCP(t, s.addr, "")
 			shake(t, shaken)
 			say(t, shake(t, prefaced), preface)
+			tick := time.NewTicker(time.Millisecond)
+			defer tick.Stop()
 			for strangers := 0; strangers < 3; strangers, _ = s.count() {
-				runtime.Gosched()
+				<-tick.C
 			}
 			stop(s.Server)
 			for _, c := range []net.Conn{silent, shaken, prefaced} {
