@@ -48,12 +48,18 @@ func (e *Enrolment) belongs(ctx context.Context, now lock.State) error {
 		Slipway: e.cfg.Slipway, Generation: file.Generation, Log: e.cfg.Log, Own: e.own, From: func() netip.Addr { return e.facts().Address },
 		Roster: func(signed []byte) error {
 			_, err := file.Take(signed)
+			if err == nil {
+				e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Ready})
+			}
 			return err
 		},
 		Report: e.touch,
 	})
 	if err != nil {
 		return err
+	}
+	if _, err := file.Read(); err == nil { // it is in touch until it hears otherwise
+		e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Ready})
 	}
 	e.setSync(s)
 	defer e.setSync(nil)

@@ -128,7 +128,7 @@ func (e *Enrolment) free() error {
 	return nil
 }
 
-// live goes from one place in the lock's life to the next.
+// live goes from one place in the lock's life to the next. A join that has claimed the machine is not broken off.
 func (e *Enrolment) live(ctx context.Context) error {
 	for {
 		now := e.cfg.Lock.State()
@@ -140,7 +140,10 @@ func (e *Enrolment) live(ctx context.Context) error {
 		case now.Phase == lock.Committed:
 			there.Go(func() error { return e.belongs(stay, now) })
 		}
-		_, gone := e.cfg.Lock.Wait(ctx, func(s lock.State) bool { return s.Phase != now.Phase })
+		_, gone := e.cfg.Lock.Wait(ctx, func(s lock.State) bool {
+			ours := now.Phase == lock.Free && s.Phase == lock.Claimed && s.By == lock.Join
+			return s.Phase != now.Phase && !ours
+		})
 		cancel()
 		err := there.Wait()
 		if gone != nil {
