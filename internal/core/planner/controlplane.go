@@ -32,7 +32,8 @@ func (n *node) etcd() plan.Ref {
 	voter := n.Add(plan.Gate{
 		Name: "etcd-voter", Provider: "the control plane, which promotes this machine's etcd when it has caught up",
 		Ready: plan.Probe{Kind: plan.ProbeFile, Path: config.EtcdVoter},
-	}, unit)
+	})
+	n.voter = voter
 	return n.Add(plan.File{Path: config.EtcdMark, Mode: 0o600, Content: dir + " has held the data of cluster " + n.cfg.Cluster.Name + ".\n"}, unit, voter)
 }
 

@@ -32,6 +32,7 @@ type node struct {
 	confs map[string]plan.Ref // kubeconfigs by path
 
 	podRules plan.Ref
+	voter    plan.Ref // of a control plane: its etcd counts
 }
 
 // For returns the plan of one node. It fails when the bundle lacks a component.

@@ -13,7 +13,8 @@ import (
 )
 
 // kubelet starts when its runtime can answer. On a control plane it does not wait for the API server: it registers as soon
-// as the API answers, and runs the static pods of its folder meanwhile.
+// as the API answers, and runs the static pods of its folder meanwhile. On one that joins, it waits until the API server is about
+// to start: what registers in vain tries again only seconds later.
 func (n *node) kubelet(runtime plan.Ref, images []plan.Ref) {
 	c := n.cfg.Cluster.Kubelet
 	conf := n.Add(plan.File{Path: config.KubeletFile, Mode: 0o600, Content: yamlText(c.Config)}, n.dirs["/var/lib/kubelet"])
@@ -24,6 +25,9 @@ func (n *node) kubelet(runtime plan.Ref, images []plan.Ref) {
 	needs := append(n.refs("ca", "kubelet"), runtime, n.dirs[config.ManifestsDir], n.podRules)
 	if balancer := plan.RefOf(plan.Unit{Name: balancerUnit}); n.contains(balancer) {
 		needs = append(needs, balancer)
+	}
+	if !n.voter.IsZero() {
+		needs = append(needs, n.voter)
 	}
 	n.unit("kubelet", c, plan.Unit{
 		Ready:    kubeletProbe(c),
