@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
 )
@@ -28,7 +27,7 @@ const bookHead = `{"slipwayNodes":1}`
 type book struct {
 	version string
 	records admission.Records
-	lines   map[string][]byte // a node's name → its line
+	lines   [][]byte // of the nodes, in their order
 }
 
 // line is a record as it is written. Exactly one of the fields is set.
@@ -85,7 +84,7 @@ func decodeBook(item Item) (book, error) {
 	if string(head) != bookHead {
 		return book{}, fmt.Errorf("the first line is %.60q, not %s: a newer slipway wrote it, or it is damaged", head, bookHead)
 	}
-	b := book{version: item.Version, lines: map[string][]byte{}}
+	b := book{version: item.Version}
 	for text := range bytes.Lines(rest) {
 		var l line
 		if err := strict(text, &l); err != nil {
@@ -94,37 +93,40 @@ func decodeBook(item Item) (book, error) {
 		switch {
 		case l.Node != nil && l.Removed == nil:
 			b.records.Nodes = append(b.records.Nodes, *l.Node)
-			b.lines[l.Node.Name] = text
+			b.lines = append(b.lines, text)
 		case l.Removed != nil && l.Node == nil:
 			b.records.Removed = append(b.records.Removed, *l.Removed)
 		default:
 			return book{}, fmt.Errorf("line %.80q: it is no record", text)
 		}
 	}
-	if len(b.lines) != len(b.records.Nodes) || !slices.IsSortedFunc(b.records.Nodes, byName) {
-		return book{}, errors.New("the nodes are not in their order, or one is there twice")
+	for i := 1; i < len(b.records.Nodes); i++ {
+		if b.records.Nodes[i-1].Name >= b.records.Nodes[i].Name {
+			return book{}, fmt.Errorf("node %.80q is there twice or not in its place", b.records.Nodes[i].Name)
+		}
 	}
 	return b, nil
 }
 
-// encode writes the records; of those that old has too the lines are taken over.
-func encodeBook(records admission.Records, old book) (data []byte, lines map[string][]byte, err error) {
-	before := map[string]admission.Node{}
-	for _, n := range old.records.Nodes {
-		before[n.Name] = n
-	}
-	data, lines = append(data, bookHead+"\n"...), make(map[string][]byte, len(records.Nodes))
-	for _, n := range records.Nodes {
-		text := old.lines[n.Name]
-		if o, ok := before[n.Name]; !ok || o != n || text == nil {
-			if text, err = encodeLine(line{Node: &n}); err != nil {
-				return nil, nil, err
-			}
+// encodeBook writes the records; of those that old has too the lines are taken over.
+func encodeBook(records admission.Records, old book) (data []byte, lines [][]byte, err error) {
+	lines = make([][]byte, len(records.Nodes))
+	data = append(make([]byte, 0, (len(records.Nodes)+len(records.Removed)+1)*400), bookHead+"\n"...)
+	at := 0 // in old: both are sorted by name
+	for i := range records.Nodes {
+		n := &records.Nodes[i]
+		for at < len(old.records.Nodes) && old.records.Nodes[at].Name < n.Name {
+			at++
 		}
-		data, lines[n.Name] = append(data, text...), text
+		if at < len(old.records.Nodes) && old.records.Nodes[at] == *n {
+			lines[i] = old.lines[at]
+		} else if lines[i], err = encodeLine(line{Node: n}); err != nil {
+			return nil, nil, err
+		}
+		data = append(data, lines[i]...)
 	}
-	for _, x := range records.Removed {
-		text, err := encodeLine(line{Removed: &x})
+	for i := range records.Removed {
+		text, err := encodeLine(line{Removed: &records.Removed[i]})
 		if err != nil {
 			return nil, nil, err
 		}

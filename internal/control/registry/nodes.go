@@ -7,12 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
 )
-
-func byName(a, b admission.Node) int { return strings.Compare(a.Name, b.Name) }
 
 // Nodes lists the records, sorted by name. Before the first was registered it fails with ErrNotFound: nothing known is not nothing there.
 func (r *Registry) Nodes(ctx context.Context) ([]admission.Node, error) {

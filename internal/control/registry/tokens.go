@@ -143,8 +143,8 @@ func (r *Registry) Token(ctx context.Context, id string) (admission.Token, bool,
 
 // token is nil when there surely is none.
 func (r *Registry) token(ctx context.Context, id string) (*held, error) {
-	if CheckName(kindToken, id) != nil {
-		return nil, nil
+	if err := CheckName(kindToken, id); err != nil {
+		return nil, nil //nolint:nilerr // what cannot be the id of a token is the id of none
 	}
 	var t held
 	var err error

@@ -5,6 +5,9 @@ package admission
 import (
 	"fmt"
 	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -155,18 +158,22 @@ func (d decision) waits(n Node, fresh bool) Verdict {
 
 // freeName is the lowest number that no machine of the pool has or had.
 func (d decision) freeName(pool string) string {
-	used := map[string]bool{}
-	for i := range d.records.Nodes {
-		used[d.records.Nodes[i].Name] = true
-	}
-	for i := range d.records.Removed {
-		used[d.records.Removed[i].Name] = true
-	}
-	for n := 0; ; n++ {
-		if name := fmt.Sprintf("%s-%s-%d", d.policy.Cluster, pool, n); !used[name] {
-			return name
+	prefix := d.policy.Cluster + "-" + pool + "-"
+	used := make([]bool, len(d.records.Nodes)+len(d.records.Removed)+1) // one of these is free
+	mark := func(name string) {
+		if text, ok := strings.CutPrefix(name, prefix); ok {
+			if n, err := strconv.ParseUint(text, 10, 32); err == nil && n < uint64(len(used)) {
+				used[n] = true // "01" counts as 1, which keeps alike names apart
+			}
 		}
 	}
+	for i := range d.records.Nodes {
+		mark(d.records.Nodes[i].Name)
+	}
+	for i := range d.records.Removed {
+		mark(d.records.Removed[i].Name)
+	}
+	return prefix + strconv.Itoa(slices.Index(used, false))
 }
 
 func refuse(why Reason, format string, args ...any) Verdict {

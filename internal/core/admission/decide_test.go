@@ -233,8 +233,11 @@ func TestWordsAreQuoted(t *testing.T) {
 	t.Parallel()
 	evil := "x\n\x1b[2Jadmitted"
 	for _, req := range []Request{
-		{Key: evil}, {Key: pin(2), Address: addr(2), ClaimedNode: evil}, {Key: pin(2), Address: addr(2), Kubernetes: evil},
-		{Key: pin(6), Address: addr(6), Evidence: Evidence{evil}}, {Key: pin(2), Address: netip.MustParseAddr("fe80::1%" + evil)},
+		{Key: evil},
+		{Key: pin(2), Address: addr(2), ClaimedNode: evil},
+		{Key: pin(2), Address: addr(2), Kubernetes: evil},
+		{Key: pin(6), Address: addr(6), Evidence: Evidence{evil}},
+		{Key: pin(2), Address: netip.MustParseAddr("fe80::1%" + evil)},
 	} {
 		v := Decide(req, some(), nil, rules(), noon())
 		if v.Refusal == nil || strings.ContainsAny(v.Refusal.Text, "\n\x1b") || len(v.Refusal.Text) > 400 {

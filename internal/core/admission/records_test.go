@@ -76,10 +76,14 @@ func TestRegister(t *testing.T) {
 		want     *Node // the record of that name; nil: as it was
 		err      string
 	}{
-		"new": {Node{Name: "dev-worker-9", Pool: "worker", Index: 9, PodCIDR: share(9), Key: pin(7), Address: addr(7)},
-			&Node{Name: "dev-worker-9", Pool: "worker", Index: 9, PodCIDR: share(9), Key: pin(7), Address: addr(7)}, ""},
-		"new, cannot be pending or leaving": {Node{Name: "dev-worker-9", Pool: "worker", Index: 9, PodCIDR: share(9), PendingKey: pin(1), Removing: true},
-			&Node{Name: "dev-worker-9", Pool: "worker", Index: 9, PodCIDR: share(9)}, ""},
+		"new": {
+			Node{Name: "dev-worker-9", Pool: "worker", Index: 9, PodCIDR: share(9), Key: pin(7), Address: addr(7)},
+			&Node{Name: "dev-worker-9", Pool: "worker", Index: 9, PodCIDR: share(9), Key: pin(7), Address: addr(7)}, "",
+		},
+		"new, cannot be pending or leaving": {
+			Node{Name: "dev-worker-9", Pool: "worker", Index: 9, PodCIDR: share(9), PendingKey: pin(1), Removing: true},
+			&Node{Name: "dev-worker-9", Pool: "worker", Index: 9, PodCIDR: share(9)}, "",
+		},
 		"same":              {worker, nil, ""},
 		"fills":             {Node{Name: "dev-worker-1", Key: pin(7), Address: addr(7)}, &Node{Name: "dev-worker-1", Pool: "worker", Index: 2, PodCIDR: share(2), Key: pin(7), Address: addr(7)}, ""},
 		"other range":       {Node{Name: "dev-worker-1", Pool: "main", Index: 99, PodCIDR: share(99)}, nil, ""},
@@ -91,11 +95,15 @@ func TestRegister(t *testing.T) {
 		"bad key":           {Node{Name: "dev-worker-1", Key: "x"}, nil, "not the pin"},
 		"removed, same key": {Node{Name: "dev-worker-3", Pool: "worker", Index: 9, PodCIDR: share(9), Key: pin(9)}, nil, ""},
 		"removed, no key":   {Node{Name: "dev-worker-3", Pool: "worker", Index: 9, PodCIDR: share(9)}, nil, ""},
-		"removed, new key": {Node{Name: "dev-worker-3", Pool: "worker", Index: 9, PodCIDR: share(9), Key: pin(7)},
-			&Node{Name: "dev-worker-3", Pool: "worker", Index: 9, PodCIDR: share(9), Key: pin(7)}, ""},
+		"removed, new key": {
+			Node{Name: "dev-worker-3", Pool: "worker", Index: 9, PodCIDR: share(9), Key: pin(7)},
+			&Node{Name: "dev-worker-3", Pool: "worker", Index: 9, PodCIDR: share(9), Key: pin(7)}, "",
+		},
 		"removed key for a record": {Node{Name: "dev-worker-1", Key: pin(9)}, nil, ""},
-		"another key waits": {Node{Name: "dev-main-0", Key: pin(7)},
-			&Node{Name: "dev-main-0", Pool: "main", PodCIDR: share(0), Address: addr(1), Key: pin(1), JoinedAt: noon(), PendingKey: pin(7), PendingAt: noon()}, ""},
+		"another key waits": {
+			Node{Name: "dev-main-0", Key: pin(7)},
+			&Node{Name: "dev-main-0", Pool: "main", PodCIDR: share(0), Address: addr(1), Key: pin(1), JoinedAt: noon(), PendingKey: pin(7), PendingAt: noon()}, "",
+		},
 		"a third key does not wait": {Node{Name: "dev-worker-0", Key: pin(7)}, nil, ""},
 		"leaving":                   {Node{Name: "dev-worker-2", Key: pin(7)}, nil, ""},
 	}

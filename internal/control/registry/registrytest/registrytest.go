@@ -138,8 +138,18 @@ func list(t *testing.T, s registry.Store) {
 
 func names(t *testing.T, s registry.Store) {
 	for _, bad := range [][2]string{
-		{"", "a"}, {"names", ""}, {"names", "A"}, {"names", "a/b"}, {"names", ".."}, {"names", "a..b"}, {"names", "-a"}, {"names", "a\n"}, {"names", strings.Repeat("a", 201)},
-		{"names.x", "a"}, {"names/", "a"}, {"Names", "a"},
+		{"", "a"},
+		{"names", ""},
+		{"names", "A"},
+		{"names", "a/b"},
+		{"names", ".."},
+		{"names", "a..b"},
+		{"names", "-a"},
+		{"names", "a\n"},
+		{"names", strings.Repeat("a", 201)},
+		{"names.x", "a"},
+		{"names/", "a"},
+		{"Names", "a"},
 	} {
 		if _, err := s.Put(t.Context(), registry.Item{Kind: bad[0], Name: bad[1]}); err == nil {
 			t.Errorf("put of %q was taken", bad)
