@@ -30,11 +30,22 @@ func (u *up) immutable() error {
 	if err != nil {
 		return fmt.Errorf("read the kept spec: %w", err)
 	}
-	if changes := frozen(old.Config, u.cluster.Config); len(changes) > 0 {
+	if changes := frozen(old.Config, u.cluster.Config.Keeping(indexes(old.Config))); len(changes) > 0 {
 		return &Error{InvalidSpec, fmt.Errorf("cluster %s exists, and this cannot be changed in it:\n%s\nundo the change, or make a new cluster: slipway down --name %s",
 			u.cluster.Name, strings.Join(changes, "\n"), u.cluster.Name)}
 	}
 	return nil
+}
+
+// indexes are the shares that the nodes of a spec have: those that are there keep theirs when others come before them.
+func indexes(c config.Cluster) map[string]int {
+	have := map[string]int{}
+	for _, p := range c.Pools {
+		for _, n := range p.Nodes {
+			have[n.Name] = n.Index
+		}
+	}
+	return have
 }
 
 func frozen(old, now config.Cluster) []string {

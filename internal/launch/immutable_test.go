@@ -56,6 +56,9 @@ undo the change, or make a new cluster: slipway down --name dev`,
   spec.pools: machine a: address 10.89.0.21, was 10.89.0.20
 undo the change, or make a new cluster: slipway down --name dev`,
 		},
+		"control planes before workers": {
+			kept: "spec: {pools: [{name: c, roles: [control-plane]}, {name: w}]}\n", now: "spec: {pools: [{name: c, roles: [control-plane], count: 3}, {name: w, count: 2}]}\n",
+		},
 		"a larger pool": {kept: "spec: {pools: [{name: p, count: 1}]}\n", now: "spec: {pools: [{name: p, count: 3}]}\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
