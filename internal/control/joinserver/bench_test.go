@@ -21,11 +21,10 @@ import (
 // time of one beside what it cannot do without: a mutual TLS 1.3 handshake and one ECDSA signature. Run it with -benchtime 1x.
 func BenchmarkJoin1000(b *testing.B) {
 	const machines = 1000
-	free := rpc.Rate{PerSecond: 1e6, Burst: 1e6}
 	b.ReportAllocs()
 	for b.Loop() {
 		b.StopTimer()
-		w := newWorld(b, rpc.Limits{Connections: free, ConnectionsAll: free, Calls: free, Total: 4096})
+		w := newWorld(b, loose())
 		all := make([]*machine, machines)
 		for i := range all {
 			all[i] = w.machine(fmt.Sprintf("127.1.%d.%d", i/250, i%250+1)).invited(registry.TokenSpec{Pool: "worker"})

@@ -142,6 +142,12 @@ func newWorld(tb testing.TB, limits rpc.Limits) *world {
 	return w
 }
 
+// loose are limits for tests that connect more often than a stranger may.
+func loose() rpc.Limits {
+	free := rpc.Rate{PerSecond: 1e6, Burst: 1e6}
+	return rpc.Limits{Connections: free, ConnectionsAll: free, Calls: free, Total: 4096}
+}
+
 func (w *world) now() time.Time { return time.Now().Add(time.Duration(w.skew.Load())) }
 
 func (w *world) serve(limits rpc.Limits) {

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package joinserver_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"sync"
+	"testing"
+
+	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/node/joinclient"
+)
+
+// breaker breaks streams: the n-th act of the first, the second … as at says. After means that the act happens, and its answer is lost.
+type breaker struct {
+	joinclient.Dialer
+	mu    sync.Mutex // guards the fields below
+	at    []int
+	after bool
+}
+
+var errBroken = errors.New("the stream broke")
+
+func (b *breaker) dial(ctx context.Context, to netip.AddrPort) (joinclient.Conn, error) {
+	c, err := b.Dialer(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	return &breakingConn{Conn: c, by: b}, nil
+}
+
+type breakingConn struct {
+	joinclient.Conn
+	by *breaker
+}
+
+func (c *breakingConn) Join(ctx context.Context) (joinclient.JoinStream, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	s, err := c.Conn.Join(ctx)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	c.by.mu.Lock()
+	defer c.by.mu.Unlock()
+	left := -1
+	if len(c.by.at) > 0 {
+		left, c.by.at = c.by.at[0], c.by.at[1:]
+	}
+	return &breakingStream{JoinStream: s, left: left, after: c.by.after, cancel: cancel}, nil
+}
+
+type breakingStream struct {
+	joinclient.JoinStream
+	left   int
+	after  bool
+	cancel func()
+}
+
+func (s *breakingStream) act(do func() error) error {
+	s.left--
+	broken := s.left == -1
+	if broken && !s.after {
+		s.cancel()
+		return errBroken
+	}
+	err := do()
+	if broken {
+		s.cancel()
+		return errBroken
+	}
+	return err
+}
+
+func (s *breakingStream) Send(m *joinv1.JoinRequest) error {
+	return s.act(func() error { return s.JoinStream.Send(m) })
+}
+
+func (s *breakingStream) Recv() (m *joinv1.JoinReply, err error) {
+	err = s.act(func() error { m, err = s.JoinStream.Recv(); return err })
+	return m, err
+}
+
+// A join that breaks at any message, before or after it, once or twice, ends the same: one token, one record, the same ticket.
+func TestBreaks(t *testing.T) {
+	t.Parallel()
+	for _, after := range []bool{false, true} {
+		for first := range 6 { // hello, challenge, proof, grant, keys, certificates
+			for second := -1; second < 6; second += 3 {
+				t.Run(fmt.Sprintf("act %d, then %d, after %v", first, second, after), func(t *testing.T) {
+					t.Parallel()
+					w := newWorld(t, loose())
+					m := w.machine("127.0.0.20").invited(registry.TokenSpec{Pool: "worker"})
+					config := m.config()
+					b := &breaker{Dialer: joinclient.TLS(w.pin, m.key, func() netip.Addr { return m.address }), at: []int{first, second}, after: after}
+					config.Dial = b.dial
+					g, err := joinclient.Join(t.Context(), config)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if len(b.at) > 1 {
+						t.Error("nothing broke")
+					}
+					if g.Ticket.Plan.Node != "dev-worker-1" {
+						t.Errorf("it became %s", g.Ticket.Plan.Node)
+					}
+					if again := m.join(t); !reflect.DeepEqual(g.Ticket, again.Ticket) {
+						t.Errorf("the same machine later: %+v", again.Ticket)
+					}
+					nodes, err := w.registry.Nodes(t.Context())
+					if err != nil || len(nodes) != 4 {
+						t.Errorf("%d records, %v", len(nodes), err)
+					}
+				})
+			}
+		}
+	}
+}
