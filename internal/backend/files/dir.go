@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
@@ -72,7 +73,7 @@ func remove(item plan.Item) error {
 	return fmt.Errorf("remove %s: not a kind of file", plan.RefOf(item))
 }
 
-// removeDir leaves a folder that holds something: it is somebody's data.
+// removeDir leaves a folder that holds something, which is somebody's data, and one that something is mounted on.
 func removeDir(path string) error {
 	entries, err := os.ReadDir(path)
 	if errors.Is(err, fs.ErrNotExist) || len(entries) > 0 {
@@ -81,7 +82,10 @@ func removeDir(path string) error {
 	if err != nil {
 		return err
 	}
-	return os.Remove(path)
+	if err := os.Remove(path); !errors.Is(err, syscall.EBUSY) {
+		return err
+	}
+	return nil
 }
 
 func removeFile(path string) error {

@@ -46,6 +46,11 @@ func TestMount(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(bind.Target, "g"), nil, 0o600); err == nil {
 		t.Error("a read-only mount was written to")
 	}
+	// A folder that somebody mounts on, as a machine's provider does, is not ours to take away.
+	if err := h.Do(t.Context(), plan.Step{Verb: plan.Remove}, entry(plan.Dir{Path: tmpfs.Target})); err != nil {
+		t.Errorf("remove a folder that is mounted on: %v", err)
+	}
+	wantState(t, h, tmpfs, plan.State{Existence: plan.Present, Matches: true})
 	tmpfs.Options = append(tmpfs.Options, "noexec")
 	wantState(t, h, tmpfs, wrong("without option noexec"))
 	make1(t, h, tmpfs)
