@@ -22,7 +22,7 @@ import (
 func controlDocument(c config.Cluster, self string, nodes []config.Node, records []admission.Node, have planner.Components) ([]byte, error) {
 	addOns, err := objects.Cluster(objects.Params{
 		DNSAddress: c.DNSAddress, Replicas: c.CoreDNS.Replicas, Corefile: c.CoreDNS.Corefile, CoreDNSImage: c.CoreDNSImage,
-		APIEndpoint: apiEndpoint(nodes),
+		APIEndpoint: apiEndpoint(nodes), Spread: len(nodes) >= c.CoreDNS.Replicas && len(nodes) > 1,
 	})
 	if err != nil {
 		return nil, err

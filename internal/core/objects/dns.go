@@ -74,11 +74,19 @@ func dnsDeployment(p Params) Object {
 			"replicas":             p.Replicas,
 			"revisionHistoryLimit": 3,
 			"selector":             m{"matchLabels": labels},
-			// A new one is up before an old one goes: with one replica there would be no DNS in between.
-			"strategy": m{"type": "RollingUpdate", "rollingUpdate": m{"maxUnavailable": 0, "maxSurge": 1}},
-			"template": m{"metadata": m{"labels": labels}, "spec": dnsPod(p)},
+			"strategy":             m{"type": "RollingUpdate", "rollingUpdate": rolling(p)},
+			"template":             m{"metadata": m{"labels": labels}, "spec": dnsPod(p)},
 		},
 	}
+}
+
+// rolling: with one replica a new one is up before the old one goes, or there would be no DNS in between. Where no two may share a
+// node, there may be no room for one more.
+func rolling(p Params) m {
+	if p.Spread && p.Replicas > 1 {
+		return m{"maxUnavailable": 1, "maxSurge": 0}
+	}
+	return m{"maxUnavailable": 0, "maxSurge": 1}
 }
 
 func dnsPod(p Params) m {
@@ -96,7 +104,13 @@ func dnsPod(p Params) m {
 			m{"name": "config", "configMap": m{"name": dnsName, "items": list{m{"key": "Corefile", "path": "Corefile"}}}},
 		},
 	}
-	if p.Replicas > 1 {
+	switch {
+	case p.Replicas > 1 && p.Spread:
+		// Those that start while there is but one node would stay on it for good, and go with it. They wait for another instead.
+		pod["affinity"] = m{"podAntiAffinity": m{"requiredDuringSchedulingIgnoredDuringExecution": list{m{
+			"topologyKey": "kubernetes.io/hostname", "labelSelector": m{"matchLabels": m{"k8s-app": "kube-dns"}},
+		}}}}
+	case p.Replicas > 1:
 		pod["topologySpreadConstraints"] = list{m{
 			"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
 			"labelSelector": m{"matchLabels": m{"k8s-app": "kube-dns"}}, "matchLabelKeys": list{"pod-template-hash"},

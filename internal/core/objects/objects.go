@@ -37,6 +37,7 @@ const (
 type Params struct {
 	DNSAddress   netip.Addr // the cluster DNS' Service address; kubelets hand it to pods
 	Replicas     int        // of the cluster DNS
+	Spread       bool       // the cluster has as many nodes as replicas: no two share one
 	Corefile     string
 	CoreDNSImage string // the exact reference that was imported on the nodes; nothing is pulled when it is there
 
