@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -29,18 +30,17 @@ type leaseAPI struct {
 	mu      sync.Mutex // guards the fields below
 	lease   map[string]any
 	version int
-	writes  []string // who has written, other than the lease
+	late    int      // writes of the lease that were refused
+	writes  []string // names of what was written other than the lease
 }
 
 // door is one candidate's way to it.
 type door struct {
 	api *leaseAPI
 
-	mu     sync.Mutex // guards the fields below
-	shut   bool       // nothing gets through
-	deaf   bool       // what is written is written, and the answer is lost
-	asked  []time.Time
-	before func(*http.Request) // optional
+	mu   sync.Mutex // guards the fields below
+	shut bool       // nothing gets through
+	deaf int        // so many writes are done, and their answers are lost
 }
 
 func (d *door) set(change func(*door)) {
@@ -51,22 +51,28 @@ func (d *door) set(change func(*door)) {
 
 func (d *door) RoundTrip(r *http.Request) (*http.Response, error) {
 	d.mu.Lock()
-	shut, deaf, before := d.shut, d.deaf, d.before
-	d.asked = append(d.asked, time.Now())
-	d.mu.Unlock()
-	if before != nil {
-		before(r)
+	shut, deaf := d.shut, !d.shut && d.deaf > 0 && r.Method != http.MethodGet
+	if deaf {
+		d.deaf--
 	}
+	d.mu.Unlock()
 	if shut {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}
 	answer := d.api.serve(r)
-	if deaf && r.Method != http.MethodGet {
+	if deaf {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}
 	return answer, nil
+}
+
+// conflicts counts the writes that came after another that their writer did not know of.
+func (a *leaseAPI) conflicts() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.late
 }
 
 func (a *leaseAPI) serve(r *http.Request) *http.Response {
@@ -90,6 +96,7 @@ func (a *leaseAPI) serve(r *http.Request) *http.Response {
 	case r.Method == http.MethodPost && a.lease != nil:
 		return answer(r, http.StatusConflict, failure("AlreadyExists", http.StatusConflict))
 	case r.Method == http.MethodPut && o.GetResourceVersion() != fmt.Sprint(a.version):
+		a.late++
 		return answer(r, http.StatusConflict, failure("Conflict", http.StatusConflict))
 	}
 	a.version++
@@ -127,7 +134,11 @@ type candidate struct {
 	stop   context.CancelFunc
 	ended  chan error
 
-	mu    sync.Mutex // guards the fields below
+	mu sync.Mutex // guards the field below
+	state
+}
+
+type state struct {
 	terms []tenure
 	leads bool
 	fence Fence
@@ -172,11 +183,12 @@ func (c *candidate) lead(ctx context.Context, fence Fence) error {
 	return ctx.Err()
 }
 
-func (c *candidate) now() (leads bool, fence Fence) {
+// now is a copy, when nothing moves.
+func (c *candidate) now() state {
 	synctest.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.leads, c.fence
+	return state{slices.Clone(c.terms), c.leads, c.fence, slices.Clone(c.said)}
 }
 
 // put is what a leader writes.
@@ -192,16 +204,15 @@ func TestElectCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &leaseAPI{}
 		a := api.candidate(t, "a")
-		if leads, _ := a.now(); !leads {
+		if !a.now().leads {
 			t.Fatal("nobody else is there, and a does not lead")
 		}
 		b := api.candidate(t, "b")
 		time.Sleep(time.Minute)
-		leads, fence := a.now()
-		if other, _ := b.now(); !leads || other {
-			t.Fatalf("a leads: %t, b leads: %t", leads, other)
+		if !a.now().leads || b.now().leads {
+			t.Fatal("a is not the only leader")
 		}
-		guarded, err := a.client.Fenced(fence)
+		guarded, err := a.client.Fenced(a.now().fence)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -211,14 +222,14 @@ func TestElectCutOff(t *testing.T) {
 		cut := time.Now()
 		a.set(func(d *door) { d.shut = true })
 		time.Sleep(10*time.Second + time.Millisecond)
-		if leads, _ := a.now(); leads {
+		if a.now().leads {
 			t.Error("a leads 10 s after it was cut off")
 		}
 		time.Sleep(10 * time.Second)
-		if leads, _ := b.now(); !leads {
+		if !b.now().leads {
 			t.Fatalf("b does not lead %s after a was cut off", time.Since(cut))
 		}
-		if gap := b.terms[0].begun.Sub(a.terms[0].ended); gap < 3*time.Second {
+		if gap := b.now().terms[0].begun.Sub(a.now().terms[0].ended); gap < 3*time.Second {
 			t.Errorf("b began %s after a had ended", gap)
 		}
 		a.set(func(d *door) { d.shut = false })
@@ -229,11 +240,11 @@ func TestElectCutOff(t *testing.T) {
 			t.Errorf("written (-want +got):\n%s", diff)
 		}
 		time.Sleep(time.Minute)
-		if leads, _ := a.now(); leads || len(b.terms) != 1 {
+		if a.now().leads || len(b.now().terms) != 1 {
 			t.Error("a took the lead from b")
 		}
-		if got := a.said[len(a.said)-1]; got != "b" {
-			t.Errorf("a says that %q leads", got)
+		if said := a.now().said; said[len(said)-1] != "b" {
+			t.Errorf("a says %q", said)
 		}
 	})
 }
@@ -312,23 +323,23 @@ func TestElectHandOver(t *testing.T) {
 		a.now()
 		b = api.candidate(t, "b")
 		time.Sleep(time.Second)
-		if got := b.said; !cmp.Equal(got, []string{"a"}) {
+		if got := b.now().said; !cmp.Equal(got, []string{"a"}) {
 			t.Errorf("b says %q", got)
 		}
 		a.stop()
 		left := time.Now()
 		time.Sleep(2 * time.Second)
-		if leads, _ := b.now(); !leads {
+		if !b.now().leads {
 			t.Fatal("b does not lead 2 s after a has gone")
 		}
-		t.Logf("b leads %s after a has gone", b.terms[0].begun.Sub(left))
+		t.Logf("b leads %s after a has gone", b.now().terms[0].begun.Sub(left))
 
 		b.set(func(d *door) { d.shut = true }) // crashed: it gives nothing back
 		b.stop()
 		time.Sleep(3 * time.Second)
 		begun := time.Now()
 		again := api.candidate(t, "b")
-		if leads, _ := again.now(); !leads || time.Since(begun) != 0 {
+		if !again.now().leads || time.Since(begun) != 0 {
 			t.Error("b does not take its own lease back at once")
 		}
 	})
@@ -343,14 +354,15 @@ func TestElectLostAnswers(t *testing.T) {
 		a.now()
 		b := api.candidate(t, "b")
 		for range 10 {
-			time.Sleep(3 * time.Second)
-			a.set(func(d *door) { d.deaf = true })
-			time.Sleep(4 * time.Second) // one renewal hangs for 5 s, and is written
-			a.set(func(d *door) { d.deaf = false })
+			time.Sleep(9 * time.Second)
+			a.set(func(d *door) { d.deaf = 2 })
 		}
 		time.Sleep(30 * time.Second)
-		if leads, _ := a.now(); !leads || len(a.terms) != 1 || len(b.terms) != 0 {
-			t.Errorf("a leads: %t, terms %d and %d", leads, len(a.terms), len(b.terms))
+		if first, other := a.now(), b.now(); !first.leads || len(first.terms) != 1 || len(other.terms) != 0 {
+			t.Errorf("a leads: %t, terms %d and %d", first.leads, len(first.terms), len(other.terms))
+		}
+		if n := api.conflicts(); n == 0 {
+			t.Error("no renewal has met one whose answer was lost")
 		}
 	})
 }
@@ -384,12 +396,11 @@ func TestElectTaken(t *testing.T) {
 				change(api)
 				api.mu.Unlock()
 				time.Sleep(2 * time.Second)
-				a.now()
-				if a.terms[0].ended.IsZero() {
+				if a.now().terms[0].ended.IsZero() {
 					t.Error("a leads on")
 				}
 				time.Sleep(time.Minute)
-				if leads, _ := a.now(); !leads {
+				if !a.now().leads {
 					t.Error("a does not come back")
 				}
 			})
@@ -425,7 +436,7 @@ func TestElectWorkEnds(t *testing.T) {
 // Many candidates whose doors open and shut at random: two are never certain to lead at once.
 func TestElectNeverTwo(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(20) {
+	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { neverTwo(t, rand.New(rand.NewPCG(seed, 0))) })
@@ -439,18 +450,18 @@ func neverTwo(t *testing.T, chance *rand.Rand) {
 	for i := range 5 {
 		all = append(all, api.candidate(t, fmt.Sprint("c", i)))
 	}
-	for range 1000 {
+	for range 400 {
 		time.Sleep(time.Duration(chance.IntN(2000)) * time.Millisecond)
 		if chance.IntN(4) == 0 {
-			all[chance.IntN(len(all))].set(func(d *door) { d.shut, d.deaf = chance.IntN(2) == 0, chance.IntN(4) == 0 })
+			all[chance.IntN(len(all))].set(func(d *door) { d.shut, d.deaf = chance.IntN(2) == 0, chance.IntN(3) })
 		}
 		sure := 0
 		for i, c := range all {
-			leads, fence := c.now()
-			if _, ok := fence.Until(); ok {
+			now := c.now()
+			if _, ok := now.fence.Until(); ok {
 				led[i] = true
 				sure++
-			} else if leads {
+			} else if now.leads {
 				t.Fatalf("c%d works and is not certain to lead", i)
 			}
 		}
@@ -458,7 +469,7 @@ func neverTwo(t *testing.T, chance *rand.Rand) {
 			t.Fatalf("%d lead for certain", sure)
 		}
 	}
-	if len(led) < 3 {
+	if len(led) < 2 {
 		t.Errorf("only %v have ever led: the doors do nothing", led)
 	}
 }

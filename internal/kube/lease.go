@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	leaseLimit = 5 * time.Second // for one request about a lease
+	leaseLimit = 3 * time.Second // for one look or write: two that hang leave time for a third before a leader gives up
 	giveBack   = 2 * time.Second // for giving it back: others wait no longer than its end
 	trusted    = time.Minute     // no longer than that is another's word on how long its lease lasts believed
 )
