@@ -50,7 +50,7 @@ func TestMount(t *testing.T) {
 	if err := h.Do(t.Context(), plan.Step{Verb: plan.Remove}, entry(plan.Dir{Path: tmpfs.Target})); err != nil {
 		t.Errorf("remove a folder that is mounted on: %v", err)
 	}
-	wantState(t, h, tmpfs, plan.State{Existence: plan.Present, Matches: true})
+	wantState(t, h, tmpfs, plan.State{Existence: plan.Present, Matches: true, Ready: true})
 	tmpfs.Options = append(tmpfs.Options, "noexec")
 	wantState(t, h, tmpfs, wrong("without option noexec"))
 	make1(t, h, tmpfs)
