@@ -50,6 +50,14 @@ var neverArrows = []neverArrow{
 		why: "YAML types stay inside spec; config prints them back",
 	},
 	{from: []string{"..."}, to: []string{"k8s.io/kubernetes/..."}, why: "the monorepo is not for import"},
+	{
+		from: []string{"internal/control"}, to: []string{"internal/control/...", "api/...", "internal/etcd/...", "internal/node/..."},
+		why: "the control role knows the cluster, and not what runs beside it on a control plane",
+	},
+	{
+		from: []string{"internal/control/admin"}, to: []string{"internal/etcd/...", "internal/node/...", "internal/control/joinserver", "k8s.io/..."},
+		why: "the admin service asks its sources and is none",
+	},
 	{from: []string{"..."}, except: []string{"internal/kube/..."}, to: []string{"k8s.io/client-go/..."}, why: "client-go only in kube"},
 	{from: []string{"internal/..."}, except: []string{"internal/cli/..."}, to: []string{"internal/cli/...", "cmd/..."}, why: "nothing imports cli or cmd; only cmd builds concrete things"},
 	{

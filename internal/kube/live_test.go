@@ -4,6 +4,7 @@ package kube
 
 import (
 	"context"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -67,7 +68,7 @@ func TestApproveServing(t *testing.T) {
 	// Node b is unknown; later it is recorded, and the request that lies there is looked at again.
 	ofB := nodeCSR()
 	ofB.Subject.CommonName, ofB.DNSNames, ofB.IPAddresses = "system:node:b", []string{"b"}, []net.IP{net.ParseIP("10.0.0.2")}
-	ask(t, b, "of-b", ofB)
+	ask(t, b, "of-b", ofB, newKey(t))
 	if got := verdictOn(t, a, "after", nodeCSR()); !strings.HasPrefix(got, "Approved ") {
 		t.Errorf("after: %s", got)
 	}
@@ -80,22 +81,49 @@ func TestApproveServing(t *testing.T) {
 		t.Errorf("of-b: %s", got)
 	}
 
+	// A key that was approved for a is none for b; for a it is good again.
+	key := newKey(t)
+	for _, tt := range []struct {
+		name, want string
+		who        *Client
+		csr        *x509.CertificateRequest
+	}{
+		{"with-key", "Approved ", a, nodeCSR()},
+		{"with-its-key", "Denied SlipwayDenied: its key is already the key of node a", b, ofB},
+		{"with-key-again", "Approved ", a, nodeCSR()},
+	} {
+		ask(t, tt.who, tt.name, tt.csr, key)
+		if got := decided(t, tt.who, tt.name); !strings.HasPrefix(got, tt.want) {
+			t.Errorf("%s: %s", tt.name, got)
+		}
+	}
+	waitEvent(t, super, "ServingCertificateDenied", "with-its-key")
+
 	kill(s.api)
 	if err := s.startAPI(); err != nil {
 		t.Fatal(err)
 	}
 	waitReadyz(t, super)
+	ask(t, b, "with-its-key-later", ofB, key)
+	if got := decided(t, b, "with-its-key-later"); !strings.HasPrefix(got, "Denied ") {
+		t.Errorf("after the API server's restart a's key is good for b: %s", got)
+	}
 	if got := verdictOn(t, a, "restarted", nodeCSR()); !strings.HasPrefix(got, "Approved ") {
 		t.Errorf("after the API server's restart: %s", got)
 	}
 }
 
-func ask(t *testing.T, c *Client, name string, csr *x509.CertificateRequest) {
+func newKey(t *testing.T) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return key
+}
+
+func ask(t *testing.T, c *Client, name string, csr *x509.CertificateRequest, key crypto.Signer) {
+	t.Helper()
 	o := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": map[string]any{"name": name},
 		"spec": map[string]any{
@@ -110,7 +138,7 @@ func ask(t *testing.T, c *Client, name string, csr *x509.CertificateRequest) {
 
 func verdictOn(t *testing.T, c *Client, name string, csr *x509.CertificateRequest) string {
 	t.Helper()
-	ask(t, c, name, csr)
+	ask(t, c, name, csr, newKey(t))
 	return decided(t, c, name)
 }
 
