@@ -39,7 +39,7 @@ func preflight(e Env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if install && len(checks.Packages(findings)) > 0 {
+		if install && len(checks.Fixable(findings)) > 0 {
 			if err := checks.Install(cmd.Context(), findings, func(line string) { fmt.Fprintln(e.Err, line) }); err != nil {
 				return &launch.Error{Kind: launch.Preflight, Err: err}
 			}
@@ -83,7 +83,7 @@ func findingsText(w io.Writer, findings []checks.Finding, installed bool) {
 	switch {
 	case len(problems) == 0:
 		fmt.Fprintf(w, "this host can run clusters (%s, %s)\n", launch.Plural(len(findings), "check"), launch.Plural(warnings, "warning"))
-	case len(checks.Packages(problems)) > 0 && !installed:
+	case len(checks.Fixable(problems)) > 0 && !installed:
 		fmt.Fprintf(w, "%s; slipway preflight --install installs what is missing\n", launch.Plural(len(problems), "problem"))
 	default:
 		fmt.Fprintf(w, "%s\n", launch.Plural(len(problems), "problem"))

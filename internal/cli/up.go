@@ -37,7 +37,7 @@ some minutes; after that a cluster takes seconds.`,
 		Args: noArgs,
 	}
 	specFlags(e, cmd, &o.Source)
-	cmd.Flags().BoolVar(&o.NoInstall, "no-install", false, "report missing packages, install nothing")
+	cmd.Flags().BoolVar(&o.NoInstall, "no-install", false, "report missing packages and low limits, change nothing on the host")
 	cmd.Flags().DurationVar(&o.Wait, "wait", 5*time.Minute, "how long to wait for the cluster; 0 does not wait")
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

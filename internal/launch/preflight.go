@@ -17,21 +17,25 @@ func (l *Launcher) Preflight(ctx context.Context, c Cluster) ([]preflight.Findin
 	if err != nil {
 		return nil, err
 	}
-	o := preflight.Options{Root: l.Root, NeedBuild: !complete}
+	o := preflight.Options{Root: l.Root, NeedBuild: !complete, Controls: len(c.Config.ControlPlanes())}
+	for _, p := range c.Config.Pools {
+		o.Workers += len(p.Nodes)
+	}
+	o.Workers -= o.Controls
 	if e, err := proxy.Find(l.proxyConfig(c.Name)); err == nil && e.PID == 0 {
 		o.APIPort = e.Addr.Port()
 	}
 	return preflight.Run(ctx, o), nil
 }
 
-// preflight refuses to touch a host that cannot run a cluster. Missing packages are installed unless that is unwanted.
+// preflight refuses to touch a host that cannot run a cluster. Missing packages are installed, and limits raised, unless that is unwanted.
 func (u *up) preflight(ctx context.Context) error {
 	findings, err := u.Preflight(ctx, u.cluster)
 	if err != nil {
 		return err
 	}
-	if len(preflight.Packages(findings)) > 0 && !u.o.NoInstall {
-		u.report(Event{Stage: StagePreflight, Phase: "install", Text: strings.Join(preflight.Packages(findings), " ")})
+	if len(preflight.Fixable(findings)) > 0 && !u.o.NoInstall {
+		u.report(Event{Stage: StagePreflight, Phase: "install", Text: strings.Join(preflight.Fixable(findings), " ")})
 		err := preflight.Install(ctx, findings, func(line string) {
 			u.report(Event{Stage: StagePreflight, Phase: "install", Text: line})
 		})

@@ -16,11 +16,32 @@ import (
 )
 
 // Install installs the packages that the findings' problems name, in one call of the distribution's package manager, and
-// passes its output on, line by line, to progress. The package lists are fetched only when there are none or when the first
+// passes its output on, line by line, to progress. Settings that they name are set until the next boot. The package lists are fetched only when there are none or when the first
 // attempt fails. With nothing to install it does nothing.
 func Install(ctx context.Context, findings []Finding, progress func(line string)) error {
 	in := installer{host{"/"}.packageManager(), host{"/"}, progress, execute}
+	for _, s := range Settings(findings) {
+		if err := in.set(s); err != nil {
+			return err
+		}
+	}
 	return in.install(ctx, Packages(findings))
+}
+
+// Fixable lists what Install would do, in words.
+func Fixable(findings []Finding) []string {
+	return append(Settings(findings), Packages(findings)...)
+}
+
+// Settings lists what Install would set.
+func Settings(findings []Finding) []string {
+	var settings []string
+	for _, f := range Problems(findings) {
+		if f.Setting != "" {
+			settings = append(settings, f.Setting)
+		}
+	}
+	return settings
 }
 
 // Packages lists what Install would install.
@@ -31,6 +52,17 @@ func Packages(findings []Finding) []string {
 	}
 	slices.Sort(packages)
 	return slices.Compact(packages)
+}
+
+// set changes a kernel setting, as sysctl(8) would.
+func (in installer) set(setting string) error {
+	name, value, _ := strings.Cut(setting, "=")
+	in.progress("$ sysctl -w " + setting)
+	path := filepath.Join(in.host.root, "proc/sys", strings.ReplaceAll(name, ".", "/"))
+	if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
+		return fmt.Errorf("set %s: %w; try it by hand: sysctl -w %s", name, err, setting)
+	}
+	return nil
 }
 
 type installer struct {

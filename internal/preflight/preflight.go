@@ -33,12 +33,15 @@ type Finding struct {
 	Detail   string   `json:"detail,omitempty"`  // what it means and what Slipway does about it
 	Remedy   string   `json:"remedy,omitempty"`  // the exact command, or what to change
 	Package  string   `json:"package,omitempty"` // what Install would install, words of the package manager
+	Setting  string   `json:"setting,omitempty"` // what Install would set until the next boot: "fs.inotify.max_user_instances=512"
 }
 
 // Options say what the host is needed for.
 type Options struct {
 	Root      string    // "/var/lib/slipway"; need not exist
 	NeedBuild bool      // components have to be built from source
+	Controls  int       // control planes that are to run here
+	Workers   int       // and workers beside them
 	APIPort   uint16    // optional: the port of 127.0.0.1 that a stopped proxy will want again
 	Built     time.Time // optional: when this program was built; a clock before it is wrong
 	Host      string    // optional: folder that holds the host's /proc, /etc, /usr; "/"

@@ -87,7 +87,10 @@ func TestFaults(t *testing.T) {
 		"no namespaces": {map[string]string{"proc/self/ns/net": "-"}, []string{"problem namespaces use a distribution's ordinary kernel"}},
 		"little memory": {map[string]string{"proc/meminfo": "MemAvailable: 1000000 kB\n"}, []string{"warning memory "}},
 		"no memory":     {map[string]string{"proc/meminfo": "MemAvailable: 100000 kB\n"}, []string{"problem memory end some programs: ps aux --sort=-rss | head"}},
-		"few watches":   {map[string]string{"proc/sys/fs/inotify/max_user_watches": "8192"}, []string{"warning inotify-watches sysctl -w fs.inotify.max_user_watches=524288"}},
+		"few instances": {
+			map[string]string{"proc/sys/fs/inotify/max_user_instances": "64"}, []string{"problem inotify-instances sysctl -w fs.inotify.max_user_instances=1024"},
+		},
+		"few watches": {map[string]string{"proc/sys/fs/inotify/max_user_watches": "8192"}, []string{"warning inotify-watches sysctl -w fs.inotify.max_user_watches=524288"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -133,13 +133,12 @@ func commitTime() time.Time {
 	return oldest
 }
 
-func checkLimits(_ context.Context, h host, _ Options) []Finding {
-	var out []Finding
+func checkLimits(_ context.Context, h host, o Options) []Finding {
+	out := []Finding{checkInotify(h, o)}
 	for _, l := range []struct {
 		id, file, sysctl string
 		least, wanted    uint64
 	}{
-		{"inotify-instances", "proc/sys/fs/inotify/max_user_instances", "fs.inotify.max_user_instances", 128, 512},
 		{"inotify-watches", "proc/sys/fs/inotify/max_user_watches", "fs.inotify.max_user_watches", 65536, 524288},
 	} {
 		n, known := h.number(l.file)
@@ -151,6 +150,31 @@ func checkLimits(_ context.Context, h host, _ Options) []Finding {
 		out = append(out, f)
 	}
 	return out
+}
+
+// What a machine's components hold open, as counted on running ones, with room for some pods: a process that gets no more ends with
+// "too many open files".
+const (
+	inotifyControl = 32
+	inotifyWorker  = 16
+	inotifyOthers  = 40 // of the host's own programs
+	inotifyWanted  = 1024
+)
+
+// checkInotify: the limit is one for all machines of the host, since they are all root's.
+func checkInotify(h host, o Options) Finding {
+	const sysctl = "fs.inotify.max_user_instances"
+	n, known := h.number("proc/sys/fs/inotify/max_user_instances")
+	f := Finding{ID: "inotify-instances", Severity: OK, What: fmt.Sprintf("%s = %d", sysctl, n)}
+	needs := uint64(inotifyOthers + inotifyControl*max(o.Controls, 1) + inotifyWorker*o.Workers)
+	if known && n < needs {
+		f.Severity = Problem
+		f.What = fmt.Sprintf("%s = %d, and %d machines need about %d", sysctl, n, max(o.Controls, 1)+o.Workers, needs)
+		f.Detail = "kubelet, kube-apiserver and containerd watch files; the limit is for all processes of root together"
+		f.Setting = fmt.Sprintf("%s=%d", sysctl, max(inotifyWanted, needs))
+		f.Remedy = "sysctl -w " + f.Setting
+	}
+	return f
 }
 
 // checkPort: a kubeconfig names the port, so the proxy must get it again. It is asked only for one that does not run.
