@@ -20,7 +20,7 @@ func (m *Manager) clear(ctx context.Context, s *slot) error {
 	if err := m.save(ctx, s); err != nil {
 		return fmt.Errorf("clear the etcd slot of %s: %w", h.Node, err)
 	}
-	for {
+	for range 5 { // one learner, or two when somebody was slow
 		all, err := m.etcd.Members(ctx)
 		if err != nil {
 			return fmt.Errorf("clear the etcd slot of %s: %w", h.Node, err)
@@ -32,14 +32,14 @@ func (m *Manager) clear(ctx context.Context, s *slot) error {
 			}
 		}
 		if len(dead) == 0 {
-			break
+			s.Holder = nil
+			return m.save(ctx, s)
 		}
 		if err := m.bury(ctx, all, dead); err != nil {
 			return fmt.Errorf("clear the etcd slot of %s: %w", h.Node, err)
 		}
 	}
-	s.Holder = nil
-	return m.save(ctx, s)
+	return fmt.Errorf("clear the etcd slot of %s: its learners come back", h.Node)
 }
 
 // bury removes one dead learner.

@@ -62,8 +62,9 @@ func TestOrphans(t *testing.T) {
 	story(t, func(t *testing.T, w *world, etcd *etcdfake.Cluster) {
 		ctx, stop := context.WithCancel(within(t, time.Hour))
 		var runs sync.WaitGroup
+		w.hidden = "b"
 		w.run(ctx, &runs, "a")
-		if err := w.machine("b").join(ctx, w.manager("a")); err != nil { // b has no record
+		if err := w.machine("b").join(ctx, w.manager("a")); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
@@ -71,7 +72,7 @@ func TestOrphans(t *testing.T) {
 			t.Fatal(err)
 		}
 		added := time.Now()
-		for strings.Contains(last(etcd), "learner") {
+		for strings.Contains(last(etcd), "learner") && ctx.Err() == nil {
 			time.Sleep(time.Second)
 		}
 		if took := time.Since(added); took < 10*time.Second || took > 20*time.Second {
@@ -93,6 +94,61 @@ func TestOrphans(t *testing.T) {
 		oneAtATime(t, etcd.History())
 		stop()
 		runs.Wait()
+	})
+}
+
+// Nobody else wants in: the control planes themselves clear the slot of a joiner that died.
+func TestRunClears(t *testing.T) {
+	t.Parallel()
+	story(t, func(t *testing.T, w *world, etcd *etcdfake.Cluster) {
+		ctx, stop := context.WithCancel(within(t, time.Hour))
+		var runs sync.WaitGroup
+		w.run(ctx, &runs, "a")
+		w.machine("b").ask(ctx, w.manager("a"))
+		if got := last(etcd); got != "a:voter b:learner" {
+			t.Fatal(got)
+		}
+		died := time.Now()
+		etcd.Kill("b")
+		for last(etcd) != "a:voter" && ctx.Err() == nil {
+			time.Sleep(100 * time.Millisecond)
+		}
+		if took := time.Since(died); took < 15*time.Second || took > 20*time.Second {
+			t.Errorf("its learner was removed after %s", took)
+		}
+		stop()
+		runs.Wait()
+	})
+}
+
+// A joiner comes back in the moment in which its learner is removed: it is not promoted any more, and begins anew.
+func TestBackWhileCleared(t *testing.T) {
+	t.Parallel()
+	story(t, func(t *testing.T, w *world, etcd *etcdfake.Cluster) {
+		ctx := within(t, time.Minute)
+		if err := w.machine("c").join(ctx, w.manager("a")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(6 * time.Second)
+		b, m := w.machine("b"), w.manager("a")
+		b.ask(ctx, m)
+		time.Sleep(time.Minute / 4)
+		asked := false
+		etcd.Fault = func(_ context.Context, moment string) error {
+			if moment == "remove before" && !asked {
+				asked = true
+				if answer, err := w.manager("c").Admit(ctx, b.node, true); err != nil || answer.Wait == nil {
+					t.Errorf("it got %+v, %v", answer, err)
+				}
+			}
+			return nil
+		}
+		w.machine("d").ask(ctx, m)
+		w.votes("a", "a:voter c:voter")
+		if err := b.join(ctx, m); err != nil || !asked {
+			t.Fatal(asked, err)
+		}
+		w.votes("a", "a:voter b:voter c:voter")
 	})
 }
 

@@ -41,6 +41,7 @@ const (
 	penalty    = 30 * time.Second // … and lets others go first
 	grace      = 10 * time.Second // a learner that no slot speaks of may have been added by somebody slow
 	lookEvery  = 5 * time.Second
+	quiet      = 30 * time.Second // before failing looks are told of
 )
 
 // Viewer sees the members: the own member's view, which a quorum has confirmed. Unknown is an error, never an empty list.

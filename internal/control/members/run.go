@@ -44,7 +44,8 @@ func (m *Manager) Run(ctx context.Context) error {
 func (m *Manager) keep(ctx context.Context, poke <-chan struct{}) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	failing := ""
+	var failing time.Time // since when; at a machine's start etcd takes its time
+	told := ""
 	for {
 		select {
 		case <-ctx.Done():
@@ -56,11 +57,13 @@ func (m *Manager) keep(ctx context.Context, poke <-chan struct{}) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err != nil && !errors.Is(err, errLost) && err.Error() != failing:
-			m.log.Warn("the etcd slot is not kept", "err", err)
-			failing = err.Error()
-		case err == nil:
-			failing = ""
+		case err == nil || errors.Is(err, errLost):
+			failing, told = time.Time{}, ""
+		case failing.IsZero():
+			failing = m.now()
+		case m.now().Sub(failing) > quiet && err.Error() != told:
+			told = err.Error()
+			m.log.Warn("the etcd slot is not kept", "err", err, "since", failing)
 		}
 		timer.Reset(next)
 	}

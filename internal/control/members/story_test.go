@@ -57,7 +57,11 @@ func TestFiveAtOnceGetIn(t *testing.T) {
 				}
 			})
 		}
+		began := time.Now()
 		joins.Wait()
+		if took := time.Since(began); took > 30*time.Second { // etcd wants five seconds before each of them
+			t.Errorf("four joins took %s", took)
+		}
 		w.votes("a", "a:voter b:voter c:voter d:voter e:voter")
 		oneAtATime(t, etcd.History())
 		stop()
@@ -106,12 +110,12 @@ func deadJoiner(t *testing.T, w *world, etcd *etcdfake.Cluster, moment int, else
 	if elsewhere {
 		stopA() // the control plane that it came by is gone as well
 	}
-	votes, via := strings.Contains(etcd.History()[len(etcd.History())-1], "d:voter"), w.manager("b")
+	votes, via := strings.Contains(last(etcd), "d:voter"), w.manager("b")
 	if votes {
 		etcd.Kill("d") // nothing of the slot is left: it is an ordinary voter that is down
 	} else {
 		other := w.machine("e")
-		for !strings.Contains(etcd.History()[len(etcd.History())-1], w.lab.Peer("e")) {
+		for other.permit == nil && ctx.Err() == nil {
 			other.ask(ctx, via)
 			time.Sleep(200 * time.Millisecond)
 		}
@@ -173,8 +177,22 @@ func TestLeave(t *testing.T) {
 		}
 		w.votes("a", "a:voter b:voter")
 		time.Sleep(6 * time.Second)
+		var did []string
+		etcd.Fault = func(_ context.Context, moment string) error {
+			did = append(did, moment)
+			return nil
+		}
 		if err := m.Leave(ctx, "a"); err != nil { // the leader, by its own member
 			t.Fatal(err)
+		}
+		if got := strings.Join(did, ", "); got != "move leader before, move leader after, remove before, remove after" {
+			t.Errorf("to leave it did: %s", got)
+		}
+		etcd.Fault = func(_ context.Context, moment string) error { // the next join does not hear that its learner was added
+			if moment == "add after" {
+				return errors.New("the answer was lost")
+			}
+			return nil
 		}
 		w.votes("b", "b:voter")
 		if err := w.manager("b").Leave(ctx, "a"); err != nil {
@@ -186,6 +204,12 @@ func TestLeave(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.votes("b", "b:voter c:voter")
+		etcd.Fault = nil
+		first := w.machine("a") // it never joined before, but it has left
+		first.permit = []byte("old")
+		if err := first.join(ctx, w.manager("b")); err != nil {
+			t.Fatal(err)
+		}
 	})
 }
 
@@ -193,7 +217,7 @@ func TestLeave(t *testing.T) {
 func TestLeaveEndsAJoin(t *testing.T) {
 	t.Parallel()
 	story(t, func(t *testing.T, w *world, etcd *etcdfake.Cluster) {
-		ctx := within(t, time.Minute)
+		ctx := within(t, time.Second)
 		m, b := w.manager("a"), w.machine("b")
 		b.ask(ctx, m)
 		if got := etcd.History(); got[len(got)-1] != "a:voter b:learner" {

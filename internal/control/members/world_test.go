@@ -29,7 +29,7 @@ type world struct {
 	mu       sync.Mutex // guards the fields below
 	managers map[string]*members.Manager
 	runs     map[string]context.CancelFunc
-	extra    []admission.Node // nodes with a record
+	hidden   string // the node that has no record
 }
 
 func newWorld(t testing.TB, lab etcdtest.Lab) *world {
@@ -59,7 +59,13 @@ type records struct {
 func (r records) Nodes(context.Context) ([]admission.Node, error) {
 	r.w.mu.Lock()
 	defer r.w.mu.Unlock()
-	return append([]admission.Node{r.w.node("a")}, r.w.extra...), nil
+	var nodes []admission.Node
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		if name != r.w.hidden {
+			nodes = append(nodes, r.w.node(name))
+		}
+	}
+	return nodes, nil
 }
 
 func (w *world) node(name string) admission.Node {

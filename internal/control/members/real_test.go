@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package members_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/control/members"
+	"github.com/slipway-project/slipway/internal/etcd/etcdtest"
+)
+
+// observe notes each list of members that etcd shows, until the function that it returns is called, which gives them.
+func observe(t *testing.T, w *world, via string) func() []string {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	client := w.lab.Client(t, via)
+	var history []string
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			all, err := client.Members(ctx)
+			if line := etcdtest.Votes(all); err == nil && (len(history) == 0 || history[len(history)-1] != line) {
+				history = append(history, line)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	})
+	return func() []string {
+		stop()
+		wg.Wait()
+		return history
+	}
+}
+
+// keep checks that what was written is there, by each control plane.
+func (w *world) keeps(ctx context.Context, value string, by ...string) {
+	w.t.Helper()
+	for _, name := range by {
+		client := w.lab.Client(w.t, name)
+		etcdtest.Eventually(w.t, "read by "+name, func() error {
+			got, err := client.Get(ctx, "k")
+			if err == nil && got != value {
+				w.t.Errorf("%s has %q, want %q", name, got, value)
+			}
+			return err
+		})
+	}
+}
+
+func (w *world) put(ctx context.Context, by, value string) {
+	w.t.Helper()
+	client := w.lab.Client(w.t, by)
+	etcdtest.Eventually(w.t, "write by "+by, func() error { return client.Put(ctx, "k", value) })
+}
+
+// startAll starts members together, for one alone has no quorum to become ready with.
+func (w *world) startAll(names ...string) {
+	w.t.Helper()
+	var wg sync.WaitGroup
+	for _, name := range names {
+		wg.Go(func() {
+			if err := w.lab.Start(w.t, name, nil, false); err != nil {
+				w.t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TK-1, TK-3, TK-4, TK-5: one forms, three share its data, which outlives all of them stopping, and one of them missing.
+func TestRealOneToThree(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, etcdtest.Real(t))
+	ctx, stop := context.WithCancel(within(t, 3*time.Minute))
+	var runs sync.WaitGroup
+	w.run(ctx, &runs, "a")
+	w.votes("a", "a:voter")
+	w.put(ctx, "a", "one")
+	began := time.Now()
+	for _, name := range []string{"b", "c"} {
+		if err := w.machine(name).join(ctx, w.manager("a")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("1 → 3 in %s", time.Since(began).Round(time.Millisecond))
+	w.votes("c", "a:voter b:voter c:voter")
+	w.keeps(ctx, "one", "a", "b", "c")
+
+	for _, name := range []string{"a", "b", "c"} {
+		w.lab.Kill(t, name)
+	}
+	w.startAll("a", "b", "c")
+	w.keeps(ctx, "one", "a", "b", "c")
+
+	w.lab.Kill(t, "b")
+	w.put(ctx, "c", "two")
+	if err := w.manager("a").Leave(ctx, "c"); !errors.Is(err, members.ErrRefused) {
+		t.Errorf("c leaves while b is down: %v", err)
+	}
+	w.startAll("b")
+	w.keeps(ctx, "two", "b", "a", "c")
+	stop()
+	runs.Wait()
+}
+
+// TK-2, TK-6: four more at once make one cluster of five, one at a time; two leave, one of them the leader; one comes back.
+func TestRealFiveAndBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, etcdtest.Real(t))
+	ctx, stop := context.WithCancel(within(t, 4*time.Minute))
+	var runs, joins sync.WaitGroup
+	w.run(ctx, &runs, "a")
+	w.put(ctx, "a", "one")
+	seen := observe(t, w, "a")
+	began := time.Now()
+	for _, name := range []string{"b", "c", "d", "e"} {
+		joins.Go(func() {
+			if err := w.machine(name).join(ctx, w.manager("a")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	joins.Wait()
+	t.Logf("1 → 5 in %s", time.Since(began).Round(time.Millisecond))
+	history := seen()
+	oneAtATime(t, history)
+	if len(history) < 9 { // one at first, then each as a learner and as a voter
+		t.Errorf("members over time: %q", history)
+	}
+	w.votes("e", "a:voter b:voter c:voter d:voter e:voter")
+	w.keeps(ctx, "one", "e")
+	b := w.manager("b")
+	w.run(ctx, &runs, "b")
+	for _, name := range []string{"a", "e"} { // a leads
+		if err := b.Leave(ctx, name); err != nil {
+			t.Fatal(err)
+		}
+		w.lab.Kill(t, name)
+	}
+	w.votes("b", "b:voter c:voter d:voter")
+	w.put(ctx, "b", "two")
+	back := w.machine("e")
+	back.permit = []byte("of its first life")
+	if err := back.join(ctx, b); err != nil {
+		t.Fatal(err)
+	}
+	w.keeps(ctx, "two", "b", "c", "d", "e")
+	stop()
+	runs.Wait()
+}
+
+// A joiner dies with its learner running, on real etcd and a real clock: the next one gets in soon after the slot's life.
+func TestRealDeadJoiner(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, etcdtest.Real(t))
+	ctx, stop := context.WithCancel(within(t, 3*time.Minute))
+	var runs sync.WaitGroup
+	w.run(ctx, &runs, "a")
+	dead := w.machine("b")
+	for dead.permit == nil && ctx.Err() == nil {
+		dead.ask(ctx, w.manager("a"))
+	}
+	w.lab.Kill(t, "b")
+	died := time.Now()
+	next := w.machine("c")
+	if err := next.join(ctx, w.manager("a")); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(died); took > 25*time.Second {
+		t.Errorf("the next one voted after %s", took)
+	}
+	again := w.machine("b") // its old data is there, and of no use
+	again.permit = dead.permit
+	if err := again.join(ctx, w.manager("a")); err != nil {
+		t.Fatal(err)
+	}
+	w.votes("a", "a:voter b:voter c:voter")
+	if len(again.waits) == 0 {
+		t.Error("it never waited")
+	}
+	stop()
+	runs.Wait()
+}
