@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -260,10 +261,13 @@ func TestStopIsNoFailure(t *testing.T) {
 type doubtful struct {
 	*lock.Lock
 	claims, commits int
+	lost            bool // what is in doubt was not written
 }
 
 func (d *doubtful) Claim(by lock.By, id string) error {
-	if d.claims--; d.claims >= 0 {
+	if d.claims--; d.claims >= 0 && d.lost {
+		return lock.ErrInDoubt
+	} else if d.claims >= 0 {
 		return errors.Join(d.Lock.Claim(by, id), lock.ErrInDoubt)
 	}
 	return d.Lock.Claim(by, id)
@@ -291,7 +295,7 @@ func TestDoubt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
-			r.tune = func(c *Config, _ *machine) { c.Lock = &doubtful{open(t, r.agent.dir), tt.claims, tt.commits} }
+			r.tune = func(c *Config, _ *machine) { c.Lock = &doubtful{open(t, r.agent.dir), tt.claims, tt.commits, false} }
 			a, c := r.begin(), r.client()
 			if _, err := c.Init(t.Context(), idA, ticket("n1")); err != nil {
 				t.Fatal(err)
@@ -313,5 +317,23 @@ func TestDoubt(t *testing.T) {
 				t.Errorf("the next: %v", err)
 			}
 		})
+	}
+}
+
+// A request that has failed is not begun anew by the next agent, however well it would go now: the machine may be half clean.
+func TestFailedIsNotBegunAnew(t *testing.T) {
+	t.Parallel()
+	fail := map[string]error{"established": errBroken}
+	wipe := slices.Index(walk(t, fail, nil), "wipe")
+	r := newRig(t)
+	r.tune = func(_ *Config, m *machine) { m.fail, fail = fail, nil } // the first agent only
+	c := &crashes{rig: r, after: []int{wipe}}
+	_, next, err := c.run(t)
+	var failed *initclient.FailedError
+	if !errors.As(err, &failed) || failed.Why != errBroken.Error() {
+		t.Errorf("%v", err)
+	}
+	if n := next.machine.count("install"); n != 0 || next.machine.count("wipe") != 1 || open(t, next.dir).State().Phase != lock.Free {
+		t.Errorf("installed %d times, wiped %d times, %s", n, next.machine.count("wipe"), open(t, next.dir).State())
 	}
 }

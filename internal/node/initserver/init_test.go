@@ -200,9 +200,7 @@ func TestFailureLeavesAFreeMachine(t *testing.T) {
 			if phase, err := c.Init(t.Context(), idA, ticket("n1")); err != nil || phase != "failed" {
 				t.Errorf("the same again: %q, %v", phase, err)
 			}
-			a.machine.mu.Lock()
-			a.machine.fail = nil
-			a.machine.mu.Unlock()
+			a.machine.mend()
 			if err := os.RemoveAll(filepath.Join(a.dir, "request.prev.tmp")); err != nil { // the disk is mended
 				t.Error(err)
 			}
@@ -233,39 +231,44 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// Cleaning is tried until it works, and the machine is nobody else's meanwhile.
+// Cleaning is tried until it works, and the machine is nobody else's meanwhile, also when the claim itself is in doubt.
 func TestWipeFails(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	tries := make(chan int)
-	r.tune = func(c *Config, m *machine) {
-		m.fail = map[string]error{"install": errBroken, "wipe": errBroken}
-		c.Pause = func(try int) time.Duration { tries <- try; return time.Millisecond }
+	for name, doubts := range map[string]int{"claimed": 0, "claim in doubt": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			tries, mended := make(chan int), make(chan struct{})
+			r.tune = func(c *Config, m *machine) {
+				m.fail = map[string]error{"install": errBroken, "wipe": errBroken}
+				c.Lock = &doubtful{Lock: open(t, r.agent.dir), claims: doubts, lost: true}
+				c.Pause = func(try int) time.Duration {
+					select {
+					case tries <- try:
+					case <-mended:
+					}
+					return time.Millisecond
+				}
+			}
+			a, c := r.begin(), r.client()
+			if _, err := c.Init(t.Context(), idA, ticket("n1")); err != nil {
+				t.Fatal(err)
+			}
+			for want := range 3 {
+				if try := <-tries; try != want {
+					t.Errorf("try %d, want %d", try, want)
+				}
+				if _, err := c.Init(t.Context(), idB, ticket("n2")); status.Code(err) != codes.FailedPrecondition {
+					t.Errorf("%v", err)
+				}
+			}
+			a.machine.mend()
+			close(mended)
+			if _, err := c.Watch(t.Context(), idA, nil); err == nil || a.cfg.Lock.State().Phase != lock.Free {
+				t.Errorf("%v, %s", err, a.cfg.Lock.State())
+			}
+		})
 	}
-	a, c := r.begin(), r.client()
-	if _, err := c.Init(t.Context(), idA, ticket("n1")); err != nil {
-		t.Fatal(err)
-	}
-	for want := range 3 {
-		if try := <-tries; try != want {
-			t.Errorf("try %d, want %d", try, want)
-		}
-		if _, err := c.Init(t.Context(), idB, ticket("n2")); status.Code(err) != codes.FailedPrecondition {
-			t.Errorf("%v", err)
-		}
-	}
-	a.machine.mu.Lock()
-	a.machine.fail = nil
-	a.machine.mu.Unlock()
-	go func() {
-		for range tries { //nolint:revive // whatever is still on its way
-		}
-	}()
-	defer close(tries)
-	if _, err := c.Watch(t.Context(), idA, nil); err == nil || a.cfg.Lock.State().Phase != lock.Free {
-		t.Errorf("%v, %s", err, a.cfg.Lock.State())
-	}
-	r.stop()
 }
 
 // A join that is quicker ends the service cleanly.

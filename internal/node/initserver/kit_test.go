@@ -59,6 +59,12 @@ func (m *machine) did(what string) error {
 	return m.fail[what]
 }
 
+func (m *machine) mend() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fail = nil
+}
+
 func (m *machine) count(what string) (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
