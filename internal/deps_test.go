@@ -49,10 +49,25 @@ var neverArrows = []neverArrow{
 		from: []string{"..."}, except: []string{"internal/core/spec/...", "internal/core/config", "api/..."}, to: []string{"api/cluster/..."},
 		why: "YAML types stay inside spec; config prints them back",
 	},
+	{from: []string{"internal/node/initserver"}, to: []string{"internal/node/joinclient"}, why: "init and join meet in the node lock and nowhere else"},
+	{from: []string{"internal/node/joinclient"}, to: []string{"internal/node/initserver"}, why: "init and join meet in the node lock and nowhere else"},
+	{from: []string{"internal/node/lock"}, to: []string{"internal/node/...", "internal/reconcile/...", "internal/backend/..."}, why: "the journal knows nobody who writes in it"},
+	{
+		from: []string{"..."}, except: []string{"internal/node/initserver", "internal/initclient", "api/..."},
+		to: []string{"api/init/..."}, why: "proto types are translated at the border, once",
+	},
 	{from: []string{"..."}, to: []string{"k8s.io/kubernetes/..."}, why: "the monorepo is not for import"},
 	{
 		from: []string{"internal/control"}, to: []string{"internal/control/...", "api/...", "internal/etcd/...", "internal/node/..."},
 		why: "the control role knows the cluster, and not what runs beside it on a control plane",
+	},
+	{
+		from: []string{"internal/control/joinserver"}, to: []string{"internal/control/registry/...", "internal/control/members/...", "internal/control/rosters/...", "internal/control/tickets/...", "internal/kube/...", "internal/ca", "internal/node/...", "k8s.io/..."},
+		why: "the join service speaks a protocol: who decides, plans and signs is behind its interfaces",
+	},
+	{
+		from: []string{"internal/node/joinclient"}, to: []string{"internal/node", "internal/node/initserver", "internal/node/lock", "internal/backend/...", "internal/reconcile/...", "internal/durable"},
+		why: "the join client asks and checks; what follows from a grant is the enrolment's affair",
 	},
 	{
 		from: []string{"internal/control/admin"}, to: []string{"internal/etcd/...", "internal/node/...", "internal/control/joinserver", "k8s.io/..."},

@@ -48,7 +48,7 @@ func (m *machine) connWith(t testing.TB, certificate *tls.Certificate) *grpc.Cli
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { conn.Close() })
+	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
 

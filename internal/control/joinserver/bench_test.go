@@ -96,7 +96,7 @@ func shakeHands(b *testing.B, to net.Addr, client *tls.Certificate, key *ecdsa.P
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	digest := sha256.Sum256([]byte("x"))
 	if _, err := ecdsa.SignASN1(rand.Reader, key, digest[:]); err != nil {
 		b.Fatal(err)

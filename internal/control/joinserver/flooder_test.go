@@ -20,7 +20,7 @@ type flooder struct {
 
 func (f *flooder) close() {
 	if f.kept != nil {
-		f.kept.Close()
+		_ = f.kept.Close()
 	}
 }
 
@@ -54,7 +54,7 @@ func (f *flooder) bad(ctx context.Context, n int) {
 			return
 		}
 		if n%2 == 0 {
-			defer conn.Close()
+			defer func() { _ = conn.Close() }()
 		} else {
 			f.kept = conn
 		}

@@ -11,8 +11,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/json"
-	"encoding/pem"
 	"log/slog"
 	"math/big"
 	"net"
@@ -30,7 +28,6 @@ import (
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"
-	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/rpc"
@@ -169,8 +166,8 @@ func (w *world) serve(limits rpc.Limits) {
 	joinv1.RegisterJoinServer(g, server.Service())
 	w.endpoint = serveOn(w.tb, g)
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- server.Run(ctx) }()
+	done := make(chan struct{})
+	go func() { defer close(done); _ = server.Run(ctx) }()
 	w.tb.Cleanup(func() { cancel(); <-done })
 }
 
@@ -181,8 +178,8 @@ func serveOn(tb testing.TB, g *rpc.Server) netip.AddrPort {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	done := make(chan error, 1)
-	go func() { done <- g.Serve(l) }()
+	done := make(chan struct{})
+	go func() { defer close(done); _ = g.Serve(l) }()
 	tb.Cleanup(func() { g.Stop(); <-done })
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
@@ -226,124 +223,4 @@ func eventually(tb testing.TB, what string, ok func() bool) {
 		<-tick.C
 	}
 	tb.Fatalf("%s did not come to pass", what)
-}
-
-// For is joinserver.Tickets: a small plan, and the secret canary for control planes.
-func (w *world) For(_ context.Context, n admission.Node) (plan.Ticket, []plan.Given, error) {
-	var b plan.Builder
-	for _, want := range wantsOf(n) {
-		b.Add(plan.Cert{Want: want})
-	}
-	var secrets []plan.Given
-	var document []byte
-	if n.Pool == "main" {
-		b.Add(plan.Cert{Want: pki.Want{Name: "etcd-peer", Kind: pki.Leaf, Signer: "etcd-ca", CommonName: n.Name, KeyPath: "/k", CertPath: "/c", SignerCert: "/sc", SignerKey: "/sk"}})
-		b.Add(plan.Unit{Name: "kube-apiserver", Args: []string{"/kube-apiserver"}})
-		secrets = []plan.Given{{Path: "/etc/kubernetes/pki/ca.key", Mode: 0o600, Content: []byte(canary)}}
-		document = []byte(`{}`)
-	}
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.ca.cert.Raw})
-	signed, _, _ := w.rosters.Current()
-	t := plan.Ticket{
-		Version: plan.Version, Cluster: w.id, Plan: b.Plan("dev", n.Name, "1.36.4"), Control: document,
-		Files: []plan.Given{{Path: "/etc/kubernetes/pki/join-ca.crt", Mode: 0o644, Content: ca}, {Path: "/var/lib/slipway/state/roster.json", Mode: 0o600, Content: signed}},
-	}
-	w.tickets(&t, &secrets)
-	return t, secrets, nil
-}
-
-func wantsOf(n admission.Node) []pki.Want {
-	return []pki.Want{
-		{Name: "kubelet", Kind: pki.Leaf, Signer: "ca", CommonName: "system:node:" + n.Name, Organizations: []string{"system:nodes"}, Usages: []pki.Usage{pki.ClientAuth}, KeyPath: "/a"},
-		{Name: "kube-proxy", Kind: pki.Leaf, Signer: "ca", CommonName: "system:kube-proxy", Usages: []pki.Usage{pki.ClientAuth}, KeyPath: "/b"},
-	}
-}
-
-// Sign is joinserver.Signer.
-func (w *world) Sign(want pki.Want, pub crypto.PublicKey) ([]byte, error) {
-	w.signed.Add(1)
-	c, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(w.signed.Load()), Subject: pkix.Name{CommonName: want.CommonName, Organization: want.Organizations}, NotAfter: time.Now().Add(time.Hour),
-	}, w.cluster.cert, pub, w.cluster.key)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c}), err
-}
-
-func (w *world) roster(generation uint64) (signed []byte, _ uint64) {
-	body, err := json.Marshal(roster.Roster{Cluster: w.id, Generation: generation, API: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:6443")}})
-	if err != nil {
-		w.tb.Fatal(err)
-	}
-	digest := roster.Digest(body)
-	sig, err := ecdsa.SignASN1(rand.Reader, w.ca.key, digest[:])
-	if err != nil {
-		w.tb.Fatal(err)
-	}
-	signed, err = json.Marshal(roster.Signed{Body: body, Signature: sig})
-	if err != nil {
-		w.tb.Fatal(err)
-	}
-	return signed, generation
-}
-
-// book is the registry, whose list can be made to be an old one.
-type book struct {
-	*registry.Registry
-	old   atomic.Bool
-	lists atomic.Int64
-}
-
-// Nodes is joinserver.Records.
-func (b *book) Nodes(ctx context.Context) ([]admission.Node, error) {
-	defer b.lists.Add(1)
-	if b.old.Load() {
-		return nil, nil
-	}
-	return b.Registry.Nodes(ctx)
-}
-
-// fakeRosters is joinserver.Rosters.
-type fakeRosters struct {
-	mu         sync.Mutex // guards the fields below
-	signed     []byte
-	generation uint64
-	changed    chan struct{}
-}
-
-func newRosters() *fakeRosters { return &fakeRosters{changed: make(chan struct{})} }
-
-func (r *fakeRosters) Current() ([]byte, uint64, <-chan struct{}) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.signed, r.generation, r.changed
-}
-
-func (r *fakeRosters) publish(signed []byte, generation uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.signed, r.generation = signed, generation
-	close(r.changed)
-	r.changed = make(chan struct{})
-}
-
-// fakeMembers is joinserver.Members; answer decides.
-type fakeMembers struct {
-	mu     sync.Mutex // guards the fields below
-	answer func(n admission.Node, started bool) (joinserver.MemberAnswer, error)
-	asked  int
-}
-
-func (m *fakeMembers) Admit(_ context.Context, n admission.Node, started bool) (joinserver.MemberAnswer, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.asked++
-	if m.answer == nil {
-		return joinserver.MemberAnswer{}, nil
-	}
-	return m.answer(n, started)
-}
-
-func (m *fakeMembers) set(answer func(admission.Node, bool) (joinserver.MemberAnswer, error)) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.answer = answer
 }

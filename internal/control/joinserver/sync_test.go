@@ -43,8 +43,8 @@ func (m *machine) stays(t *testing.T) *node {
 	}
 	n.sync = s
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
+	done := make(chan struct{})
+	go func() { defer close(done); _ = s.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	return n
 }
