@@ -15,6 +15,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/artifact"
 	"github.com/slipway-project/slipway/internal/control"
+	"github.com/slipway-project/slipway/internal/core/compose"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/planner"
 )
@@ -69,6 +70,10 @@ func TestDocument(t *testing.T) {
 			doc.AddOns[i].Objects[j] = map[string]any{"is": o.String()}
 		}
 	}
+	if cluster, _, problems, err := compose.Cluster("kept", doc.Config, "dev", ""); err != nil || len(problems) > 0 || cluster.Name != c.Name {
+		t.Errorf("who joins cannot be planned for by it: %v, %v", err, problems)
+	}
+	doc.Config = nil // package config tests it
 	got, err := json.MarshalIndent(doc, "", "  ")
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/compose"
@@ -172,9 +173,9 @@ func (u *up) dialInit(ctx context.Context, machines *machine.Local, m *member) (
 		func(ctx context.Context, _, _ string) (net.Conn, error) { return proxy.DialUnix(ctx, socket) })
 }
 
-// founded waits until the cluster has been made.
+// founded waits until the cluster has been made. Nobody waits for a single machine when nobody wants to.
 func (u *up) founded(ctx context.Context, machines *machine.Local, first *member) error {
-	if first.phase == committedPhase {
+	if first.phase == committedPhase || u.o.Wait == 0 && !u.several() {
 		return nil
 	}
 	client, err := u.dialInit(ctx, machines, first)
@@ -192,6 +193,7 @@ func (u *up) founded(ctx context.Context, machines *machine.Local, first *member
 	case err != nil:
 		return fmt.Errorf("initialise %s: %w", first.Name, err)
 	}
+	first.phase = committedPhase
 	return u.forgetFounding()
 }
 
@@ -205,13 +207,28 @@ func (u *up) forgetFounding() error {
 	return nil
 }
 
-// pin is that of the cluster's join CA, as its first machine has it on the disk.
-func (u *up) pin(machines *machine.Local, first string) (string, error) {
+// pin is that of the cluster's join CA, as its first machine has it on the disk; it is made within a moment of the plan's start.
+func (u *up) pin(ctx context.Context, machines *machine.Local, first string) (string, error) {
 	path := filepath.Join(machines.DataDir(u.cluster.Name, first, "etc-kubernetes"), "pki", "join-ca.crt")
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return "", fmt.Errorf("read the join CA: %w", err)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		text, err := os.ReadFile(path)
+		if err == nil {
+			return pinOf(path, text)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("read the join CA: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return "", fmt.Errorf("wait for the join CA of %s: %w", first, ctx.Err())
+		case <-tick.C:
+		}
 	}
+}
+
+func pinOf(path string, text []byte) (string, error) {
 	block, _ := pem.Decode(text)
 	if block == nil {
 		return "", fmt.Errorf("read the join CA: %s holds no certificate", path)

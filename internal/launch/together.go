@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -36,49 +37,59 @@ func (u *up) together(ctx context.Context, machines *machine.Local) error {
 	if id == "" {
 		err = u.found(ctx, machines, all, first)
 	} else {
-		err = u.handOver(ctx, all)
+		err = errors.Join(u.handOver(ctx, all), u.forgetFounding())
 	}
 	if err != nil {
 		return err
 	}
-	u.letGo() // so that an up that corrects this one need not wait for it
-	limited, cancel := u.limit(ctx)
-	defer cancel()
-	made := make(chan struct{})
-	group, work := errgroup.WithContext(limited)
-	group.Go(func() error {
-		return u.alive(work, machines, first, func(ctx context.Context) error {
-			if err := u.founded(ctx, machines, first); err != nil {
-				return err
-			}
-			first.phase = committedPhase
-			select {
-			case <-made: // before the machine went down
-			default:
-				close(made)
-			}
-			return u.await(ctx, first)
-		})
-	})
-	for _, m := range all {
-		if m != first {
-			group.Go(func() error {
-				select {
-				case <-made:
-				case <-work.Done():
-					return work.Err()
-				}
-				return u.alive(work, machines, m, func(ctx context.Context) error { return u.bring(ctx, machines, all, first, m) })
-			})
-		}
+	if err := u.invite(ctx, machines, all, first); err != nil {
+		return err
 	}
-	if err := group.Wait(); err != nil {
+	u.letGo() // so that an up that corrects this one need not wait for it
+	if err := u.follow(ctx, machines, all, first); err != nil {
 		return err
 	}
 	if err := u.stillOurs(); err != nil {
 		return err
 	}
 	return u.reachable(ctx, machines, first.Name)
+}
+
+// follow watches all machines until they are ready, without the lock. On its time limit everything goes on without us.
+func (u *up) follow(ctx context.Context, machines *machine.Local, all fleet, first *member) error {
+	limited, cancel := u.limit(ctx)
+	defer cancel()
+	made := make(chan struct{})
+	var once sync.Once
+	group, work := errgroup.WithContext(limited)
+	group.Go(func() error {
+		return u.alive(work, machines, first, func(ctx context.Context) error {
+			if err := u.founded(ctx, machines, first); err != nil {
+				return err
+			}
+			once.Do(func() { close(made) })
+			return u.await(ctx, first)
+		})
+	})
+	for _, m := range all {
+		if m == first {
+			continue
+		}
+		group.Go(func() error {
+			return u.alive(work, machines, m, func(ctx context.Context) error {
+				select {
+				case <-made:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+				if err := u.tell(ctx, machines, all, first, m); err != nil { // it need not wait for its next try
+					return err
+				}
+				return u.await(ctx, m)
+			})
+		})
+	}
+	return group.Wait()
 }
 
 // handOver gives their plans to the machines that are in the cluster, control planes first: they let the others in.
@@ -107,28 +118,43 @@ func (u *up) handOver(ctx context.Context, all fleet) error {
 	return nil
 }
 
-// bring has a machine join, unless it has, and waits for what comes of it.
-func (u *up) bring(ctx context.Context, machines *machine.Local, all fleet, first, m *member) error {
-	if m.phase != committedPhase {
-		pin, err := u.pin(machines, first.Name)
-		if err != nil {
+// invite tells every machine that belongs to nobody which cluster to join, as soon as that is known: from then on it does not need
+// this command any more.
+func (u *up) invite(ctx context.Context, machines *machine.Local, all fleet, first *member) error {
+	for _, m := range all {
+		if m == first || m.phase == committedPhase {
+			continue
+		}
+		if err := u.tell(ctx, machines, all, first, m); err != nil {
 			return err
-		}
-		var endpoints []string
-		for _, c := range all {
-			if c.controls() && c != m {
-				endpoints = append(endpoints, net.JoinHostPort(c.address().String(), fmt.Sprint(config.JoinPort)))
-			}
-		}
-		limited, cancel := context.WithTimeout(ctx, u.handOverLimit())
-		defer cancel()
-		if err := m.agent.Join(limited, endpoints, pin, m.Name); err != nil {
-			return fmt.Errorf("machine %s: %w", m.Name, err)
 		}
 		u.changed()
 		u.report(Event{Stage: StagePlan, Machine: m.Name, Text: "joins"})
 	}
-	return u.await(ctx, m)
+	return nil
+}
+
+// tell has a machine join now, unless it has.
+func (u *up) tell(ctx context.Context, machines *machine.Local, all fleet, first, m *member) error {
+	if m.phase == committedPhase {
+		return nil
+	}
+	limited, cancel := context.WithTimeout(ctx, u.handOverLimit())
+	defer cancel()
+	pin, err := u.pin(limited, machines, first.Name)
+	if err != nil {
+		return err
+	}
+	var endpoints []string
+	for _, c := range all {
+		if c.controls() && c != m {
+			endpoints = append(endpoints, net.JoinHostPort(c.address().String(), fmt.Sprint(config.JoinPort)))
+		}
+	}
+	if err := m.agent.Join(limited, endpoints, pin, m.Name); err != nil {
+		return fmt.Errorf("machine %s: %w", m.Name, err)
+	}
+	return nil
 }
 
 // await watches until everything on the machine is ready. On its time limit the work goes on without us.

@@ -21,6 +21,12 @@ import (
 	"github.com/slipway-project/slipway/internal/machine"
 )
 
+// alone is a cluster's only machine, met already.
+func alone(u *up) fleet {
+	p := u.cluster.Config.Pools[0]
+	return fleet{{NodeName: p.Nodes[0], pool: p, facts: config.Facts{Address: usual(0)}, enrolment: enrolment{phase: committedPhase, cluster: "c", node: p.Nodes[0].Name}}}
+}
+
 func newUp(t *testing.T, o UpOptions) (*up, *machine.Local) {
 	t.Helper()
 	u := &up{Launcher: &Launcher{Root: shortDir(t), Log: slog.New(slog.DiscardHandler)}, o: o, begun: time.Now(), cluster: mustComplete(t, "")}
@@ -35,14 +41,16 @@ func newUp(t *testing.T, o UpOptions) (*up, *machine.Local) {
 func TestSpecIsKeptWhenNothingRefusesIt(t *testing.T) {
 	t.Parallel()
 	u, _ := newUp(t, UpOptions{})
-	facts := config.Facts{Address: usual(0)}
-	if _, _, err := u.decide("dev-main-0", facts, planner.Components{}); err == nil {
+	all := alone(u)
+	u.components = planner.Components{}
+	if _, _, err := u.decide(all, all[0]); err == nil {
 		t.Fatal("a plan without components was not refused")
 	}
 	if _, err := os.Stat(u.specFile("dev")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a refused spec was kept: %v", err)
 	}
-	if _, _, err := u.decide("dev-main-0", facts, placeholders(u.cluster.Release)); err != nil {
+	u.components = placeholders(u.cluster.Release)
+	if _, _, err := u.decide(all, all[0]); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(u.specFile("dev")); err != nil {
@@ -57,8 +65,8 @@ func TestWaitBoundsASilentAgent(t *testing.T) {
 	u.deadline = time.Now().Add(u.o.Wait)
 	limited, cancel := u.limit(t.Context())
 	defer cancel()
-	agent := dial(t, u.agentSocket(machines, "dev-main-0"))
-	err := u.late(t.Context(), u.handOver(limited, agent, "dev-main-0", nil))
+	m := alone(u)[0]
+	err := u.late(t.Context(), u.meet(limited, machines, m))
 	var known *Error
 	if !errors.As(err, &known) || known.Kind != TimedOut || !strings.Contains(err.Error(), "slipway logs --name dev agent") {
 		t.Errorf("error %v", err)
@@ -109,13 +117,16 @@ func TestNoLockWhileWaiting(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := busyAgent(t, u.agentSocket(machines, "dev-main-0"))
-	agent := dial(t, u.agentSocket(machines, "dev-main-0"))
+	u.components = placeholders(u.cluster.Release)
+	all := alone(u)
+	all[0].agent = dial(t, u.agentSocket(machines, "dev-main-0"))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		err := u.handOver(ctx, agent, "dev-main-0", placeholders(u.cluster.Release))
+		err := u.handOver(ctx, all)
 		if err == nil {
-			err = u.follow(ctx, machines, agent, "dev-main-0")
+			u.letGo()
+			err = u.await(ctx, all[0])
 		}
 		ended <- err
 	}()
@@ -156,8 +167,10 @@ func TestNoWaitTellsWhatIsUnready(t *testing.T) {
 	t.Parallel()
 	u, machines := newUp(t, UpOptions{})
 	busyAgent(t, u.agentSocket(machines, "dev-main-0"))
-	agent := dial(t, u.agentSocket(machines, "dev-main-0"))
-	if err := u.handOver(t.Context(), agent, "dev-main-0", placeholders(u.cluster.Release)); err != nil {
+	u.components = placeholders(u.cluster.Release)
+	all := alone(u)
+	all[0].agent = dial(t, u.agentSocket(machines, "dev-main-0"))
+	if err := errors.Join(u.handOver(t.Context(), all), u.await(t.Context(), all[0])); err != nil {
 		t.Fatal(err)
 	}
 	if got := u.result.Unready; u.result.Changed || len(got) != 1 || got[0].Ref != "unit/etcd" {
