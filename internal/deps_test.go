@@ -73,9 +73,14 @@ var neverArrows = []neverArrow{
 		why: "the admin service asks its sources and is none",
 	},
 	{from: []string{"..."}, except: []string{"internal/kube/..."}, to: []string{"k8s.io/client-go/..."}, why: "client-go only in kube"},
+	{from: []string{"..."}, except: []string{"internal/etcd/..."}, to: []string{"go.etcd.io/...", "go.uber.org/zap/..."}, why: "etcd's client only in etcd"},
+	{
+		from: []string{"internal/control/members"}, to: []string{"internal/etcd/...", "internal/kube/...", "internal/node/...", "internal/control", "internal/control/joinserver"},
+		why: "who decides about members asks an interface: the simulation has another etcd",
+	},
 	{from: []string{"internal/..."}, except: []string{"internal/cli/..."}, to: []string{"internal/cli/...", "cmd/..."}, why: "nothing imports cli or cmd; only cmd builds concrete things"},
 	{
-		from: []string{"..."}, except: []string{"internal/backend/hosttest/..."}, to: []string{"internal/backend/fake/...", "internal/backend/hosttest/...", "internal/bintest", "internal/control/registry/registrytest"},
+		from: []string{"..."}, except: []string{"internal/backend/hosttest/...", "internal/etcd/etcdtest"}, to: []string{"internal/etcd/etcdfake", "internal/etcd/etcdtest", "internal/backend/fake/...", "internal/backend/hosttest/...", "internal/bintest", "internal/control/registry/registrytest"},
 		why: "code that ships never imports a fake or a test kit",
 	},
 	{

@@ -43,7 +43,7 @@ func (c *Client) Health(ctx context.Context, m membership.Member) (membership.Me
 		return m, fmt.Errorf("ask member %s: %w", m, ctx.Err())
 	}
 	if err != nil || status.Header.GetMemberId() != m.ID {
-		return m, nil //nolint:nilerr // whoever does not answer is not healthy, and that is the answer
+		return m, nil // whoever does not answer is not healthy, and that is the answer
 	}
 	// A member that is cut off forgets its leader within an election timeout.
 	m.Healthy, m.Leader = status.Leader != 0, status.Leader == m.ID

@@ -37,7 +37,7 @@ func (m *Manager) Status(ctx context.Context) (map[string]Standing, error) {
 	defer m.mu.Unlock()
 	out, seen := map[string]Standing{}, map[uint64]bool{}
 	for _, n := range nodes {
-		peer, _ := PeerURL(n) //nolint:errcheck // without an address its name counts
+		peer, _ := PeerURL(n) // without an address its name counts
 		own, ok := membership.Find(asked, n.Name, peer)
 		wait, waits := m.waiting[n.Name]
 		if !ok && !waits {

@@ -59,7 +59,7 @@ func network(t testing.TB) string {
 	t.Helper()
 	for range 50 {
 		n := fmt.Sprintf("127.%d.%d", 20+rand.IntN(200), 1+rand.IntN(250))
-		l, err := net.Listen("tcp", n+".1:2380")
+		l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", n+".1:2380")
 		if err != nil {
 			continue
 		}
