@@ -5,15 +5,10 @@ package launch
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 
@@ -47,17 +42,6 @@ type Initialised struct {
 	Kubeconfig string `json:"kubeconfig"` // path, 0600
 	Changed    bool   `json:"changed"`    // false: an earlier call has done it
 }
-
-// request is what this host remembers of an init, so that the same command again is the same request.
-type request struct {
-	ID      string `json:"id"`
-	Address string `json:"address"` // of the init service
-	Pin     string `json:"pin"`
-	Node    string `json:"node"`
-	Cluster string `json:"cluster,omitempty"` // id, when it is done
-}
-
-const requestSchema = 1
 
 // remoteInit is one run of Init.
 type remoteInit struct {
@@ -159,22 +143,6 @@ func (r *remoteInit) run(ctx context.Context) (Initialised, error) {
 	return r.follow(ctx)
 }
 
-// recall reads what was begun. A cluster is made on one machine only.
-func (r *remoteInit) recall() (known bool, err error) {
-	err = durable.Load(r.file("init.json"), requestSchema, &r.req)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("read what init was begun: %w", err)
-	}
-	if r.req.Address != r.address.String() || r.req.Pin != r.o.Pin {
-		return false, fmt.Errorf("cluster %s was begun on the machine at %s with key %s: use that one, give the new cluster another --name, or remove %s",
-			r.cluster.Name, r.req.Address, r.req.Pin, r.file(""))
-	}
-	return true, nil
-}
-
 // begin plans for the machine and hands it the request.
 func (r *remoteInit) begin(ctx context.Context, known bool) error {
 	have, err := r.have(ctx)
@@ -254,37 +222,6 @@ func (r *remoteInit) result(changed bool) Initialised {
 
 func (r *remoteInit) server() string {
 	return "https://" + net.JoinHostPort(r.address.Addr().String(), strconv.Itoa(int(apiPort(r.cluster.Config))))
-}
-
-// file is one of the remote cluster's files on this host. They are apart from those of local clusters.
-func (r *remoteInit) file(name string) string {
-	return filepath.Join(r.Root, "remote", r.cluster.Name, name)
-}
-
-func (r *remoteInit) remember() error {
-	if err := os.MkdirAll(r.file(""), 0o700); err != nil {
-		return fmt.Errorf("keep what init was begun: %w", err)
-	}
-	if err := durable.WriteFile(r.file("cluster.yaml"), 0o600, r.cluster.Spec); err != nil {
-		return fmt.Errorf("keep spec: %w", err)
-	}
-	return durable.Save(r.file("init.json"), requestSchema, r.req)
-}
-
-// forget lets the next init be a new request.
-func (r *remoteInit) forget() error {
-	for _, name := range []string{"init.json.prev", "init.json"} {
-		if err := os.Remove(r.file(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("forget init: %w", err)
-		}
-	}
-	return durable.SyncDir(r.file(""))
-}
-
-func newRequestID() string {
-	raw := make([]byte, 8)
-	_, _ = rand.Read(raw) // never fails
-	return hex.EncodeToString(raw)
 }
 
 func (r *remoteInit) report(e Event) {
