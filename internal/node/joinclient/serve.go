@@ -11,9 +11,12 @@ import (
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
 )
 
+// settle is how long a stream lives that was not refused at once: before, nothing is said to be well.
+const settle = 2 * time.Second
+
 // serve speaks on one stream until it ends. Only this goroutine sends.
 func (k *keeper) serve(ctx context.Context, l *line) error {
-	k.says.nothing()
+	settled := time.After(settle)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	inbox, broken := receive(ctx, l.stream)
@@ -31,7 +34,10 @@ func (k *keeper) serve(ctx context.Context, l *line) error {
 		}
 		var err error
 		select {
+		case <-settled:
+			k.says.nothing()
 		case m := <-inbox:
+			k.says.nothing()
 			err = k.take(m)
 		case err = <-broken:
 			return err
