@@ -48,11 +48,11 @@ func (f fleet) close() {
 
 // settle gives every node the share of the pod range that its machine has had before.
 func (u *up) settle(ctx context.Context, machines *machine.Local) error {
-	list, err := machines.List(ctx, u.cluster.Name)
-	if err != nil {
+	var err error
+	if u.machines, err = machines.List(ctx, u.cluster.Name); err != nil {
 		return err
 	}
-	u.cluster.Config = keeping(u.cluster.Config, list)
+	u.cluster.Config = keeping(u.cluster.Config, u.machines)
 	return nil
 }
 

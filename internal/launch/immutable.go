@@ -30,6 +30,8 @@ func (u *up) immutable() error {
 	if err != nil {
 		return fmt.Errorf("read the kept spec: %w", err)
 	}
+	old.Config = keeping(old.Config, u.machines)
+	u.gone = missing(old.Config, u.cluster.Config)
 	if changes := frozen(old.Config, u.cluster.Config.Keeping(indexes(old.Config))); len(changes) > 0 {
 		return &Error{InvalidSpec, fmt.Errorf("cluster %s exists, and this cannot be changed in it:\n%s\nundo the change, or make a new cluster: slipway down --name %s",
 			u.cluster.Name, strings.Join(changes, "\n"), u.cluster.Name)}
@@ -62,9 +64,6 @@ func frozen(old, now config.Cluster) []string {
 		if f.old != f.now {
 			out = append(out, fmt.Sprintf("  %s: %s, was %s", f.path, f.now, f.old))
 		}
-	}
-	if gone := missing(old, now); len(gone) > 0 {
-		out = append(out, fmt.Sprintf("  spec.pools: no machine %s any more", strings.Join(gone, ", ")))
 	}
 	return append(append(out, moved(old, now)...), frozenFlags(old, now)...)
 }

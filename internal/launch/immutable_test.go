@@ -4,6 +4,7 @@ package launch
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,12 +43,6 @@ undo the change, or make a new cluster: slipway down --name dev`,
 			now: "spec: {components: {etcd: {flags: {data-dir: /var/lib/etcd/other}}}}\n",
 			want: `cluster dev exists, and this cannot be changed in it:
   spec.components.etcd.flags.data-dir: /var/lib/etcd/other, was /var/lib/etcd
-undo the change, or make a new cluster: slipway down --name dev`,
-		},
-		"a renamed pool": {
-			kept: "spec: {pools: [{name: old, count: 3}]}\n", now: "spec: {pools: [{name: new, count: 3}]}\n",
-			want: `cluster dev exists, and this cannot be changed in it:
-  spec.pools: no machine dev-old-0, dev-old-1, dev-old-2 any more
 undo the change, or make a new cluster: slipway down --name dev`,
 		},
 		"another address": {
@@ -146,5 +141,21 @@ func TestVersionByAnyOfItsNames(t *testing.T) {
 		if err != nil || c.Release.Kubernetes != full.Kubernetes || c.Config.Minor != full.Minor() {
 			t.Errorf("%q: %s, %v", version, c.Release.Kubernetes, err)
 		}
+	}
+}
+
+// Machines that a spec leaves out are noted: whether they may go, only the machines can say.
+func TestMachinesLeftOut(t *testing.T) {
+	t.Parallel()
+	u := &up{Launcher: &Launcher{Root: t.TempDir()}, cluster: mustComplete(t, "spec: {pools: [{name: main, count: 3}]}\n")}
+	if err := u.keepSpec(u.cluster); err != nil {
+		t.Fatal(err)
+	}
+	u.cluster = mustComplete(t, "spec: {pools: [{name: main, count: 1}]}\n")
+	if err := u.immutable(); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"dev-main-1", "dev-main-2"}; !slices.Equal(u.gone, want) {
+		t.Errorf("left out are %v, want %v", u.gone, want)
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 // together brings all machines to one cluster: the first makes it, those that are in it get their plans, the others join.
 func (u *up) together(ctx context.Context, machines *machine.Local) error {
-	if err := u.settle(ctx, machines); err != nil {
+	if err := u.dismiss(ctx, machines); err != nil {
 		return err
 	}
 	all, err := u.raise(ctx, machines)

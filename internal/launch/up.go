@@ -67,6 +67,8 @@ type up struct {
 
 	components planner.Components
 	founding   founding
+	machines   []machine.Status // as they were before
+	gone       []string         // machines of the kept spec that this one does not have
 
 	mu       sync.Mutex // guards result while several machines are worked on
 	booting  sync.Mutex // one machine at a time is started again
@@ -118,6 +120,9 @@ func (u *up) run(ctx context.Context) error {
 		return err
 	}
 	defer u.letGo()
+	if err := u.settle(ctx, machines); err != nil {
+		return err
+	}
 	if err := u.immutable(); err != nil {
 		return err
 	}
