@@ -36,6 +36,10 @@ var neverArrows = []neverArrow{
 		to:   []string{"internal/core/spec", "internal/core/catalog", "internal/core/config", "internal/core/planner", "internal/control/..."},
 		why:  "the agent never plans",
 	},
+	{
+		from: []string{"internal/balancer"}, to: []string{"internal/control/...", "internal/kube/...", "internal/core/config", "internal/core/planner", "internal/node", "internal/proxy", "google.golang.org/grpc/..."},
+		why: "the balancer is a small process that needs the roster file and nothing else",
+	},
 	{from: []string{"internal/backend/supervise"}, to: []string{"internal/backend/fake", "internal/backend/systemd"}, why: "siblings never import siblings"},
 	{
 		from: []string{"internal/backend/files", "internal/backend/probe"}, to: []string{"internal/backend/supervise", "internal/backend/fake", "internal/backend/systemd"},

@@ -323,6 +323,7 @@ func TestFellMeanwhile(t *testing.T) {
 	chosen := choice{p.servers[0], p.servers[0].falls}
 	p.set(p.servers[0], out, "test")
 	near, far := net.Pipe()
+	must(t, far.SetReadDeadline(time.Now().Add(5*time.Second)))
 	defer p.join(chosen, &link{near, near})()
 	if _, err := far.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("still open: %v", err)
