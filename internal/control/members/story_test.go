@@ -171,6 +171,12 @@ func TestLeave(t *testing.T) {
 		if err := m.Leave(ctx, "b"); !errors.Is(err, members.ErrRefused) || !strings.Contains(err.Error(), "1 of 2 voters") {
 			t.Errorf("one of three leaves while another is down: %v", err)
 		}
+		if err := m.MayLeave(ctx, "b"); !errors.Is(err, members.ErrRefused) {
+			t.Errorf("whether it may: %v", err)
+		}
+		if err := m.MayLeave(ctx, "c"); err != nil {
+			t.Errorf("whether the one that is down may: %v", err)
+		}
 		w.votes("a", "a:voter b:voter c:voter")
 		if err := m.Leave(ctx, "c"); err != nil { // the dead one may go
 			t.Fatal(err)
