@@ -17,7 +17,7 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// The four ways in which a write goes wrong: before the new name is there, after it, after it without a way back, and for good.
+// The ways in which a write goes wrong: before the new name is there, after it, and after it without a way back.
 func TestWriteFails(t *testing.T) {
 	t.Parallel()
 	save := durable.Save
