@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package joinserver_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/slipway-project/slipway/internal/control/joinserver"
+	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/node/joinclient"
+	"github.com/slipway-project/slipway/internal/rpc"
+)
+
+// A ticket that is not this node's, or gives a worker what is a control plane's, goes nowhere: it is our own mistake, nobody is
+// refused for it, and nothing of it is told.
+func TestBadTickets(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(t *plan.Ticket, secrets *[]plan.Given){
+		"secrets for a worker": func(_ *plan.Ticket, secrets *[]plan.Given) {
+			*secrets = []plan.Given{{Path: "/etc/kubernetes/pki/ca.key", Mode: 0o600, Content: []byte(canary)}}
+		},
+		"control document for a worker": func(t *plan.Ticket, _ *[]plan.Given) { t.Control = []byte(canary) },
+		"API server for a worker": func(t *plan.Ticket, _ *[]plan.Given) {
+			var b plan.Builder
+			b.Add(plan.Unit{Name: "kube-apiserver", Args: []string{"/kube-apiserver"}})
+			t.Plan = b.Plan("dev", t.Plan.Node, "1.36.4")
+		},
+		"another node":    func(t *plan.Ticket, _ *[]plan.Given) { t.Plan.Node = "dev-main-1" },
+		"another cluster": func(t *plan.Ticket, _ *[]plan.Given) { t.Cluster = "x" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, rpc.Limits{})
+			w.tickets = change
+			told := worker(w).talk(t).proven().end()
+			entries := w.audit()
+			if last := entries[len(entries)-1]; len(entries) != 1 || last.Reason != joinserver.Unavailable || strings.Contains(last.String(), canary) {
+				t.Errorf("audit: %v", entries)
+			}
+			if s := status.Convert(told); s.Code() != codes.Unavailable || s.Message() != "not now (id "+entries[0].ID+")" {
+				t.Errorf("told %v", told)
+			}
+		})
+	}
+}
+
+// No word of a control plane's secrets stands in the open anywhere in a grant (TC-11, R-43).
+func TestSecretsAreSealed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, rpc.Limits{})
+	k := controlPlane(w).talk(t).proven()
+	reply, err := k.stream.Recv()
+	if err != nil || len(reply.GetGrant().GetSealed()) == 0 {
+		t.Fatalf("%v, %v", reply, err)
+	}
+	if strings.Contains(reply.String(), canary) {
+		t.Error("the secret stands in the grant")
+	}
+	reply, err = worker(w).talk(t).proven().stream.Recv()
+	if err != nil || reply.GetGrant() == nil || len(reply.GetGrant().GetSealed()) != 0 {
+		t.Errorf("a worker got %v, %v", reply, err)
+	}
+}
+
+// A machine with another key and a good token for a name that is taken waits, says so, and is let in when somebody approves it.
+func TestWaitsForApproval(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, rpc.Limits{})
+	worker(w).join(t)
+	anew := w.machine("127.0.0.25").invited(registry.TokenSpec{Node: "dev-worker-0"})
+	type end struct {
+		grant joinclient.Grant
+		err   error
+	}
+	done := make(chan end, 1)
+	go func() {
+		g, err := joinclient.Join(t.Context(), anew.config())
+		done <- end{g, err}
+	}()
+	eventually(t, "the wait", func() bool { return anew.said().Provider == "slipway node approve dev-worker-0" })
+	if said := anew.said(); time.Since(said.Since) > time.Minute || !strings.Contains(said.For, "approval of node dev-worker-0") {
+		t.Errorf("said %+v", said)
+	}
+	if key, err := w.registry.Approve(t.Context(), "dev-worker-0"); err != nil || key != anew.pin() {
+		t.Fatalf("approve: %s, %v", key, err)
+	}
+	e := <-done
+	if e.err != nil || e.grant.Ticket.Plan.Node != "dev-worker-0" {
+		t.Errorf("%v: %+v", e.err, e.grant.Ticket)
+	}
+	if first := w.audit()[3]; first.Reason != joinserver.Waiting || first.Node != "" && first.Node != "dev-worker-0" {
+		t.Errorf("audit: %s", first)
+	}
+}
+
+// Records that do not answer refuse nobody for good: the machine asks again.
+func TestRecordsThatDoNotAnswer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, loose())
+	m := worker(w)
+	failing := make(chan struct{}, 100)
+	w.store.SetFault(func(registry.Op) registry.Fault {
+		select {
+		case failing <- struct{}{}:
+		default:
+		}
+		return registry.Fault{Err: errors.New("the API does not answer")}
+	})
+	done := make(chan error, 1)
+	go func() {
+		_, err := joinclient.Join(t.Context(), m.config())
+		done <- err
+	}()
+	<-failing
+	eventually(t, "a report", func() bool { return strings.Contains(m.said().Detail, "not now") })
+	w.store.SetFault(nil)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if e := w.audit()[0]; e.Reason != joinserver.Unavailable || !strings.Contains(e.Detail, "the API does not answer") {
+		t.Errorf("audit: %s", e)
+	}
+}
+
+// A machine that stops in the middle leaves the server nothing to wait for.
+func TestMachineGoesAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, rpc.Limits{})
+	m := worker(w)
+	conn := m.conn(t)
+	m.talkOn(t, conn).challenged()
+	_ = conn.Close()
+	eventually(t, "the end", func() bool { e := w.audit(); return len(e) == 1 && e[0].Reason == joinserver.Ended })
+}
+
+func TestNewRefusesHalfAConfiguration(t *testing.T) {
+	t.Parallel()
+	if _, err := joinserver.New(joinserver.Config{Cluster: "x"}); err == nil {
+		t.Error("a service without records was made")
+	}
+	if _, err := joinclient.Join(t.Context(), joinclient.Config{}); err == nil {
+		t.Error("a join without anything began")
+	}
+}
