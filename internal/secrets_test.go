@@ -19,13 +19,15 @@ var secretName = regexp.MustCompile(`(?i)(key|token|secret|password|credential)`
 
 // innocent are fields with such a name that hold no secret: paths, identifiers, and what Kubernetes calls a key.
 var innocent = map[string]string{
-	"plan.Kubeconfig.KeyFile": "a path",
-	"plan.Probe.Key":          "a path",
-	"pki.Want.KeyPath":        "a path",
-	"pki.Want.SignerKey":      "a path",
-	"control.Taint.Key":       "the name of a taint",
-	"config.Taint.Key":        "the name of a taint",
-	"spec.Taint.Key":          "the name of a taint",
+	"plan.Kubeconfig.KeyFile":   "a path",
+	"plan.Probe.Key":            "a path",
+	"pki.Want.KeyPath":          "a path",
+	"pki.Want.SignerKey":        "a path",
+	"control.Taint.Key":         "the name of a taint",
+	"config.Taint.Key":          "the name of a taint",
+	"spec.Taint.Key":            "the name of a taint",
+	"admission.Node.Key":        "the pin of a public key",
+	"admission.Node.PendingKey": "the pin of a public key",
 }
 
 func TestNoSecretFields(t *testing.T) {

@@ -61,7 +61,11 @@ func agent(ctx context.Context, log *slog.Logger) error {
 		group.Go(func() error { return b.enrol.Run(ctx) })
 		group.Go(func() error { return proxy.ServeUnix(ctx, filepath.Join(runDir, "api.sock"), apiAddress) })
 		group.Go(func() error { return proxy.ServeUnix(ctx, filepath.Join(runDir, "init.sock"), initAddress) })
-		return group.Wait()
+		if err := group.Wait(); !errors.Is(err, enrol.ErrAnew) {
+			return err
+		}
+		log.Info(enrol.ErrAnew.Error())
+		return nil
 	}, b.agent.Stop)
 }
 
@@ -147,7 +151,7 @@ func buildAgent(log *slog.Logger) (b built, err error) {
 			return (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", config.InitPort))
 		},
 		Paths: enrol.Paths{
-			Secret: filepath.Join(stateDir, "init-secret.json"), Request: filepath.Join(keepDir, "init-request"), Target: filepath.Join(keepDir, "join-target"),
+			Key: filepath.Join(keepDir, "machine.key"), Secret: filepath.Join(stateDir, "init-secret.json"), Request: filepath.Join(keepDir, "init-request"), Target: filepath.Join(keepDir, "join-target"),
 			JoinCA: config.JoinCA + ".crt", Roster: config.RosterFile, Admin: config.AdminConf, Create: config.CreatePermit,
 			Permit: config.EtcdPermit, Voter: config.EtcdVoter,
 		},

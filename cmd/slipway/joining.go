@@ -41,6 +41,7 @@ import (
 	"github.com/slipway-project/slipway/internal/etcd"
 	"github.com/slipway-project/slipway/internal/kube"
 	"github.com/slipway-project/slipway/internal/node/lock"
+	"github.com/slipway-project/slipway/internal/node/rosterfile"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
@@ -119,6 +120,7 @@ func (j *joining) assemble(doc control.Document) (p parts, err error) {
 	p.members = members.New(members.Config{Etcd: p.etcd, Records: records, Log: j.log})
 	p.rosters = rosters.New(rosters.Config{
 		CA: joinCA, Sign: signWith(config.JoinCA + ".key"), Records: records, Voters: voters(p.members), Log: j.log,
+		Floor: func() uint64 { return rosterfile.Open(config.RosterFile, joinCA).Generation() }, // as the disk has it now
 	})
 	p.joins, err = joinserver.New(joinserver.Config{
 		Cluster: id, Self: j.pin, Records: records, Log: j.log, Audit: j.audit.decision,
@@ -127,7 +129,7 @@ func (j *joining) assemble(doc control.Document) (p parts, err error) {
 			signed, _, _ := p.rosters.Current()
 			return signed
 		}},
-		Signer: &ca.Local{}, Members: admits{p.members}, Rosters: p.rosters,
+		Signer: &ca.Local{}, Members: admits{p.members, p.rosters}, Rosters: p.rosters,
 		ControlPlane: func(pool string) bool { return policy.Pools[pool].ControlPlane },
 	})
 	if err != nil {
@@ -196,11 +198,17 @@ func voters(m *members.Manager) func(ctx context.Context) ([]string, error) {
 }
 
 // admits gives etcd's membership the join service's words.
-type admits struct{ *members.Manager }
+type admits struct {
+	*members.Manager
+	rosters *rosters.Keeper
+}
 
 func (a admits) Admit(ctx context.Context, node admission.Node, started bool) (joinserver.MemberAnswer, error) {
 	answer, err := a.Manager.Admit(ctx, node, started)
 	out := joinserver.MemberAnswer{Permit: answer.Permit, Anew: answer.Anew, Promoted: answer.Promoted}
+	if answer.Promoted {
+		a.rosters.Poke() // no watch tells of it
+	}
 	if answer.Wait != nil {
 		out.Wait = (*joinserver.Wait)(answer.Wait)
 	}

@@ -125,3 +125,19 @@ func (c cuts) from(machine string) []string {
 	slices.Sort(out)
 	return out
 }
+
+// forgetCuts: what comes under the machine's name later is another one.
+func (l *Local) forgetCuts(cluster, machine string) error {
+	unlock, err := lockFolder(l.clusterDir(cluster))
+	if err != nil {
+		return fmt.Errorf("lock switch of %s: %w", cluster, err)
+	}
+	defer unlock()
+	c, err := l.readCuts(cluster)
+	if err != nil || !c.of(machine) && len(c.from(machine)) == 0 {
+		return err
+	}
+	c.Machines = slices.DeleteFunc(c.Machines, func(name string) bool { return name == machine })
+	c.Between = slices.DeleteFunc(c.Between, func(p [2]string) bool { return p[0] == machine || p[1] == machine })
+	return durable.Save(l.cutsFile(cluster), cutsSchema, c)
+}

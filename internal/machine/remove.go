@@ -31,6 +31,9 @@ func (l *Local) Remove(ctx context.Context, cluster, name string) error {
 	if err := l.clear(ctx, cluster, name); err != nil {
 		return err
 	}
+	if err := l.forgetCuts(cluster, name); err != nil {
+		return err
+	}
 	dir := l.folders(cluster, name).dir
 	if err := unmountBelow(dir); err != nil {
 		return err

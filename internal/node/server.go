@@ -33,6 +33,9 @@ type UnitStatus struct {
 
 const maxPlan = 16 << 20 // bytes of a plan on the wire
 
+// lastWords is the time for answers under way when the agent ends; a Watch never ends by itself.
+const lastWords = 100 * time.Millisecond
+
 // serve answers on the unix socket until ctx ends. The socket is the authentication: 0600 in a folder of root's.
 func (a *Agent) serve(ctx context.Context) error {
 	if err := os.Remove(a.cfg.Socket); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -53,7 +56,9 @@ func (a *Agent) serve(ctx context.Context) error {
 	}
 	go func() {
 		<-ctx.Done()
-		s.Stop()
+		stop := time.AfterFunc(lastWords, s.Stop)
+		s.GracefulStop() // who waits for the answer to a reset gets it
+		stop.Stop()
 	}()
 	if err := s.Serve(listener); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serve: %w", err)

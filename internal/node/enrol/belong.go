@@ -36,6 +36,7 @@ func (e *Enrolment) belongs(ctx context.Context, now lock.State) error {
 	}
 	e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Waiting, For: "the cluster's roster", Provider: "a control plane"})
 	defer e.unsay(itemRoster)
+	defer e.unsay(itemRoutes)
 	ca, err := readCert(e.cfg.Paths.JoinCA)
 	if err != nil {
 		e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Failing, Error: err.Error(), Provider: "a backup, or another node's copy"})
@@ -66,13 +67,22 @@ func (e *Enrolment) belongs(ctx context.Context, now lock.State) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.Run(ctx) })
 	group.Go(func() error {
-		return routes.Keep(ctx, routes.Config{Self: now.Node, Now: file.Now, Log: e.cfg.Log})
+		return routes.Keep(ctx, routes.Config{Self: now.Node, Now: file.Now, Log: e.cfg.Log, Say: e.routed})
 	})
 	group.Go(func() error { return e.member(ctx, s) })
 	if err := group.Wait(); ctx.Err() == nil {
 		return err
 	}
 	return nil
+}
+
+// routed says what is wrong with the routes to other nodes' pods.
+func (e *Enrolment) routed(problem string) {
+	if problem == "" {
+		e.say(reconcile.Status{Ref: itemRoutes, Phase: reconcile.Ready})
+		return
+	}
+	e.say(reconcile.Status{Ref: itemRoutes, Phase: reconcile.Failing, Error: problem, Provider: "this machine, which tries again"})
 }
 
 // touch says whether the node is in touch with the cluster.

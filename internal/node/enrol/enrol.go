@@ -47,6 +47,7 @@ type Custody interface {
 
 // Paths are files on the machine.
 type Paths struct {
+	Key     string // the machine's; Config.Key was read from it
 	Secret  string // by which the machine recognises its initialiser
 	Request string // of the initialiser
 	Target  string // which cluster to join
@@ -68,17 +69,21 @@ type Enrolment struct {
 	says   map[string]reconcile.Status
 	sync   *joinclient.Sync // nil while out of touch
 	ready  chan struct{}    // closed and replaced when sync changes
+
+	once  sync.Once
+	again chan struct{} // closed when the agent has to start anew
 }
 
 // Items on the board.
 const (
 	itemLock   = "node/lock"   // a machine that belongs to nobody
 	itemRoster = "node/roster" // in touch with the cluster
+	itemRoutes = "node/routes" // to the other nodes' pods; only when something is wrong, or was
 )
 
 // New reads which cluster the machine was told to join.
 func New(cfg Config) (*Enrolment, error) {
-	e := &Enrolment{cfg: cfg, told: make(chan struct{}), ready: make(chan struct{}), says: map[string]reconcile.Status{}}
+	e := &Enrolment{cfg: cfg, told: make(chan struct{}), ready: make(chan struct{}), again: make(chan struct{}), says: map[string]reconcile.Status{}}
 	if err := e.recall(); err != nil {
 		return nil, err
 	}
@@ -93,6 +98,14 @@ func (e *Enrolment) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.initialise(ctx) })
 	group.Go(func() error { return e.live(ctx) })
+	group.Go(func() error {
+		select {
+		case <-e.again:
+			return ErrAnew
+		case <-ctx.Done():
+			return nil
+		}
+	})
 	return group.Wait()
 }
 
@@ -103,7 +116,10 @@ func (e *Enrolment) settle(ctx context.Context) error {
 	switch {
 	case e.cfg.Agent.Wiping(), now.Phase == lock.Claimed && now.By == lock.Join:
 		// The wipe needs the agent's loop, which Run's caller has begun.
-		return e.cfg.Agent.Wipe(ctx, e.free)
+		if err := e.cfg.Agent.Wipe(ctx, e.free); err != nil || now.Phase == lock.Claimed {
+			return err
+		}
+		return e.anew()
 	case now.Phase == lock.Free && installed:
 		return errors.New("this machine has a node's plan, and its node lock does not say of which cluster: the lock was lost; " +
 			"restore it from a backup, or remove the machine from its cluster (slipway node remove) and make it anew")

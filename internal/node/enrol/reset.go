@@ -38,7 +38,19 @@ func (e *Enrolment) Reset(ctx context.Context, cluster string, lost bool) error 
 	if err := e.cfg.Agent.Wipe(ctx, e.free); err != nil {
 		return err
 	}
-	return e.forget()
+	return e.anew()
+}
+
+// ErrAnew ends Run after a reset: the next agent finds a machine that nobody knows.
+var ErrAnew = errors.New("the machine was reset: the agent starts anew")
+
+// anew makes the machine another one: what was let go as one identity does not come back as that.
+func (e *Enrolment) anew() error {
+	if err := e.forget(); err != nil {
+		return err
+	}
+	e.once.Do(func() { close(e.again) })
+	return nil
 }
 
 // letGo is nil when the cluster says that this machine is no longer one of its nodes.
@@ -63,13 +75,13 @@ func (e *Enrolment) letGo(ctx context.Context, now lock.State) error {
 	return nil
 }
 
-// forget removes what only told the machine where to go.
+// forget removes what told the machine where to go, and who it was.
 func (e *Enrolment) forget() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.target = nil
 	var errs []error
-	for _, path := range []string{e.cfg.Paths.Target, e.cfg.Paths.Target + ".prev", e.cfg.Paths.Secret, e.cfg.Paths.Request, e.cfg.Paths.Request + ".prev"} {
+	for _, path := range []string{e.cfg.Paths.Key, e.cfg.Paths.Target, e.cfg.Paths.Target + ".prev", e.cfg.Paths.Secret, e.cfg.Paths.Request, e.cfg.Paths.Request + ".prev"} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
