@@ -12,7 +12,25 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/slipway-project/slipway/internal/core/roster"
 )
+
+// removeRoutes removes those that the agent has set to other nodes' pods.
+func removeRoutes() error {
+	filter := &netlink.Route{Protocol: roster.RouteProtocol}
+	list, err := netlink.RouteListFiltered(netlink.FAMILY_V4, filter, netlink.RT_FILTER_PROTOCOL)
+	if err != nil {
+		return fmt.Errorf("list routes: %w", err)
+	}
+	var errs []error
+	for _, r := range list {
+		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("remove route %s: %w", r.Dst, err))
+		}
+	}
+	return errors.Join(errs...)
+}
 
 // removeNetwork takes away the pods' bridge and the tables of the pod network and of kube-proxy.
 func removeNetwork(ctx context.Context) error {
@@ -20,6 +38,7 @@ func removeNetwork(ctx context.Context) error {
 	if link, err := netlink.LinkByName("cni0"); err == nil {
 		errs = append(errs, netlink.LinkDel(link))
 	}
+	errs = append(errs, removeRoutes())
 	nft, err := exec.LookPath("nft")
 	if err != nil {
 		return errors.Join(errs...) // without it nothing was made

@@ -38,14 +38,12 @@ func Machine(ctx context.Context, h Host, p plan.Plan, extra []string) error {
 	}
 	var errs []error
 	errs = append(errs, unmountBelow(dataFolders(p)), removeNetwork(ctx))
+	for _, path := range extra { // before the folders that they are in
+		errs = append(errs, gone(path))
+	}
 	for i := len(p.Entries) - 1; i >= 0; i-- {
 		if err := remove(ctx, h, p.Entries[i]); err != nil {
 			errs = append(errs, fmt.Errorf("remove %s: %w", p.Entries[i].Ref, err))
-		}
-	}
-	for _, path := range extra {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
 		}
 	}
 	unix.Sync()

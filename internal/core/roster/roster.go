@@ -20,6 +20,9 @@ import (
 	"net/netip"
 )
 
+// RouteProtocol marks the kernel's routes that nodes set by the roster. Nobody has registered it, see /etc/iproute2/rt_protos.
+const RouteProtocol = 0x5d
+
 // Roster is the cluster as its nodes have to know it.
 type Roster struct {
 	Cluster    string           `json:"cluster"` // the cluster's id

@@ -26,9 +26,8 @@ import (
 	"github.com/slipway-project/slipway/internal/core/roster"
 )
 
-// Protocol marks our routes in the kernel ("proto 93" in the output of ip route). Nobody has registered it, see
-// /etc/iproute2/rt_protos.
-const Protocol netlink.RouteProtocol = 0x5d
+// Protocol marks our routes in the kernel ("proto 93" in the output of ip route).
+const Protocol netlink.RouteProtocol = roster.RouteProtocol
 
 // Config says whose routes to keep.
 type Config struct {
