@@ -32,6 +32,13 @@ type talk struct {
 	sealKey  *ecdh.PrivateKey
 }
 
+// soon bounds an attack: one that the service does not end is a failure, and not a reason to wait.
+func soon(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // conn connects with the machine's key, from its address.
 func (m *machine) conn(t testing.TB) *grpc.ClientConn {
 	t.Helper()
@@ -64,7 +71,7 @@ func (m *machine) talk(t testing.TB) *talk {
 
 func (m *machine) talkOn(t testing.TB, conn *grpc.ClientConn) *talk {
 	t.Helper()
-	stream, err := joinv1.NewJoinClient(conn).Join(t.Context())
+	stream, err := joinv1.NewJoinClient(conn).Join(soon(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +174,7 @@ type syncTalk struct {
 
 func (m *machine) sync(t testing.TB) *syncTalk {
 	t.Helper()
-	stream, err := joinv1.NewJoinClient(m.conn(t)).Sync(t.Context())
+	stream, err := joinv1.NewJoinClient(m.conn(t)).Sync(soon(t))
 	if err != nil {
 		t.Fatal(err)
 	}

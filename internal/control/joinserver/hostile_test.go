@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/slipway-project/slipway/internal/control/joinserver"
@@ -62,6 +63,9 @@ func (a attack) run(t *testing.T) {
 	}
 	records, signed, heard := w.records(t), w.signed.Load(), len(w.audit())
 	told := a.do(t, m)
+	if status.Code(told) == codes.DeadlineExceeded {
+		t.Fatalf("nobody has ended it: %v; audit: %v", told, w.audit()[heard:])
+	}
 
 	var entries []joinserver.Entry
 	eventually(t, "the audit of the attack", func() bool {
