@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/roster"
@@ -63,7 +64,7 @@ func (e *Enrolment) letGo(ctx context.Context, now lock.State) error {
 	defer cancel()
 	file := rosterfile.Open(e.cfg.Paths.Roster, ca)
 	gone, err := joinclient.LetGo(ctx, joinclient.SyncConfig{
-		Endpoints: func() []netip.AddrPort { return e.places(file) }, Pin: roster.Pin(ca.RawSubjectPublicKeyInfo), Key: e.cfg.Key, Node: now.Node,
+		Endpoints: func() []netip.AddrPort { return e.others(file) }, Pin: roster.Pin(ca.RawSubjectPublicKeyInfo), Key: e.cfg.Key, Node: now.Node,
 		Slipway: e.cfg.Slipway, Log: e.cfg.Log, From: func() netip.Addr { return e.facts().Address },
 	})
 	switch {
@@ -73,6 +74,11 @@ func (e *Enrolment) letGo(ctx context.Context, now lock.State) error {
 		return fmt.Errorf("cluster %s still counts on %s: run slipway node remove %s first", now.Cluster, now.Node, now.Node)
 	}
 	return nil
+}
+
+// others are the join services of other machines: what this one's own knows may be old.
+func (e *Enrolment) others(file *rosterfile.File) []netip.AddrPort {
+	return slices.DeleteFunc(e.places(file), func(at netip.AddrPort) bool { return at.Addr() == e.facts().Address })
 }
 
 // forget removes what told the machine where to go, and who it was.
