@@ -81,6 +81,9 @@ func TestBeforeTheFirst(t *testing.T) {
 	if _, err := r.Admit(t.Context(), join(6, "")); !errors.As(err, &wait) || wait.For == "" || wait.Since.IsZero() {
 		t.Errorf("admit: %v", err)
 	}
+	if err := r.DeleteNode(t.Context(), "dev-main-0"); !errors.Is(err, registry.ErrNotFound) {
+		t.Errorf("delete: %v", err)
+	}
 	if err := r.Register(t.Context(), nil); err != nil {
 		t.Error(err)
 	}

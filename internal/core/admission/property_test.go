@@ -146,6 +146,9 @@ func (w *world) check(t *rapid.T) {
 		}
 		keys[n.Key], indexes[n.Index], addresses[n.Address], pending[n.PendingKey] = n.Name, n.Name, n.Name, n.Name
 		for _, o := range w.records.Nodes[:i] {
+			if n.Key != "" && o.PendingKey == n.Key || o.Key != "" && n.PendingKey == o.Key {
+				t.Fatalf("a machine has one name and waits for another: %+v and %+v", o, n)
+			}
 			if o.PodCIDR.Overlaps(n.PodCIDR) {
 				t.Fatalf("%s and %s share a range: %s and %s", o.Name, n.Name, o.PodCIDR, n.PodCIDR)
 			}
