@@ -26,7 +26,7 @@ type Config struct {
 	Facts Facts
 	// PlanFile is where the plan is kept: /var/lib/slipway/plan/plan.json.
 	PlanFile string
-	Socket   string // unix socket of the service, 0600
+	Socket   string // unix socket of the service, 0600; empty: none, as in the simulation
 	// TraceFile keeps the spans of the last run that changed something: /var/lib/slipway/trace/last.json.
 	TraceFile string
 	Version   string
@@ -45,6 +45,10 @@ type Config struct {
 	Board *reconcile.Board
 	// AfterStep is passed on to the loop.
 	AfterStep func(n int, s plan.Step)
+	// Root, if set, is in front of the paths of given files and of units' data: the simulation has several machines on one disk.
+	Root string
+	// Pass, if set, is called between any two things that a crash may divide.
+	Pass func(step string)
 }
 
 // Host is the machine: the loop's view, and what status needs beyond it.
@@ -115,6 +119,9 @@ const (
 func New(cfg Config) (*Agent, error) {
 	if cfg.Board == nil {
 		cfg.Board = reconcile.NewBoard()
+	}
+	if cfg.Pass == nil {
+		cfg.Pass = func(string) {}
 	}
 	a := &Agent{cfg: cfg, board: cfg.Board, apply: make(chan chan struct{}, 1), look: make(chan struct{}, 1), stop: make(chan chan struct{})}
 	switch found, err := a.recall(); {

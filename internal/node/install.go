@@ -32,7 +32,7 @@ func (a *Agent) Install(ctx context.Context, t plan.Ticket, secrets []plan.Given
 		return err
 	}
 	for _, f := range files {
-		if err := give(f); err != nil {
+		if err := a.give(f); err != nil {
 			return fmt.Errorf("install the ticket: %w", err)
 		}
 	}
@@ -61,6 +61,7 @@ func (a *Agent) noteFiles(p plan.Plan, files []plan.Given) error {
 			next.Files = append(slices.Clip(next.Files), f.Path)
 		}
 	}
+	a.cfg.Pass("note files")
 	if err := durable.Save(a.cfg.PlanFile, keptSchema, next); err != nil {
 		return fmt.Errorf("keep the list of given files: %w", err)
 	}
@@ -68,20 +69,22 @@ func (a *Agent) noteFiles(p plan.Plan, files []plan.Given) error {
 	return nil
 }
 
-func give(f plan.Given) error {
-	have, err := os.ReadFile(f.Path)
+func (a *Agent) give(f plan.Given) error {
+	at := a.cfg.Root + f.Path
+	have, err := os.ReadFile(at)
 	switch {
 	case err == nil && bytes.Equal(have, f.Content):
-		return os.Chmod(f.Path, os.FileMode(f.Mode))
+		return os.Chmod(at, os.FileMode(f.Mode))
 	case err == nil && strings.HasPrefix(f.Path, "/etc/kubernetes/"):
 		return fmt.Errorf("%s is there already and belongs to another cluster: take this machine out of that (slipway node reset), or remove what it left", f.Path)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(f.Path), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 		return err
 	}
-	return durable.WriteFile(f.Path, os.FileMode(f.Mode), f.Content)
+	a.cfg.Pass("give " + f.Path)
+	return durable.WriteFile(at, os.FileMode(f.Mode), f.Content)
 }
 
 // Wipe stops everything and removes all that the kept plan has made and what was given with it; release is called when that
@@ -90,6 +93,7 @@ func (a *Agent) Wipe(ctx context.Context, release func() error) error {
 	a.mu.Lock()
 	next := a.kept
 	next.Wiping = true
+	a.cfg.Pass("mark the wipe")
 	err := durable.Save(a.cfg.PlanFile, keptSchema, next)
 	if err == nil {
 		a.kept = next
@@ -101,10 +105,12 @@ func (a *Agent) Wipe(ctx context.Context, release func() error) error {
 	if err := a.halt(ctx); err != nil {
 		return err
 	}
+	a.cfg.Pass("wipe")
 	all := merge(next.Want.Plan, next.Before.Plan)
 	if err := a.cfg.Host.Reset(ctx, all, next.Files); err != nil {
 		return fmt.Errorf("wipe the machine: %w", err)
 	}
+	a.cfg.Pass("wiped")
 	if err := release(); err != nil {
 		return err
 	}
@@ -124,6 +130,7 @@ func (a *Agent) unkeep() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, path := range []string{a.cfg.PlanFile + ".prev", a.cfg.PlanFile} { // the newest last: what is left says that it was wiped
+		a.cfg.Pass("forget " + filepath.Base(path))
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("forget the plan: %w", err)
 		}
@@ -160,7 +167,7 @@ func (a *Agent) Give(f plan.Given) error {
 	if err := a.noteFiles(a.current().Want.Plan, []plan.Given{f}); err != nil {
 		return err
 	}
-	return give(f)
+	return a.give(f)
 }
 
 // Unit is a unit of the kept plan.
@@ -185,16 +192,19 @@ func (a *Agent) Discard(name string) error {
 	if !ok || u.Holds.Data == "" {
 		return fmt.Errorf("discard the data of %s: the plan does not say where it is", name)
 	}
-	if _, err := os.Stat(u.Holds.Mark); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(a.cfg.Root + u.Holds.Mark); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("discard the data of %s: %s says that it counts (%w)", name, u.Holds.Mark, err)
 	}
-	aside := u.Holds.Data + ".discarded"
+	data := a.cfg.Root + u.Holds.Data
+	aside := data + ".discarded"
+	a.cfg.Pass("discard")
 	if err := os.RemoveAll(aside); err != nil {
 		return err
 	}
-	if err := os.Rename(u.Holds.Data, aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Rename(data, aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("discard the data of %s: %w", name, err)
 	}
+	a.cfg.Pass("set aside")
 	for _, s := range a.cfg.Host.Units() {
 		if s.Name == name && s.PID > 0 {
 			if err := syscall.Kill(s.PID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {

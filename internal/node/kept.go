@@ -107,10 +107,12 @@ func (a *Agent) remember(want plan.Plan, control []byte) (changed bool, err erro
 	next := kept{
 		Want: rawPlan{Plan: want}, Before: rawPlan{Plan: merge(old.Plan, a.kept.Before.Plan)}, Control: control, Files: a.kept.Files, generation: a.kept.generation + 1,
 	}
+	a.cfg.Pass("keep the plan")
 	if err := durable.Save(a.cfg.PlanFile, keptSchema, next); err != nil {
 		return false, fmt.Errorf("keep the plan: %w", err)
 	}
 	a.kept = next
+	a.cfg.Pass("plan kept")
 	return true, nil
 }
 

@@ -39,6 +39,7 @@ type Config struct {
 	Deadline    time.Duration                    // optional: from claim to commit, for each start of the agent; 15 minutes
 	Linger      time.Duration                    // optional: how long the answer can be fetched after the commit; an hour
 	Pause       func(try int) time.Duration      // optional: between tries to clean up; 0.1 s, then twice as long up to 30 s
+	Pass        func(step string)                // optional: tests: before and after each thing that a crash may divide
 }
 
 // journal is the node lock as the server uses it. An error that is a lock.ErrInDoubt leaves the caller not knowing; after any other
@@ -93,7 +94,7 @@ type Server struct {
 	cfg   Config
 	guard *guard
 	begun chan *request     // at most one: only one can hold the claim
-	pass  func(step string) // tests: before and after each thing that a crash may divide
+	pass  func(step string) // never nil
 
 	mu     sync.Mutex // guards the fields below, and that persisting and claiming are one thing
 	req    *request   // the one request that this machine knows; nil: none
@@ -117,7 +118,10 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Pause == nil {
 		cfg.Pause = pause
 	}
-	s := &Server{cfg: cfg, begun: make(chan *request, 1), pass: func(string) {}}
+	s := &Server{cfg: cfg, begun: make(chan *request, 1), pass: cfg.Pass}
+	if s.pass == nil {
+		s.pass = func(string) {}
+	}
 	state := cfg.Lock.State()
 	hash, err := readSecret(cfg.SecretFile)
 	if err != nil && (state.Phase != lock.Claimed || state.By != lock.Init) {
