@@ -31,6 +31,7 @@ const joinPort = 9440
 // enough.
 func (e *Enrolment) belongs(ctx context.Context, now lock.State) error {
 	e.unsay(itemLock)
+	e.cfg.Pass("take back the create permit")
 	if err := os.Remove(e.cfg.Paths.Create); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("take back the permit to make a cluster: %w", err)
 	}
@@ -47,8 +48,11 @@ func (e *Enrolment) belongs(ctx context.Context, now lock.State) error {
 	s, err := joinclient.NewSync(joinclient.SyncConfig{
 		Endpoints: func() []netip.AddrPort { return e.places(file) }, Pin: roster.Pin(ca.RawSubjectPublicKeyInfo), Key: e.cfg.Key, Node: now.Node,
 		Slipway: e.cfg.Slipway, Generation: file.Generation, Log: e.cfg.Log, Own: e.own, From: func() netip.Addr { return e.facts().Address },
+		Dial: e.cfg.Dial(roster.Pin(ca.RawSubjectPublicKeyInfo)), Random: e.cfg.Random,
 		Roster: func(signed []byte) error {
+			e.cfg.Pass("take roster")
 			_, err := file.Take(signed)
+			e.cfg.Pass("roster taken")
 			if err == nil {
 				e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Ready})
 			}
@@ -67,7 +71,7 @@ func (e *Enrolment) belongs(ctx context.Context, now lock.State) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.Run(ctx) })
 	group.Go(func() error {
-		return routes.Keep(ctx, routes.Config{Self: now.Node, Now: file.Now, Log: e.cfg.Log, Say: e.routed})
+		return e.cfg.Routes(ctx, routes.Config{Self: now.Node, Now: file.Now, Log: e.cfg.Log, Say: e.routed})
 	})
 	group.Go(func() error { return e.member(ctx, s) })
 	if err := group.Wait(); ctx.Err() == nil {
@@ -144,6 +148,7 @@ func (e *Enrolment) member(ctx context.Context, s *joinclient.Sync) error {
 			},
 		})
 		if err == nil {
+			e.cfg.Pass("promoted")
 			err = e.cfg.Agent.Give(plan.Given{Path: e.cfg.Paths.Voter, Mode: 0o600, Content: []byte("promoted\n")})
 		}
 		if err == nil || ctx.Err() != nil {
@@ -159,6 +164,7 @@ func (e *Enrolment) member(ctx context.Context, s *joinclient.Sync) error {
 // permit lets etcd start. What an etcd with another permit has left belongs to a member that the cluster has removed: it never
 // counted, so it is nothing that anybody misses.
 func (e *Enrolment) permit(content []byte, anew bool) error {
+	e.cfg.Pass("permit")
 	have, err := os.ReadFile(e.cfg.Paths.Permit)
 	if err == nil && bytes.Equal(have, content) {
 		return nil

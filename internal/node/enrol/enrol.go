@@ -23,6 +23,7 @@ import (
 	"github.com/slipway-project/slipway/internal/node"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/node/lock"
+	"github.com/slipway-project/slipway/internal/node/routes"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
@@ -38,6 +39,24 @@ type Config struct {
 	Slipway string                                          // version
 	Listen  func(ctx context.Context) (net.Listener, error) // for the init service
 	Log     *slog.Logger
+
+	Dial   func(pin string) joinclient.Dialer               // optional: TLS from the machine's address when nil
+	Random func(n int) int                                  // optional: a number in [0, n); math/rand/v2 when nil
+	Routes func(ctx context.Context, c routes.Config) error // optional: routes.Keep when nil
+	Pass   func(step string)                                // optional: tests: between any two things that a crash may divide
+}
+
+func (c Config) filled() Config {
+	if c.Dial == nil {
+		c.Dial = func(string) joinclient.Dialer { return nil }
+	}
+	if c.Routes == nil {
+		c.Routes = routes.Keep
+	}
+	if c.Pass == nil {
+		c.Pass = func(string) {}
+	}
+	return c
 }
 
 // Custody makes keys on this machine, for certificates that are signed elsewhere.
@@ -83,7 +102,7 @@ const (
 
 // New reads which cluster the machine was told to join.
 func New(cfg Config) (*Enrolment, error) {
-	e := &Enrolment{cfg: cfg, told: make(chan struct{}), ready: make(chan struct{}), again: make(chan struct{}), says: map[string]reconcile.Status{}}
+	e := &Enrolment{cfg: cfg.filled(), told: make(chan struct{}), ready: make(chan struct{}), again: make(chan struct{}), says: map[string]reconcile.Status{}}
 	if err := e.recall(); err != nil {
 		return nil, err
 	}
@@ -134,6 +153,8 @@ func (e *Enrolment) settle(ctx context.Context) error {
 
 // free opens the lock, however it stands.
 func (e *Enrolment) free() error {
+	e.cfg.Pass("free")
+	defer e.cfg.Pass("freed")
 	switch now := e.cfg.Lock.State(); now.Phase {
 	case lock.Claimed:
 		return e.cfg.Lock.Release(now.ID)

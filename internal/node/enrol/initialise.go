@@ -29,6 +29,7 @@ func (e *Enrolment) initialise(ctx context.Context) error {
 	}
 	s, err := initserver.New(initserver.Config{
 		Lock: e.cfg.Lock, Machine: founder{e}, SecretFile: e.cfg.Paths.Secret, RequestFile: e.cfg.Paths.Request, Log: e.cfg.Log,
+		Pass: func(step string) { e.cfg.Pass("init " + step) },
 		Certificate: func() (*tls.Certificate, error) { return rpc.SelfSigned(e.cfg.Key, "slipway machine", time.Now()) },
 	})
 	if err != nil {

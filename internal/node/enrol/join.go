@@ -65,6 +65,7 @@ func (e *Enrolment) join(ctx context.Context, target node.JoinTarget) error {
 	grant, err := joinclient.Join(ctx, joinclient.Config{
 		Endpoints: func() []netip.AddrPort { return endpoints(&target) }, Pin: target.Pin, Key: e.cfg.Key, Keys: keys, Facts: e.facts,
 		Slipway: e.cfg.Slipway, Log: e.cfg.Log, Node: target.Node, Token: func() string { return target.Token },
+		Dial: e.cfg.Dial(target.Pin), Random: e.cfg.Random,
 		Report: func(s joinclient.Status) {
 			e.say(reconcile.Status{Ref: itemLock, Phase: reconcile.Waiting, For: withDetail(s), Provider: s.Provider, Since: s.Since})
 		},
@@ -73,12 +74,15 @@ func (e *Enrolment) join(ctx context.Context, target node.JoinTarget) error {
 		return err
 	}
 	id := "join-" + random()
+	e.cfg.Pass("claim")
 	if err := e.cfg.Lock.Claim(lock.Join, id); err != nil {
 		return err
 	}
 	e.unsay(itemLock)
+	e.cfg.Pass("claimed")
 	err = e.cfg.Agent.Install(ctx, grant.Ticket, grant.Secrets, func() error { return keys.finish(grant.Certificates) })
 	if err == nil {
+		e.cfg.Pass("commit")
 		err = e.cfg.Lock.Commit(id, grant.Ticket.Cluster, grant.Ticket.Plan.Node)
 	}
 	if errors.Is(err, lock.ErrInDoubt) {
@@ -88,6 +92,7 @@ func (e *Enrolment) join(ctx context.Context, target node.JoinTarget) error {
 		undo := context.WithoutCancel(ctx)
 		return errors.Join(err, e.cfg.Agent.Wipe(undo, e.free))
 	}
+	e.cfg.Pass("committed")
 	return e.spendToken()
 }
 

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -64,6 +65,7 @@ func (e *Enrolment) letGo(ctx context.Context, now lock.State) error {
 	defer cancel()
 	file := rosterfile.Open(e.cfg.Paths.Roster, ca)
 	gone, err := joinclient.LetGo(ctx, joinclient.SyncConfig{
+		Dial: e.cfg.Dial(roster.Pin(ca.RawSubjectPublicKeyInfo)), Random: e.cfg.Random,
 		Endpoints: func() []netip.AddrPort { return e.others(file) }, Pin: roster.Pin(ca.RawSubjectPublicKeyInfo), Key: e.cfg.Key, Node: now.Node,
 		Slipway: e.cfg.Slipway, Log: e.cfg.Log, From: func() netip.Addr { return e.facts().Address },
 	})
@@ -88,6 +90,7 @@ func (e *Enrolment) forget() error {
 	e.target = nil
 	var errs []error
 	for _, path := range []string{e.cfg.Paths.Key, e.cfg.Paths.Target, e.cfg.Paths.Target + ".prev", e.cfg.Paths.Secret, e.cfg.Paths.Request, e.cfg.Paths.Request + ".prev"} {
+		e.cfg.Pass("forget " + filepath.Base(path))
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}

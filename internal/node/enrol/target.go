@@ -80,6 +80,7 @@ func (e *Enrolment) spendToken() error {
 	t := *e.target
 	t.Token = ""
 	for range 2 { // the generation before holds it, too
+		e.cfg.Pass("spend token")
 		if err := e.keepLocked(&t); err != nil {
 			return err
 		}
