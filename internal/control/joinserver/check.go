@@ -71,7 +71,7 @@ func checkLengths(h *joinv1.Hello) error {
 // carried elsewhere is, too.
 func (e *session) checkAddress(f *joinv1.Facts) error {
 	said, err := netip.ParseAddr(f.GetAddress())
-	if err != nil || said.Zone() != "" {
+	if err != nil {
 		return deny(BadAddress, "its address %q is none", f.GetAddress())
 	}
 	if from := e.peer.Addr.Addr().Unmap(); said.Unmap() != from {

@@ -4,27 +4,29 @@ package joinserver
 
 import "context"
 
-// received is a message, or the end of the stream.
-type received[M any] struct {
-	message M
-	err     error
+// inbox is a stream that is read beside its owner, one message ahead of it.
+type inbox[M any] struct {
+	messages chan M
+	end      chan error // has the one reason why there are no more; always, soon after the context's end
 }
 
-// receive reads a stream beside its owner, one message ahead of it. It ends with the stream, or with the context.
-func receive[M any](ctx context.Context, recv func() (M, error)) <-chan received[M] {
-	inbox := make(chan received[M])
+// receive reads until the stream or the context ends.
+func receive[M any](ctx context.Context, recv func() (M, error)) inbox[M] {
+	in := inbox[M]{messages: make(chan M), end: make(chan error, 1)}
 	go func() {
 		for {
 			m, err := recv()
-			select {
-			case inbox <- received[M]{m, err}:
-			case <-ctx.Done():
+			if err != nil {
+				in.end <- &lost{err}
 				return
 			}
-			if err != nil {
+			select {
+			case in.messages <- m:
+			case <-ctx.Done():
+				in.end <- ctx.Err()
 				return
 			}
 		}
 	}()
-	return inbox
+	return in
 }

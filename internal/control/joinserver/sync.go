@@ -9,7 +9,11 @@ import (
 	"time"
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	"github.com/slipway-project/slipway/internal/core/admission"
 )
+
+// helloTime is how long a node's stream may be silent at first; its call has no limit of time.
+const helloTime = 10 * time.Second
 
 // Sync keeps one node in touch for as long as it and its record live: each new roster, certificates for new keys, and a control
 // plane's way into etcd. What it returns is fit for the peer.
@@ -32,10 +36,14 @@ type syncing struct {
 }
 
 func (y *syncing) run(ctx context.Context) error {
-	if err := y.greet(ctx); err != nil {
+	node, err := y.record(ctx) // a stranger's silence is not waited for
+	if err != nil {
 		return err
 	}
-	inbox := receive(ctx, y.stream.Recv)
+	in := receive(ctx, y.stream.Recv)
+	if err := y.greet(in, node); err != nil {
+		return err
+	}
 	tick := time.NewTicker(memberInterval)
 	defer tick.Stop()
 	tick.Stop()
@@ -51,8 +59,9 @@ func (y *syncing) run(ctx context.Context) error {
 			return err
 		}
 		select {
-		case m := <-inbox:
+		case m := <-in.messages:
 			err = y.take(ctx, m)
+		case err = <-in.end: // also the context's end, but with the reason for it
 		case <-tick.C:
 			y.askMembers(ctx)
 		case r := <-y.member.answers:
@@ -60,8 +69,6 @@ func (y *syncing) run(ctx context.Context) error {
 		case <-records:
 		case <-again:
 		case <-rosters:
-		case <-ctx.Done():
-			err = ctx.Err()
 		}
 		if err != nil {
 			return err
@@ -70,10 +77,14 @@ func (y *syncing) run(ctx context.Context) error {
 }
 
 // greet compares the hello with the record that the key has.
-func (y *syncing) greet(ctx context.Context) error {
-	m, err := y.stream.Recv()
-	if err != nil {
-		return &lost{err}
+func (y *syncing) greet(in inbox[*joinv1.SyncRequest], node admission.Node) error {
+	var m *joinv1.SyncRequest
+	select {
+	case m = <-in.messages:
+	case err := <-in.end:
+		return err
+	case <-time.After(helloTime):
+		return deny(Late, "no hello within %s", helloTime)
 	}
 	hello := m.GetHello()
 	if hello == nil {
@@ -85,10 +96,6 @@ func (y *syncing) greet(ctx context.Context) error {
 		return deny(Malformed, "its hello has a field that is too long or unreadable")
 	case hello.GetCluster() != y.Cluster:
 		return deny(BadCluster, "it is of cluster %.64q, this is %s", hello.GetCluster(), y.Cluster)
-	}
-	node, err := y.record(ctx)
-	if err != nil {
-		return err
 	}
 	if node.Name != hello.GetNode() {
 		return deny(OtherNode, "it says %q and its key is of node %s", hello.GetNode(), node.Name)
@@ -128,22 +135,19 @@ func (y *syncing) roster() (<-chan struct{}, error) {
 }
 
 // take answers a message of the node.
-func (y *syncing) take(ctx context.Context, m received[*joinv1.SyncRequest]) error {
-	if m.err != nil {
-		return &lost{m.err}
-	}
-	if m.message.GetHello() != nil || m.message.GetMessage() == nil {
-		return deny(BadOrder, "after its hello it sends %T", m.message.GetMessage())
+func (y *syncing) take(ctx context.Context, m *joinv1.SyncRequest) error {
+	if m.GetHello() != nil || m.GetMessage() == nil {
+		return deny(BadOrder, "after its hello it sends %T", m.GetMessage())
 	}
 	node, err := y.record(ctx)
 	if err != nil {
 		return err
 	}
 	y.recorded(node)
-	if member := m.message.GetMember(); member != nil {
+	if member := m.GetMember(); member != nil {
 		return y.wantMember(ctx, member.GetStarted())
 	}
-	return y.renew(ctx, m.message.GetKeys().GetRequests())
+	return y.renew(ctx, m.GetKeys().GetRequests())
 }
 
 // renew signs for new keys under the rules of a join.

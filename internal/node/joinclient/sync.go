@@ -12,6 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
 	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/rpc"
@@ -170,7 +173,7 @@ func (k *keeper) lost(at netip.AddrPort, err error, lived bool) {
 	case denied:
 		k.Log.Warn("sync refused", "endpoint", at, "why", no)
 		k.places.refused(at, no)
-		if k.denied != nil {
+		if k.denied != nil && status.Code(err) == codes.PermissionDenied { // and not an answer that nobody understands
 			k.denied()
 		}
 	case rpc.IsUntrusted(err):

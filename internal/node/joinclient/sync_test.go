@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +27,8 @@ import (
 type syncService struct {
 	streams chan *syncStream
 	down    map[netip.AddrPort]error
+
+	mu      sync.Mutex // guards the field below
 	dialled []netip.AddrPort
 }
 
@@ -42,7 +46,9 @@ type syncConn struct {
 }
 
 func (s *syncService) dial(_ context.Context, to netip.AddrPort) (joinclient.Conn, error) {
+	s.mu.Lock()
 	s.dialled = append(s.dialled, to)
+	s.mu.Unlock()
 	if err := s.down[to]; err != nil {
 		return nil, err
 	}
@@ -156,6 +162,8 @@ func TestSyncAsksItselfFirst(t *testing.T) {
 				if stream := <-s.streams; stream.at != tc.want {
 					t.Errorf("it asks %s, want %s", stream.at, tc.want)
 				}
+				s.mu.Lock()
+				defer s.mu.Unlock()
 				if s.dialled[0] != at(3) || len(slices.Compact(slices.Clone(s.dialled))) > 2 {
 					t.Errorf("dialled %v", s.dialled)
 				}
@@ -252,12 +260,13 @@ func TestMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &syncService{}
 		run := runSync(t, c, s, nothing, at(1))
-		started, permits := false, 0
+		var started atomic.Bool
+		var permits atomic.Int64
 		done := make(chan error, 1)
 		go func() {
 			done <- run.Member(t.Context(), joinclient.Member{
-				Started: func() bool { return started },
-				Permit:  func([]byte, bool) error { permits++; return nil },
+				Started: started.Load,
+				Permit:  func([]byte, bool) error { permits.Add(1); return nil },
 			})
 		}()
 		member := func(stream *syncStream) *joinv1.Member {
@@ -282,13 +291,14 @@ func TestMember(t *testing.T) {
 		member(stream)
 		stream.out <- permit
 		synctest.Wait()
-		started, begun = true, time.Now()
+		started.Store(true)
+		begun = time.Now()
 		if m := member(stream); !m.GetStarted() || time.Since(begun) > 100*time.Millisecond {
 			t.Errorf("its start was told as %v after %s", m, time.Since(begun))
 		}
 		stream.out <- &joinv1.SyncReply{Message: &joinv1.SyncReply_Promoted{Promoted: &joinv1.Promoted{}}}
-		if err := <-done; err != nil || permits != 1 {
-			t.Errorf("%v after %d permits", err, permits)
+		if err := <-done; err != nil || permits.Load() != 1 {
+			t.Errorf("%v after %d permits", err, permits.Load())
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
