@@ -16,6 +16,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/rpc"
 )
 
 // silent is a stream whose other side says nothing.
@@ -60,6 +61,11 @@ func TestSilenceEnds(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				rule := s.Rules()[joinv1.Join_Sync_FullMethodName] // or a stranger's connection would count as a node's
+				if err := rule(t.Context(), rpc.Peer{Key: pinOf(t, m.Public()), Public: &m.PublicKey}); (err == nil) != tc.known {
+					t.Errorf("the rule says %v", err)
+				}
+				w.entries = nil
 				done := make(chan struct{})
 				defer close(done)
 				begun := time.Now()

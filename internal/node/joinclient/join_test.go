@@ -62,18 +62,21 @@ func TestJoin(t *testing.T) {
 // Two of three endpoints are dead, one way or the other: that costs no more than the two staggered starts. Kills the race.
 func TestDeadEndpointsCostLittle(t *testing.T) {
 	t.Parallel()
-	for name, dead := range map[string]func(context.Context) (joinclient.Conn, error){"refused": refusesConnections, "swallowed": swallows} {
+	for name, tc := range map[string]struct {
+		dead func(context.Context) (joinclient.Conn, error)
+		most time.Duration
+	}{"refused": {refusesConnections, 0}, "swallowed": {swallows, 500 * time.Millisecond}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t)
 			synctest.Test(t, func(t *testing.T) {
 				begun := time.Now()
-				n := network{at(1): dead, at(2): dead, at(3): plays(c.honest)}
+				n := network{at(1): tc.dead, at(2): tc.dead, at(3): plays(c.honest)}
 				g, err := joinclient.Join(t.Context(), c.config(n.dial, at(1), at(2), at(3)))
 				if err != nil || g.Endpoint != at(3) {
 					t.Fatalf("%v at %s", err, g.Endpoint)
 				}
-				if took := time.Since(begun); took > 600*time.Millisecond {
+				if took := time.Since(begun); took > tc.most {
 					t.Errorf("it took %s", took)
 				}
 			})
@@ -103,6 +106,11 @@ func TestRetriesForEver(t *testing.T) {
 		}
 		if len(tries) < 20 || len(tries) > 60 || tries[1]-tries[0] > 150*time.Millisecond {
 			t.Errorf("%d tries, the first at %v", len(tries), tries[:3])
+		}
+		for i := range tries[1:] {
+			if gap := tries[i+1] - tries[i]; gap > 24*time.Second { // 30 s less a fifth, as chance has it here
+				t.Errorf("a pause of %s", gap)
+			}
 		}
 		if s := c.said(); !strings.Contains(s[len(s)-2].Detail, "connection refused") {
 			t.Errorf("said %+v", s[len(s)-2])
@@ -202,6 +210,35 @@ func TestRefused(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A service that needs longer than is waited at first is waited for longer. Kills the growth of patience.
+func TestSlowService(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	synctest.Test(t, func(t *testing.T) {
+		n := network{at(1): plays(func() script {
+			s := c.honest()
+			grant := s.proof
+			s.proof = func(s *stream) (*joinv1.JoinReply, error) {
+				select {
+				case <-time.After(25 * time.Second):
+					return grant(s)
+				case <-s.ctx.Done():
+					return nil, s.ctx.Err()
+				}
+			}
+			return s
+		})}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		if _, err := joinclient.Join(ctx, c.config(n.dial, at(1))); err != nil {
+			t.Fatalf("%v; said %+v", err, c.said())
+		}
+		if s := c.said(); !strings.Contains(s[len(s)-2].Detail, "no answer within") {
+			t.Errorf("said %+v", s)
+		}
+	})
 }
 
 // A service that takes the proof and hangs is left for another one.

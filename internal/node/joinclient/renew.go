@@ -53,11 +53,11 @@ func (r *renewal) abandoned() bool {
 
 // renewed hands an answer to who asked.
 func (k *keeper) renewed(certificates map[string][]byte) error {
-	if len(k.sent) == 0 {
+	r := k.asked
+	if r == nil {
 		return odd("it sends certificates that nobody asked for")
 	}
-	r := k.sent[0]
-	k.sent = k.sent[1:]
+	k.asked = nil
 	if err := checkKeys(r.requests, certificates); err != nil {
 		r.answer <- renewed{err: err}
 		return err
@@ -68,15 +68,12 @@ func (k *keeper) renewed(certificates map[string][]byte) error {
 
 // giveBack is the end of a stream for those who wait: a no is theirs to know, anything else is asked again on the next stream.
 func (k *keeper) giveBack(denied bool, err error) {
-	var again []*renewal
-	for _, r := range k.sent {
-		switch {
-		case r.abandoned():
-		case denied:
-			r.answer <- renewed{err: err}
-		default:
-			again = append(again, r)
-		}
+	switch r := k.asked; {
+	case r == nil:
+	case r.abandoned():
+		k.asked = nil
+	case denied:
+		r.answer <- renewed{err: err}
+		k.asked = nil
 	}
-	k.sent = again
 }

@@ -25,7 +25,7 @@ func (k *keeper) serve(ctx context.Context, l *line) error {
 	}
 	for {
 		var renewals chan *renewal
-		if len(k.sent) == 0 { // one after the other: answers carry no name
+		if k.asked == nil { // one after the other: answers carry no name
 			renewals = k.renewals
 		}
 		var members chan *memberRun
@@ -42,7 +42,7 @@ func (k *keeper) serve(ctx context.Context, l *line) error {
 		case err = <-broken:
 			return err
 		case r := <-renewals:
-			k.sent = append(k.sent, r)
+			k.asked = r
 			err = l.stream.Send(r.message())
 		case m := <-members:
 			k.member = m
@@ -62,8 +62,8 @@ func (k *keeper) serve(ctx context.Context, l *line) error {
 
 // again asks on a new stream what the old one has not answered.
 func (k *keeper) again(l *line) error {
-	for _, r := range k.sent {
-		if err := l.stream.Send(r.message()); err != nil {
+	if k.asked != nil {
+		if err := l.stream.Send(k.asked.message()); err != nil {
 			return err
 		}
 	}

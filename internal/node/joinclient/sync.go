@@ -108,7 +108,7 @@ type keeper struct {
 	*Sync
 	places *places
 	says   reporter
-	sent   []*renewal // asked on the present stream, or to be asked on the next
+	asked  *renewal // on the present stream, or to be asked on the next; nil: none
 	member *memberRun
 }
 
