@@ -12,13 +12,16 @@ import (
 func (c *Cluster) Diagnose() {
 	r := run(c.T, upLimit, nil, c.Bin, "status", "--name", c.Name)
 	c.T.Logf("---- slipway status\n%s%s", r.Out, r.Err)
-	logs, _ := filepath.Glob(c.Data("log", "slipway", "*.log"))
-	for _, path := range append(logs, filepath.Join(c.Folder(), "console.log")) {
-		text, err := os.ReadFile(path)
-		if err != nil || len(strings.TrimSpace(string(text))) == 0 {
-			continue
+	for _, machine := range c.Machines() {
+		on := c.On(machine)
+		logs, _ := filepath.Glob(on.Data("log", "slipway", "*.log"))
+		for _, path := range append(logs, filepath.Join(on.Folder(), "console.log")) {
+			text, err := os.ReadFile(path)
+			if err != nil || len(strings.TrimSpace(string(text))) == 0 {
+				continue
+			}
+			c.T.Logf("---- last lines of %s, %s\n%s", filepath.Base(path), machine, lastLines(string(text), 12))
 		}
-		c.T.Logf("---- last lines of %s\n%s", filepath.Base(path), lastLines(string(text), 12))
 	}
 	if _, err := os.Stat(c.Kubeconfig()); err == nil {
 		r := run(c.T, upLimit, nil, Component(c.T, "kubectl"), "--kubeconfig", c.Kubeconfig(), "--request-timeout", "5s", "get", "nodes,pods", "--all-namespaces", "--output", "wide")

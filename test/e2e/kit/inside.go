@@ -3,14 +3,10 @@
 package kit
 
 import (
-	"context"
-	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,7 +27,7 @@ func (c *Cluster) Exec(command string) string {
 // ExecIn is Exec with standard input.
 func (c *Cluster) ExecIn(in io.Reader, command string) string {
 	c.T.Helper()
-	r := run(c.T, execLimit, in, c.Bin, "exec", "--name", c.Name, "--", "sh", "-c", command)
+	r := run(c.T, execLimit, in, c.Bin, "exec", "--name", c.Name, c.Node, "--", "sh", "-c", command)
 	if r.Code != 0 {
 		c.T.Fatalf("in the machine: %s", r)
 	}
@@ -54,41 +50,6 @@ func (c *Cluster) Read(elem ...string) []byte {
 		c.T.Fatal(err)
 	}
 	return text
-}
-
-// Dial connects from within the machine's network, as a process there would. The host's network has no part in it.
-func (c *Cluster) Dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
-	onOwnThread(func() {
-		var ns *os.File
-		if ns, err = os.Open(filepath.Join(c.Folder(), "netns")); err != nil {
-			return
-		}
-		defer ns.Close()
-		if err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			err = fmt.Errorf("enter network of %s: %w", c.Node, err)
-			return
-		}
-		var d net.Dialer // addresses, never names: looking one up would take another thread
-		conn, err = d.DialContext(ctx, network, address)
-	})
-	return conn, err
-}
-
-// onOwnThread runs f on a thread that ends afterwards, and whatever namespace f has entered with it. The first thread of the
-// process cannot end and is never used.
-func onOwnThread(f func()) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // never unlocked
-		if unix.Gettid() == unix.Getpid() {
-			onOwnThread(f)
-			runtime.UnlockOSThread()
-			return
-		}
-		f()
-	}()
-	<-done
 }
 
 // Process is a process of the machine, seen from the host.

@@ -9,6 +9,7 @@
 //	c := kit.New(t, "story")            // cluster e2e-story; needs root
 //	c.MustUp()
 //	nodes := c.Kubectl("get", "nodes", "--output", "name")
+//	c.On(c.Worker(0)).Exec("ip route")    // in another machine than the first
 //
 // Environment: SLIPWAY is the binary (default bin/slipway of this checkout); SLIPWAY_KEEP=1 leaves the cluster of a failed
 // test for a look.
@@ -30,11 +31,12 @@ const Root = "/var/lib/slipway"
 
 const prefix = "e2e-"
 
-// Cluster is one real cluster of one machine. Its methods fail the test that it was made for.
+// Cluster is one real cluster. Its methods fail the test that it was made for. Those that look into a machine look into Node;
+// [Cluster.On] is the same cluster with another one.
 type Cluster struct {
 	T    testing.TB
 	Name string // "e2e-…"
-	Node string // its only machine
+	Node string // its first machine, or the one that On has named
 	Bin  string // slipway
 }
 

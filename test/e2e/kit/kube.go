@@ -134,16 +134,19 @@ func (c *Cluster) Units() (map[string]Unit, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(s.Machines) != 1 || s.Machines[0].Node == nil {
-		return nil, fmt.Errorf("no status of the machine: %s", s.Verdict)
-	}
-	units := map[string]Unit{}
-	for _, u := range s.Machines[0].Node.Units {
-		if !strings.HasPrefix(u.Name, "image-") { // has run to its end
-			units[u.Name] = u
+	for _, m := range s.Machines {
+		if m.Name != c.Node || m.Node == nil {
+			continue
 		}
+		units := map[string]Unit{}
+		for _, u := range m.Node.Units {
+			if !strings.HasPrefix(u.Name, "image-") { // has run to its end
+				units[u.Name] = u
+			}
+		}
+		return units, nil
 	}
-	return units, nil
+	return nil, fmt.Errorf("no status of machine %s: %s", c.Node, s.Verdict)
 }
 
 // Components are the long-running units of a machine that is control plane and worker.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,8 +47,12 @@ func (c *Cluster) Slipway(args ...string) Result {
 	return run(c.T, upLimit+time.Minute, nil, c.Bin, named(c.Name, args)...)
 }
 
-// named puts --name behind the sub-command, where also those take it that hand on the rest.
+// named puts --name behind the sub-command, where also those take it that hand on the rest. Commands of two words have it at
+// the end.
 func named(name string, args []string) []string {
+	if slices.Contains([]string{"node", "machine", "token"}, args[0]) {
+		return append(slices.Clone(args), "--name", name)
+	}
 	return append([]string{args[0], "--name", name}, args[1:]...)
 }
 

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Poller asks a URL from within the machine's network again and again, each time over a new connection.
+// Poller asks a URL from within the machine's network again and again.
 type Poller struct {
 	stop func()
 	done chan struct{}
@@ -23,16 +23,20 @@ type Poller struct {
 	err     error         // the last one
 }
 
-// Poll begins to ask.
+// Poll begins to ask, each time over a new connection.
 func (c *Cluster) Poll(url string) *Poller {
-	ctx, cancel := context.WithCancel(c.T.Context())
-	p := &Poller{stop: cancel, done: make(chan struct{}), last: time.Now()}
-	client := &http.Client{
+	return c.poll(&http.Client{
 		Transport: &http.Transport{DialContext: c.Dial, DisableKeepAlives: true},
 		Timeout:   time.Second,
-	}
+	}, url)
+}
+
+func (c *Cluster) poll(client *http.Client, url string) *Poller {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(c.T.Context())) // parts of a test hand it on
+	p := &Poller{stop: cancel, done: make(chan struct{}), last: time.Now()}
 	go func() {
 		defer close(p.done)
+		defer client.CloseIdleConnections()
 		tick := time.NewTicker(50 * time.Millisecond)
 		defer tick.Stop()
 		for {
