@@ -88,7 +88,7 @@ func (s *Server) call(ctx context.Context, method string, run func(ctx context.C
 		if rule == nil {
 			return &Refusal{Code: codes.PermissionDenied, Reason: "no rule lets anybody call the method"}
 		}
-		if err := rule(inner, who.peer); err != nil {
+		if err := s.ruled(inner, rule, who.peer); err != nil {
 			return err
 		}
 		if !timed {
@@ -100,6 +100,18 @@ func (s *Server) call(ctx context.Context, method string, run func(ctx context.C
 		err = &Refusal{Code: codes.DeadlineExceeded, Reason: fmt.Sprintf("not finished within %s: %v", limit, err)}
 	}
 	return s.answer(ctx, who, method, err)
+}
+
+// ruled asks the rule, which has no more time than a call, even where the call itself has all the time: its peer is a stranger yet.
+func (s *Server) ruled(ctx context.Context, rule func(context.Context, Peer) error, p Peer) error {
+	limit := s.options.Limits.Call
+	asked, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := rule(asked, p)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return &Refusal{Code: codes.Unavailable, Reason: fmt.Sprintf("not decided within %s: %v", limit, err)}
+	}
+	return err
 }
 
 // recovered turns a panic into an error: one bad request must not end the agent.

@@ -164,3 +164,21 @@ func TestPeerThatReadsNothing(t *testing.T) {
 	}
 	s.wait(t, "not finished within 200ms")
 }
+
+// A rule that cannot decide holds no call, not even one that may last for ever.
+func TestRuleThatNeverDecides(t *testing.T) {
+	t.Parallel()
+	s := open(t, ServerOptions{
+		Limits: Limits{Call: 100 * time.Millisecond}, Timeout: map[string]time.Duration{methodSync: NoTimeout},
+		Authorize: map[string]func(context.Context, Peer) error{methodSync: func(ctx context.Context, _ Peer) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}},
+	}, AnyKey, joiner{}, initer{})
+	stream, err := joinv1.NewJoinClient(s.dial(t)).Sync(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = stream.Recv()
+	wantStatus(t, err, codes.Unavailable, s.wait(t, "not decided within 100ms").ID)
+}
