@@ -107,6 +107,15 @@ func (c *Client) Init(ctx context.Context, id string, ticket plan.Ticket) (phase
 	}
 }
 
+// Done tells the machine that its answer has arrived, so that it forgets the answer and the secret. Without it the machine does so
+// after a while.
+func (c *Client) Done(ctx context.Context, id string) error {
+	if _, err := c.api.Done(ctx, &initv1.DoneRequest{Id: id}, c.with()); err != nil {
+		return c.explain(ctx, "thank for request "+id, err)
+	}
+	return nil
+}
+
 // passing is true for what goes by: the machine is away, or its agent ends and comes back.
 func (c *Client) passing(ctx context.Context, err error) bool {
 	return ctx.Err() == nil && !rpc.IsUntrusted(err) && status.Code(err) == codes.Unavailable

@@ -194,6 +194,7 @@ func (u *up) founded(ctx context.Context, machines *machine.Local, first *member
 		return fmt.Errorf("initialise %s: %w", first.Name, err)
 	}
 	first.phase = committedPhase
+	_ = client.Done(ctx, u.founding.ID) // if it does not hear, it keeps the answer for a while
 	return u.forgetFounding()
 }
 

@@ -26,6 +26,86 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type DoneRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DoneRequest) Reset() {
+	*x = DoneRequest{}
+	mi := &file_api_init_v1_init_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DoneRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DoneRequest) ProtoMessage() {}
+
+func (x *DoneRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_init_v1_init_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DoneRequest.ProtoReflect.Descriptor instead.
+func (*DoneRequest) Descriptor() ([]byte, []int) {
+	return file_api_init_v1_init_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *DoneRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type DoneReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DoneReply) Reset() {
+	*x = DoneReply{}
+	mi := &file_api_init_v1_init_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DoneReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DoneReply) ProtoMessage() {}
+
+func (x *DoneReply) ProtoReflect() protoreflect.Message {
+	mi := &file_api_init_v1_init_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DoneReply.ProtoReflect.Descriptor instead.
+func (*DoneReply) Descriptor() ([]byte, []int) {
+	return file_api_init_v1_init_proto_rawDescGZIP(), []int{1}
+}
+
 type FactsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -34,7 +114,7 @@ type FactsRequest struct {
 
 func (x *FactsRequest) Reset() {
 	*x = FactsRequest{}
-	mi := &file_api_init_v1_init_proto_msgTypes[0]
+	mi := &file_api_init_v1_init_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -46,7 +126,7 @@ func (x *FactsRequest) String() string {
 func (*FactsRequest) ProtoMessage() {}
 
 func (x *FactsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_init_v1_init_proto_msgTypes[0]
+	mi := &file_api_init_v1_init_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -59,7 +139,7 @@ func (x *FactsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FactsRequest.ProtoReflect.Descriptor instead.
 func (*FactsRequest) Descriptor() ([]byte, []int) {
-	return file_api_init_v1_init_proto_rawDescGZIP(), []int{0}
+	return file_api_init_v1_init_proto_rawDescGZIP(), []int{2}
 }
 
 type FactsReply struct {
@@ -77,7 +157,7 @@ type FactsReply struct {
 
 func (x *FactsReply) Reset() {
 	*x = FactsReply{}
-	mi := &file_api_init_v1_init_proto_msgTypes[1]
+	mi := &file_api_init_v1_init_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -89,7 +169,7 @@ func (x *FactsReply) String() string {
 func (*FactsReply) ProtoMessage() {}
 
 func (x *FactsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_api_init_v1_init_proto_msgTypes[1]
+	mi := &file_api_init_v1_init_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -102,7 +182,7 @@ func (x *FactsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FactsReply.ProtoReflect.Descriptor instead.
 func (*FactsReply) Descriptor() ([]byte, []int) {
-	return file_api_init_v1_init_proto_rawDescGZIP(), []int{1}
+	return file_api_init_v1_init_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *FactsReply) GetSlipway() string {
@@ -164,7 +244,7 @@ type InitRequest struct {
 
 func (x *InitRequest) Reset() {
 	*x = InitRequest{}
-	mi := &file_api_init_v1_init_proto_msgTypes[2]
+	mi := &file_api_init_v1_init_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -176,7 +256,7 @@ func (x *InitRequest) String() string {
 func (*InitRequest) ProtoMessage() {}
 
 func (x *InitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_init_v1_init_proto_msgTypes[2]
+	mi := &file_api_init_v1_init_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -189,7 +269,7 @@ func (x *InitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitRequest.ProtoReflect.Descriptor instead.
 func (*InitRequest) Descriptor() ([]byte, []int) {
-	return file_api_init_v1_init_proto_rawDescGZIP(), []int{2}
+	return file_api_init_v1_init_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *InitRequest) GetId() string {
@@ -215,7 +295,7 @@ type InitReply struct {
 
 func (x *InitReply) Reset() {
 	*x = InitReply{}
-	mi := &file_api_init_v1_init_proto_msgTypes[3]
+	mi := &file_api_init_v1_init_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -227,7 +307,7 @@ func (x *InitReply) String() string {
 func (*InitReply) ProtoMessage() {}
 
 func (x *InitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_api_init_v1_init_proto_msgTypes[3]
+	mi := &file_api_init_v1_init_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -240,7 +320,7 @@ func (x *InitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitReply.ProtoReflect.Descriptor instead.
 func (*InitReply) Descriptor() ([]byte, []int) {
-	return file_api_init_v1_init_proto_rawDescGZIP(), []int{3}
+	return file_api_init_v1_init_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *InitReply) GetPhase() string {
@@ -259,7 +339,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_api_init_v1_init_proto_msgTypes[4]
+	mi := &file_api_init_v1_init_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -271,7 +351,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_init_v1_init_proto_msgTypes[4]
+	mi := &file_api_init_v1_init_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -284,7 +364,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_api_init_v1_init_proto_rawDescGZIP(), []int{4}
+	return file_api_init_v1_init_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *WatchRequest) GetId() string {
@@ -308,7 +388,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_init_v1_init_proto_msgTypes[5]
+	mi := &file_api_init_v1_init_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -320,7 +400,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_init_v1_init_proto_msgTypes[5]
+	mi := &file_api_init_v1_init_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -333,7 +413,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_init_v1_init_proto_rawDescGZIP(), []int{5}
+	return file_api_init_v1_init_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Event) GetUnixNano() int64 {
@@ -389,7 +469,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_api_init_v1_init_proto_msgTypes[6]
+	mi := &file_api_init_v1_init_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -401,7 +481,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_api_init_v1_init_proto_msgTypes[6]
+	mi := &file_api_init_v1_init_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -414,7 +494,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_api_init_v1_init_proto_rawDescGZIP(), []int{6}
+	return file_api_init_v1_init_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Result) GetCluster() string {
@@ -442,7 +522,10 @@ var File_api_init_v1_init_proto protoreflect.FileDescriptor
 
 const file_api_init_v1_init_proto_rawDesc = "" +
 	"\n" +
-	"\x16api/init/v1/init.proto\x12\x0fslipway.init.v1\"\x0e\n" +
+	"\x16api/init/v1/init.proto\x12\x0fslipway.init.v1\"\x1d\n" +
+	"\vDoneRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\v\n" +
+	"\tDoneReply\"\x0e\n" +
 	"\fFactsRequest\"\xdd\x01\n" +
 	"\n" +
 	"FactsReply\x12\x18\n" +
@@ -473,11 +556,12 @@ const file_api_init_v1_init_proto_rawDesc = "" +
 	"\n" +
 	"kubeconfig\x18\x02 \x01(\fR\n" +
 	"kubeconfig\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05error2\xcf\x01\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error2\x91\x02\n" +
 	"\x04Init\x12C\n" +
 	"\x05Facts\x12\x1d.slipway.init.v1.FactsRequest\x1a\x1b.slipway.init.v1.FactsReply\x12@\n" +
 	"\x04Init\x12\x1c.slipway.init.v1.InitRequest\x1a\x1a.slipway.init.v1.InitReply\x12@\n" +
-	"\x05Watch\x12\x1d.slipway.init.v1.WatchRequest\x1a\x16.slipway.init.v1.Event0\x01B7Z5github.com/slipway-project/slipway/api/init/v1;initv1b\x06proto3"
+	"\x05Watch\x12\x1d.slipway.init.v1.WatchRequest\x1a\x16.slipway.init.v1.Event0\x01\x12@\n" +
+	"\x04Done\x12\x1c.slipway.init.v1.DoneRequest\x1a\x1a.slipway.init.v1.DoneReplyB7Z5github.com/slipway-project/slipway/api/init/v1;initv1b\x06proto3"
 
 var (
 	file_api_init_v1_init_proto_rawDescOnce sync.Once
@@ -491,26 +575,30 @@ func file_api_init_v1_init_proto_rawDescGZIP() []byte {
 	return file_api_init_v1_init_proto_rawDescData
 }
 
-var file_api_init_v1_init_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_api_init_v1_init_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_api_init_v1_init_proto_goTypes = []any{
-	(*FactsRequest)(nil), // 0: slipway.init.v1.FactsRequest
-	(*FactsReply)(nil),   // 1: slipway.init.v1.FactsReply
-	(*InitRequest)(nil),  // 2: slipway.init.v1.InitRequest
-	(*InitReply)(nil),    // 3: slipway.init.v1.InitReply
-	(*WatchRequest)(nil), // 4: slipway.init.v1.WatchRequest
-	(*Event)(nil),        // 5: slipway.init.v1.Event
-	(*Result)(nil),       // 6: slipway.init.v1.Result
+	(*DoneRequest)(nil),  // 0: slipway.init.v1.DoneRequest
+	(*DoneReply)(nil),    // 1: slipway.init.v1.DoneReply
+	(*FactsRequest)(nil), // 2: slipway.init.v1.FactsRequest
+	(*FactsReply)(nil),   // 3: slipway.init.v1.FactsReply
+	(*InitRequest)(nil),  // 4: slipway.init.v1.InitRequest
+	(*InitReply)(nil),    // 5: slipway.init.v1.InitReply
+	(*WatchRequest)(nil), // 6: slipway.init.v1.WatchRequest
+	(*Event)(nil),        // 7: slipway.init.v1.Event
+	(*Result)(nil),       // 8: slipway.init.v1.Result
 }
 var file_api_init_v1_init_proto_depIdxs = []int32{
-	6, // 0: slipway.init.v1.Event.result:type_name -> slipway.init.v1.Result
-	0, // 1: slipway.init.v1.Init.Facts:input_type -> slipway.init.v1.FactsRequest
-	2, // 2: slipway.init.v1.Init.Init:input_type -> slipway.init.v1.InitRequest
-	4, // 3: slipway.init.v1.Init.Watch:input_type -> slipway.init.v1.WatchRequest
-	1, // 4: slipway.init.v1.Init.Facts:output_type -> slipway.init.v1.FactsReply
-	3, // 5: slipway.init.v1.Init.Init:output_type -> slipway.init.v1.InitReply
-	5, // 6: slipway.init.v1.Init.Watch:output_type -> slipway.init.v1.Event
-	4, // [4:7] is the sub-list for method output_type
-	1, // [1:4] is the sub-list for method input_type
+	8, // 0: slipway.init.v1.Event.result:type_name -> slipway.init.v1.Result
+	2, // 1: slipway.init.v1.Init.Facts:input_type -> slipway.init.v1.FactsRequest
+	4, // 2: slipway.init.v1.Init.Init:input_type -> slipway.init.v1.InitRequest
+	6, // 3: slipway.init.v1.Init.Watch:input_type -> slipway.init.v1.WatchRequest
+	0, // 4: slipway.init.v1.Init.Done:input_type -> slipway.init.v1.DoneRequest
+	3, // 5: slipway.init.v1.Init.Facts:output_type -> slipway.init.v1.FactsReply
+	5, // 6: slipway.init.v1.Init.Init:output_type -> slipway.init.v1.InitReply
+	7, // 7: slipway.init.v1.Init.Watch:output_type -> slipway.init.v1.Event
+	1, // 8: slipway.init.v1.Init.Done:output_type -> slipway.init.v1.DoneReply
+	5, // [5:9] is the sub-list for method output_type
+	1, // [1:5] is the sub-list for method input_type
 	1, // [1:1] is the sub-list for extension type_name
 	1, // [1:1] is the sub-list for extension extendee
 	0, // [0:1] is the sub-list for field type_name
@@ -527,7 +615,7 @@ func file_api_init_v1_init_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_init_v1_init_proto_rawDesc), len(file_api_init_v1_init_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -27,6 +27,7 @@ const (
 	Init_Facts_FullMethodName = "/slipway.init.v1.Init/Facts"
 	Init_Init_FullMethodName  = "/slipway.init.v1.Init/Init"
 	Init_Watch_FullMethodName = "/slipway.init.v1.Init/Watch"
+	Init_Done_FullMethodName  = "/slipway.init.v1.Init/Done"
 )
 
 // InitClient is the client API for Init service.
@@ -40,6 +41,8 @@ type InitClient interface {
 	Init(ctx context.Context, in *InitRequest, opts ...grpc.CallOption) (*InitReply, error)
 	// Watch streams how the request gets on, from the beginning, and ends with its result. It may be called at any time, again and again.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Event], error)
+	// Done says that the caller has the answer: the machine forgets it, and the secret, and the service ends.
+	Done(ctx context.Context, in *DoneRequest, opts ...grpc.CallOption) (*DoneReply, error)
 }
 
 type initClient struct {
@@ -89,6 +92,16 @@ func (c *initClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.C
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Init_WatchClient = grpc.ServerStreamingClient[Event]
 
+func (c *initClient) Done(ctx context.Context, in *DoneRequest, opts ...grpc.CallOption) (*DoneReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DoneReply)
+	err := c.cc.Invoke(ctx, Init_Done_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // InitServer is the server API for Init service.
 // All implementations must embed UnimplementedInitServer
 // for forward compatibility.
@@ -100,6 +113,8 @@ type InitServer interface {
 	Init(context.Context, *InitRequest) (*InitReply, error)
 	// Watch streams how the request gets on, from the beginning, and ends with its result. It may be called at any time, again and again.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[Event]) error
+	// Done says that the caller has the answer: the machine forgets it, and the secret, and the service ends.
+	Done(context.Context, *DoneRequest) (*DoneReply, error)
 	mustEmbedUnimplementedInitServer()
 }
 
@@ -118,6 +133,9 @@ func (UnimplementedInitServer) Init(context.Context, *InitRequest) (*InitReply, 
 }
 func (UnimplementedInitServer) Watch(*WatchRequest, grpc.ServerStreamingServer[Event]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
+}
+func (UnimplementedInitServer) Done(context.Context, *DoneRequest) (*DoneReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Done not implemented")
 }
 func (UnimplementedInitServer) mustEmbedUnimplementedInitServer() {}
 func (UnimplementedInitServer) testEmbeddedByValue()              {}
@@ -187,6 +205,24 @@ func _Init_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Init_WatchServer = grpc.ServerStreamingServer[Event]
 
+func _Init_Done_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DoneRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(InitServer).Done(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Init_Done_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(InitServer).Done(ctx, req.(*DoneRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Init_ServiceDesc is the grpc.ServiceDesc for Init service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -201,6 +237,10 @@ var Init_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Init",
 			Handler:    _Init_Init_Handler,
+		},
+		{
+			MethodName: "Done",
+			Handler:    _Init_Done_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

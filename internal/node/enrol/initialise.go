@@ -24,12 +24,13 @@ import (
 // initialise serves the init service, if the machine has an init secret. It lives a while longer than the machine is free: whoever
 // lost the answer may ask again.
 func (e *Enrolment) initialise(ctx context.Context) error {
-	if _, err := os.Stat(e.cfg.Paths.Secret); errors.Is(err, fs.ErrNotExist) && e.cfg.Lock.State().By != lock.Init {
+	now := e.cfg.Lock.State()
+	if _, err := os.Stat(e.cfg.Paths.Secret); errors.Is(err, fs.ErrNotExist) && (now.Phase != lock.Claimed || now.By != lock.Init) {
 		return nil // nobody is to initialise this machine
 	}
 	s, err := initserver.New(initserver.Config{
 		Lock: e.cfg.Lock, Machine: founder{e}, SecretFile: e.cfg.Paths.Secret, RequestFile: e.cfg.Paths.Request, Log: e.cfg.Log,
-		Pass: func(step string) { e.cfg.Pass("init " + step) },
+		Pass:        func(step string) { e.cfg.Pass("init " + step) },
 		Certificate: func() (*tls.Certificate, error) { return rpc.SelfSigned(e.cfg.Key, "slipway machine", time.Now()) },
 	})
 	if err != nil {

@@ -196,3 +196,34 @@ func TestLinger(t *testing.T) {
 		t.Errorf("%s", s)
 	}
 }
+
+// Who says that the answer has arrived ends the service; who names another request does not.
+func TestDone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	a := r.begin()
+	c := r.client()
+	if err := c.Done(t.Context(), idA); err == nil {
+		t.Error("done before anything was begun")
+	}
+	if _, err := c.Init(t.Context(), idA, ticket("n1")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Watch(t.Context(), idA, func(initclient.Event) {}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.cfg.Lock.Wait(t.Context(), func(s lock.State) bool { return s.Phase == lock.Committed }); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Done(t.Context(), idB); err == nil {
+		t.Error("another request is done")
+	}
+	_ = c.Done(t.Context(), idA) // the answer may be lost with the service
+	if err := <-a.done; err != nil {
+		t.Errorf("%v", err)
+	}
+	a.done <- nil
+	if _, err := os.Stat(filepath.Join(a.dir, "secret")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the secret is there: %v", err)
+	}
+}

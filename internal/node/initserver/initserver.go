@@ -96,6 +96,9 @@ type Server struct {
 	begun chan *request     // at most one: only one can hold the claim
 	pass  func(step string) // never nil
 
+	thanks  sync.Once
+	thanked chan struct{} // closed when the caller has the answer
+
 	mu     sync.Mutex // guards the fields below, and that persisting and claiming are one thing
 	req    *request   // the one request that this machine knows; nil: none
 	closed bool
@@ -118,7 +121,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Pause == nil {
 		cfg.Pause = pause
 	}
-	s := &Server{cfg: cfg, begun: make(chan *request, 1), pass: cfg.Pass}
+	s := &Server{cfg: cfg, begun: make(chan *request, 1), pass: cfg.Pass, thanked: make(chan struct{})}
 	if s.pass == nil {
 		s.pass = func(string) {}
 	}
@@ -171,11 +174,24 @@ func (s *Server) ended(ctx context.Context) error {
 	if state.By == lock.Join {
 		return fmt.Errorf("%w: %s", errOver, state)
 	}
-	if err := sleep(ctx, s.cfg.Linger); err != nil {
+	if err := s.linger(ctx); err != nil {
 		return err
 	}
 	if err := Forget(s.cfg.SecretFile, s.cfg.RequestFile); err != nil {
 		return err
 	}
-	return fmt.Errorf("%w: the answer was kept for %s", errOver, s.cfg.Linger)
+	return fmt.Errorf("%w: its caller has the answer, or has left it here for %s", errOver, s.cfg.Linger)
+}
+
+// linger keeps the answer until the caller has it, or for long enough.
+func (s *Server) linger(ctx context.Context) error {
+	limit := time.NewTimer(s.cfg.Linger)
+	defer limit.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-limit.C:
+	case <-s.thanked:
+	}
+	return nil
 }

@@ -35,6 +35,18 @@ func (s service) Init(_ context.Context, req *initv1.InitRequest) (*initv1.InitR
 	return &initv1.InitReply{Phase: phase}, nil
 }
 
+// Done ends the service of a committed request; another id, or a request that is not there yet, changes nothing.
+func (s service) Done(_ context.Context, req *initv1.DoneRequest) (*initv1.DoneReply, error) {
+	s.mu.Lock()
+	r := s.req
+	s.mu.Unlock()
+	if r == nil || r.id != req.GetId() || s.cfg.Lock.State().Phase != lock.Committed {
+		return nil, refuse(codes.FailedPrecondition, "request %s is not done here", short(req.GetId()))
+	}
+	s.thanks.Do(func() { close(s.thanked) })
+	return &initv1.DoneReply{}, nil
+}
+
 func (s service) Watch(req *initv1.WatchRequest, stream grpc.ServerStreamingServer[initv1.Event]) error {
 	s.mu.Lock()
 	r := s.req

@@ -36,6 +36,7 @@ func (s *Server) serve(ctx context.Context, ln net.Listener) error {
 			initv1.Init_Facts_FullMethodName: s.authorize,
 			initv1.Init_Init_FullMethodName:  s.authorize,
 			initv1.Init_Watch_FullMethodName: s.authorize,
+			initv1.Init_Done_FullMethodName:  s.authorize,
 		},
 		Timeout: map[string]time.Duration{initv1.Init_Init_FullMethodName: initTimeout, initv1.Init_Watch_FullMethodName: rpc.NoTimeout},
 		Limits:  limits, Audit: s.cfg.Audit, Log: s.cfg.Log,
