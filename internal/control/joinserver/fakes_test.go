@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/control/joinserver"
@@ -86,7 +87,34 @@ func (w *world) roster(generation uint64) (signed []byte, _ uint64) {
 type book struct {
 	*registry.Registry
 	old   atomic.Bool
+	wrong atomic.Bool // it lets in another machine than the one that asks
 	lists atomic.Int64
+}
+
+// Admit is joinserver.Records.
+func (b *book) Admit(ctx context.Context, r admission.Request) (admission.Node, error) {
+	n, err := b.Registry.Admit(ctx, r)
+	if b.wrong.Load() {
+		n.Key = "sha256:another"
+	}
+	return n, err
+}
+
+// forget makes the service's list of records an empty one, as a list of long ago would be.
+func (w *world) forget(t *testing.T) {
+	t.Helper()
+	w.book.old.Store(true)
+	for range 2 { // at the second question the first answer is known
+		asked := w.book.lists.Load()
+		_, err := w.registry.UpdateNode(t.Context(), "dev-main-1", func(n *admission.Node) error { n.Kubernetes += "x"; return nil })
+		if err == nil {
+			_, err = w.registry.UpdateNode(t.Context(), "dev-main-1", func(n *admission.Node) error { n.Kubernetes = ""; return nil })
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "a question for the list", func() bool { return w.book.lists.Load() > asked })
+	}
 }
 
 // Nodes is joinserver.Records.

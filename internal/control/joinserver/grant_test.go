@@ -51,6 +51,17 @@ func TestBadTickets(t *testing.T) {
 	}
 }
 
+// Records that are wrong about who asks let nobody in. Kills the look at the record in admit.
+func TestWrongRecord(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, rpc.Limits{})
+	w.book.wrong.Store(true)
+	told := worker(w).talk(t).proven().end()
+	if e := w.audit(); len(e) != 1 || e[0].Reason != joinserver.Unavailable || status.Code(told) != codes.Unavailable {
+		t.Errorf("told %v; audit: %v", told, e)
+	}
+}
+
 // No word of a control plane's secrets stands in the open anywhere in a grant (TC-11, R-43).
 func TestSecretsAreSealed(t *testing.T) {
 	t.Parallel()

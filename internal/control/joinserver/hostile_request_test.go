@@ -109,6 +109,14 @@ func requestAttacks() map[string]attack {
 			rename(r, "kubelet", "etcd-peer")
 			return m.talk(t).granted().sendKeys(r).end()
 		}},
+		"the machine's own key, and an old list": asking(joinserver.KeyTaken, func(t *testing.T, m *machine, r map[string][]byte) {
+			m.w.forget(t)
+			r["kubelet"] = csr(t, x509.CertificateRequest{}, m.key)
+		}),
+		"key of the serving machine, and an old list": asking(joinserver.KeyTaken, func(t *testing.T, m *machine, r map[string][]byte) {
+			m.w.forget(t)
+			r["kubelet"] = csr(t, x509.CertificateRequest{}, m.w.own)
+		}),
 		"machine key of another node":      otherKey(func(other *machine) crypto.Signer { return other.key }),
 		"certified key of another node":    otherKey(func(other *machine) crypto.Signer { return other.keys["kubelet"] }),
 		"seal key that makes shared zeros": {machine: controlPlane, joined: true, reason: joinserver.Malformed, do: weakSealKey},

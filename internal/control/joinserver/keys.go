@@ -70,7 +70,7 @@ func (e *session) checkRequests(ctx context.Context, wants map[string]pki.Want, 
 	}
 	for i, name := range names { // all are good: now they are this node's
 		if !e.used.take(pinOf(keys[i]), owner{e.node.Key, name}) {
-			return nil, deny(KeyTaken, "the key for %s has just been certified for somebody else", name)
+			return nil, deny(KeyTaken, "the key for %s was certified for something else before", name)
 		}
 	}
 	return keys, nil
@@ -80,9 +80,6 @@ func (e *session) checkRequests(ctx context.Context, wants map[string]pki.Want, 
 func (e *session) checkFree(ctx context.Context, pin, name string) error {
 	if pin == e.peer.Key || pin == e.Self {
 		return deny(KeyTaken, "%s is asked for with the key of a machine", name)
-	}
-	if by, used := e.used.owner(pin); used && by != (owner{e.node.Key, name}) {
-		return deny(KeyTaken, "the key for %s was certified for something else", name)
 	}
 	other, found, err := e.machine(ctx, pin)
 	switch {

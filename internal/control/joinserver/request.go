@@ -33,11 +33,8 @@ func checkRequest(der []byte) (*ecdsa.PublicKey, error) {
 	if string(r.RawSubject) != emptyName {
 		return nil, deny(BadSubject, "a certificate request with the subject %q", r.Subject.String())
 	}
-	if len(r.Extensions) > 0 || len(r.DNSNames)+len(r.IPAddresses)+len(r.EmailAddresses)+len(r.URIs) > 0 {
-		return nil, deny(BadExtension, "a certificate request with %d extensions, names %q", len(r.Extensions), r.DNSNames)
-	}
 	if !bytes.Equal(r.RawTBSCertificateRequest, bare(r.RawSubjectPublicKeyInfo)) {
-		return nil, deny(BadExtension, "a certificate request with more than a key in it")
+		return nil, deny(BadExtension, "a certificate request with more than a key in it: %d extensions, names %.80q", len(r.Extensions), r.DNSNames)
 	}
 	if r.SignatureAlgorithm != x509.ECDSAWithSHA256 {
 		return nil, deny(BadProof, "a certificate request signed with %s, want %s", r.SignatureAlgorithm, x509.ECDSAWithSHA256)

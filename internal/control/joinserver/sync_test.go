@@ -254,14 +254,7 @@ func TestSyncWithAnOldList(t *testing.T) {
 	w := newWorld(t, rpc.Limits{})
 	m := worker(w)
 	m.join(t)
-	w.book.old.Store(true)
-	for range 2 { // at the second question the first answer is known
-		asked := w.book.lists.Load()
-		if _, err := w.registry.UpdateNode(t.Context(), "dev-main-1", func(n *admission.Node) error { n.Facts.CgroupV1 = !n.Facts.CgroupV1; return nil }); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "a question for the list", func() bool { return w.book.lists.Load() > asked })
-	}
+	w.forget(t)
 	k := m.sync(t).greeted()
 	for generation := uint64(1); generation <= 3; generation++ {
 		w.rosters.publish(w.roster(generation))

@@ -23,13 +23,6 @@ type usedKeys struct {
 
 func newUsedKeys() *usedKeys { return &usedKeys{owners: map[string]owner{}} }
 
-func (u *usedKeys) owner(pin string) (owner, bool) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	o, ok := u.owners[pin]
-	return o, ok
-}
-
 // take notes the owner of a key, and reports false when it has another.
 func (u *usedKeys) take(pin string, o owner) bool {
 	u.mu.Lock()
