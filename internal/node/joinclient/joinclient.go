@@ -80,7 +80,8 @@ const (
 	attemptTime   = 10 * time.Second       // from the connection to the challenge, and from the proof to the grant
 	attemptMost   = 40 * time.Second       // a proof's time grows to this, which is more than the service itself allows
 	waitPause     = 2 * time.Second
-	refusedPause  = 5 * time.Second // at first
+	refusedPause  = 5 * time.Second        // at first
+	recordPause   = 500 * time.Millisecond // at first, without a token: a spec's machines are told before their records are written
 	refusedMost   = time.Minute
 	mistrustPause = 5 * time.Minute // a server with the wrong CA
 	lookPause     = 500 * time.Millisecond

@@ -101,12 +101,16 @@ func (j *joining) judge(err error) time.Duration {
 	return 0
 }
 
-// denied: only somebody else can mend it, so it is asked again slowly.
+// denied: only somebody else can mend it, so it is asked again slowly. Somebody may be about to where a record is all that is missing.
 func (j *joining) denied(at netip.AddrPort, what string) time.Duration {
 	j.Log.Warn("join refused", "endpoint", at, "why", what)
 	j.says.tell(refusalStatus(at, what))
 	j.refused++
-	return j.places.pause(refusedPause, refusedMost, j.refused-1)
+	first := refusedPause
+	if j.Token() == "" {
+		first = recordPause
+	}
+	return j.places.pause(first, refusedMost, j.refused-1)
 }
 
 func refusalStatus(at netip.AddrPort, what string) Status {
