@@ -28,6 +28,8 @@ func (n *node) etcd() plan.Ref {
 		Ready:    etcdProbe(c),
 		Holds:    plan.Holds{Mark: config.EtcdMark, Data: dir + "/member"},
 		OOMScore: -997,
+		// It hands the lead over at once, and then waits for watches that never end by themselves. What it has acknowledged is on the disk.
+		StopTimeout: 2 * time.Second,
 	}, needs...)
 	voter := n.Add(plan.Gate{
 		Name: "etcd-voter", Provider: "the control plane, which promotes this machine's etcd when it has caught up",

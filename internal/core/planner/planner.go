@@ -61,8 +61,15 @@ func For(cfg config.Node, components Components) (plan.Plan, error) {
 	} else {
 		n.balancer()
 	}
+	if !n.has(config.RoleControlPlane) {
+		n.cni(images...)
+		images = images[:1] // it is not Ready before the rest is there
+	}
 	n.kubelet(runtime, images)
-	n.kubeProxy()
+	proxy := n.kubeProxy()
+	if n.has(config.RoleControlPlane) && n.joins() {
+		n.cni(append(images, proxy)...)
+	}
 	return n.Plan(cfg.Cluster.Name, cfg.Name, cfg.Cluster.Release), nil
 }
 

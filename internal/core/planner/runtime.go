@@ -9,17 +9,32 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// containerd adds the container runtime, with the pod network's configuration in place before anybody asks for it.
+// containerd adds the container runtime.
 func (n *node) containerd() plan.Ref {
 	conf := n.Add(plan.File{Path: config.ContainerdFile, Mode: 0o600, Content: n.containerdConfig()}, n.dirs["/etc/containerd"])
-	cni := n.Add(plan.File{Path: "/etc/cni/net.d/10-slipway.conflist", Mode: 0o600, Content: n.cniConfig()},
-		n.dirs["/etc/cni/net.d"], n.bins["bridge"], n.bins["host-local"], n.bins["loopback"], n.bins["portmap"])
+	needs := []plan.Ref{conf, n.dirs["/etc/cni/net.d"], n.dirs["/var/lib/containerd"], n.bins["containerd-shim-runc-v2"], n.bins["runc"]}
+	if !n.joins() {
+		needs = append(needs, n.cni())
+	}
 	n.podNetwork()
 	return n.unit("containerd", n.cfg.Cluster.Containerd, plan.Unit{
 		Ready:    plan.Probe{Kind: plan.ProbeNotify},
 		Inputs:   []plan.Ref{conf},
 		OOMScore: -999,
-	}, conf, cni, n.dirs["/var/lib/containerd"], n.bins["containerd-shim-runc-v2"], n.bins["runc"])
+	}, needs...)
+}
+
+// cni adds the pod network's configuration, without which no node is Ready. On a node of a cluster that goes on meanwhile it comes
+// last, for pods are sent there at that moment: their images are there, and on a control plane the way to Services, which a worker's
+// kube-proxy learns as soon. All else may start before.
+func (n *node) cni(last ...plan.Ref) plan.Ref {
+	return n.Add(plan.File{Path: "/etc/cni/net.d/10-slipway.conflist", Mode: 0o600, Content: n.cniConfig()},
+		append([]plan.Ref{n.dirs["/etc/cni/net.d"], n.bins["bridge"], n.bins["host-local"], n.bins["loopback"], n.bins["portmap"]}, last...)...)
+}
+
+// joins tells that the node may come to a cluster that has pods already.
+func (n *node) joins() bool {
+	return !n.has(config.RoleControlPlane) || len(n.cfg.Cluster.EtcdMembers()) > 1
 }
 
 func (n *node) containerdConfig() string {
@@ -84,7 +99,7 @@ func (n *node) cniConfig() string {
 // images imports what runs in pods, from the component store: no registry is asked. One oneshot per image, side by side
 // with the start of the control plane.
 func (n *node) images(runtime plan.Ref) ([]plan.Ref, error) {
-	var refs []plan.Ref
+	var refs []plan.Ref // the pause image, without which there is no pod, is the first
 	for _, image := range []string{n.cfg.Cluster.PauseImage, n.cfg.Cluster.CoreDNSImage} {
 		name := imageName(image)
 		digest, ok := n.components[image]

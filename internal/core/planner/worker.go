@@ -40,7 +40,7 @@ func (n *node) kubelet(runtime plan.Ref, images []plan.Ref) {
 // the honest answer for names outside the cluster.
 const noUpstream = "# Written by slipway: this machine has no upstream DNS server.\nnameserver %s\n"
 
-func (n *node) kubeProxy() {
+func (n *node) kubeProxy() plan.Ref {
 	c := n.cfg.Cluster.KubeProxy
 	conf := n.file(config.KubeProxyFile, 0o600, yamlText(c.Config))
 	needs := append(n.refs("ca", "kube-proxy"), conf, n.confs[config.KubeProxyConf])
@@ -50,7 +50,7 @@ func (n *node) kubeProxy() {
 	if balancer := plan.RefOf(plan.Unit{Name: balancerUnit}); n.contains(balancer) {
 		needs = append(needs, balancer)
 	}
-	n.unit("kube-proxy", c, plan.Unit{
+	return n.unit("kube-proxy", c, plan.Unit{
 		Ready:    proxyProbe(c),
 		Inputs:   []plan.Ref{conf, n.confs[config.KubeProxyConf]},
 		OOMScore: -999,
