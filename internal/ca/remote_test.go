@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ca
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-project/slipway/internal/core/pki"
+)
+
+// What a cluster has once is made only where the permit is; that it is not there is no reason to make it.
+func TestPermit(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]func(dir string) pki.Want{
+		"CA": caOf, "key pair": keyPairWant, "secret": secretWant,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			w := want(dir)
+			w.Permit = filepath.Join(dir, "permit")
+			err := at(start).Ensure(t.Context(), w)
+			if err == nil || !strings.Contains(err.Error(), "only init may make it") {
+				t.Errorf("without a permit: %v", err)
+			}
+			if left := snapshot(t, dir); len(left) != 0 {
+				t.Errorf("it has left %v", left)
+			}
+			if err := os.WriteFile(w.Permit, []byte("x"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			ensure(t, at(start), w)
+			before := snapshot(t, dir)
+			if err := os.Remove(w.Permit); err != nil {
+				t.Fatal(err)
+			}
+			delete(before, "/permit")
+			ensure(t, at(start), w) // what is there needs no permit
+			if diff := cmp.Diff(before, snapshot(t, dir)); diff != "" {
+				t.Errorf("made again without a permit (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+// signer is a control plane; node is a machine that has the CA's certificate and not its key.
+func signerAndNode(t *testing.T) (signer *Local, w pki.Want, node string) {
+	t.Helper()
+	there, here := t.TempDir(), t.TempDir()
+	signer = at(start)
+	ensure(t, signer, authority(there, "ca"))
+	text, err := os.ReadFile(filepath.Join(there, "ca.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(here, "ca.crt"), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return signer, leaf(there, "kubelet", authority(there, "ca"), pki.ClientAuth), here
+}
+
+func onNode(w pki.Want, dir string) pki.Want {
+	w.CertPath, w.KeyPath = filepath.Join(dir, "kubelet.crt"), filepath.Join(dir, "kubelet.key")
+	w.SignerCert, w.SignerKey = filepath.Join(dir, "ca.crt"), ""
+	return w
+}
+
+func publicKeyOf(t *testing.T, request []byte) any {
+	t.Helper()
+	csr, err := x509.ParseCertificateRequest(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if csr.Subject.String() != "" || len(csr.Extensions) > 0 {
+		t.Errorf("the request names %s and has %d extensions", csr.Subject, len(csr.Extensions))
+	}
+	return csr.PublicKey
+}
+
+func TestRemoteSigner(t *testing.T) {
+	t.Parallel()
+	signer, w, dir := signerAndNode(t)
+	mine := onNode(w, dir)
+	asked := 0
+	l := at(start)
+	l.Remote = func(_ context.Context, _ pki.Want, request []byte) ([]byte, error) {
+		asked++
+		if len(snapshot(t, dir)) != 1 {
+			t.Error("something was written before the certificate was there")
+		}
+		return signer.Sign(w, publicKeyOf(t, request))
+	}
+	ensure(t, l, mine)
+	if ok, _, why, err := l.Check(t.Context(), mine); !ok || err != nil {
+		t.Errorf("not fit: %s, %v", why, err)
+	}
+	ensure(t, l, mine)
+	if asked != 1 {
+		t.Errorf("the signer was asked %d times", asked)
+	}
+	l.Remote = func(context.Context, pki.Want, []byte) ([]byte, error) { return nil, errors.New("nobody there") }
+	l.Now = at(start.Add(year / 4 * 3)).Now // it is due
+	before := snapshot(t, dir)
+	if err := l.Ensure(t.Context(), mine); err == nil || !strings.Contains(err.Error(), "nobody there") {
+		t.Errorf("without a signer: %v", err)
+	}
+	if diff := cmp.Diff(before, snapshot(t, dir)); diff != "" {
+		t.Errorf("a renewal that failed has changed something:\n%s", diff)
+	}
+}
+
+// An answer that is not for this key and this Want is not taken.
+func TestRemoteAnswersRefused(t *testing.T) {
+	t.Parallel()
+	signer, w, dir := signerAndNode(t)
+	mine := onNode(w, dir)
+	other, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger := authority(t.TempDir(), "ca")
+	ensure(t, signer, stranger)
+	for name, answer := range map[string]func(pub any) ([]byte, error){
+		"another key": func(any) ([]byte, error) { return signer.Sign(w, other.Public()) },
+		"another name": func(pub any) ([]byte, error) {
+			x := w
+			x.CommonName = "system:node:other"
+			return signer.Sign(x, pub)
+		},
+		"more rights": func(pub any) ([]byte, error) {
+			x := w
+			x.Organizations = []string{"system:masters"}
+			return signer.Sign(x, pub)
+		},
+		"another CA": func(pub any) ([]byte, error) {
+			x := w
+			x.SignerCert = stranger.CertPath
+			return signer.Sign(x, pub)
+		},
+		"nothing": func(any) ([]byte, error) { return nil, nil },
+		"two": func(pub any) ([]byte, error) {
+			one, err := signer.Sign(w, pub)
+			return append(one, one...), err
+		},
+		"a key": func(any) ([]byte, error) { return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte("x")}), nil },
+	} {
+		request, finish, err := at(start).Request(mine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := answer(publicKeyOf(t, request))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := finish(text); err == nil {
+			t.Errorf("%s was taken", name)
+		}
+		if left := snapshot(t, dir); len(left) != 1 {
+			t.Errorf("%s has left %v", name, left)
+		}
+	}
+	if _, _, err := at(start).Request(caOf(dir)); err == nil {
+		t.Error("a CA was requested")
+	}
+	if _, err := signer.Sign(authority(dir, "ca"), other.Public()); err == nil {
+		t.Error("a CA was signed")
+	}
+}
