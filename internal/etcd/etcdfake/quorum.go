@@ -62,7 +62,11 @@ func (c *Cluster) elect() {
 func (c *Cluster) list() []membership.Member {
 	all := make([]membership.Member, 0, len(c.members))
 	for _, id := range slices.Sorted(maps.Keys(c.members)) {
-		all = append(all, c.members[id])
+		m := c.members[id]
+		if time.Since(c.began[id]) < c.Announce {
+			m.Name, m.ClientURL, m.Started = "", "", false
+		}
+		all = append(all, m)
 	}
 	return all
 }
