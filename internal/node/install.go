@@ -129,7 +129,7 @@ func (a *Agent) Installed() (node string, ok bool) {
 func (a *Agent) unkeep() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, path := range []string{a.cfg.PlanFile + ".prev", a.cfg.PlanFile} { // the newest last: what is left says that it was wiped
+	for _, path := range []string{a.cfg.TraceFile, a.cfg.PlanFile + ".prev", a.cfg.PlanFile} { // the plan last: what is left says that it was wiped
 		a.cfg.Pass("forget " + filepath.Base(path))
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("forget the plan: %w", err)

@@ -32,13 +32,10 @@ func removeRoutes() error {
 	return errors.Join(errs...)
 }
 
-// removeNetwork takes away the pods' bridge and the tables of the pod network and of kube-proxy.
+// removeNetwork takes away the pods' networks and their bridge, and the tables of the pod network and of kube-proxy.
 func removeNetwork(ctx context.Context) error {
 	var errs []error
-	if link, err := netlink.LinkByName("cni0"); err == nil {
-		errs = append(errs, netlink.LinkDel(link))
-	}
-	errs = append(errs, removeRoutes())
+	errs = append(errs, removePodNetworks(cniResults), removeBridge(), removeRoutes())
 	nft, err := exec.LookPath("nft")
 	if err != nil {
 		return errors.Join(errs...) // without it nothing was made

@@ -38,6 +38,9 @@ func Machine(ctx context.Context, h Host, p plan.Plan, extra []string) error {
 	}
 	var errs []error
 	errs = append(errs, unmountBelow(dataFolders(p)), removeNetwork(ctx))
+	for _, path := range []string{"/run/containerd", "/var/log/pods", "/var/log/containers"} { // containerd's and the kubelet's own
+		errs = append(errs, empty(path))
+	}
 	for _, path := range extra { // before the folders that they are in
 		errs = append(errs, gone(path))
 	}
@@ -46,6 +49,7 @@ func Machine(ctx context.Context, h Host, p plan.Plan, extra []string) error {
 			errs = append(errs, fmt.Errorf("remove %s: %w", p.Entries[i].Ref, err))
 		}
 	}
+	errs = append(errs, removeCgroups(unitsBackwards(p)))
 	unix.Sync()
 	return errors.Join(errs...)
 }
