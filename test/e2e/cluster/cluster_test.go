@@ -140,7 +140,7 @@ func reader(t *testing.T, c *kit.Cluster) {
 		{"GET", "/api/v1/namespaces/default/secrets", 403},
 		{"GET", "/api/v1/namespaces/kube-system/pods", 403},
 	} {
-		if code, body := c.HTTPS(t, want.method, apiServer+want.path, kit.Token(token)); code != want.code {
+		if code, body := c.HTTPS(t, want.method, apiServer+want.path, kit.BearerToken(token)); code != want.code {
 			t.Errorf("%s %s as reader: %d, want %d: %s", want.method, want.path, code, want.code, body)
 		}
 	}

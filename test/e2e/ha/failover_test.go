@@ -67,6 +67,7 @@ func stopFollower(c *kit.Cluster) {
 		return nil
 	})
 	readers.Reset()
+	c.Machine("cut", victim) // first, so that no connection is closed with a last word
 	c.Machine("stop", victim)
 	kit.Until(c.T, soon, "each client has gone on for a while", func() error {
 		if _, answers, err := readers.Gap(); answers < 100 {
@@ -76,6 +77,7 @@ func stopFollower(c *kit.Cluster) {
 	})
 	served(c, readers, "the machine "+victim+" was stopped", serverLoss)
 	begun := time.Now()
+	c.Machine("heal", victim)
 	c.Machine("start", victim)
 	c.AllReady(soon, mains, workers)
 	c.T.Logf("%s is back after %.1f s", victim, time.Since(begun).Seconds())
@@ -88,6 +90,7 @@ func stopLeader(c *kit.Cluster) {
 	defer writer.Stop()
 	writes(c, writer, 20)
 	writer.Reset()
+	c.Machine("cut", leader)
 	c.Machine("stop", leader)
 	writes(c, writer, 100)
 	gap, answers, err := writer.Gap()
@@ -95,6 +98,7 @@ func stopLeader(c *kit.Cluster) {
 	if gap > leaderLoss {
 		c.T.Errorf("no acknowledged write for %s, want at most %s: %v", gap, leaderLoss, err)
 	}
+	c.Machine("heal", leader)
 	c.Machine("start", leader)
 	c.AllReady(soon, mains, workers)
 	writer.Stop()

@@ -104,8 +104,9 @@ func cutWorker(c *kit.Cluster) {
 		return nil
 	})
 	unbroken(c, inside, "on the worker that is cut off")
-	for name, u := range units(c.On(victim)) {
-		if u.PID == 0 || u.Restarts > 0 && name == "kubelet" {
+	now := units(c.On(victim))
+	for _, name := range []string{"api-balancer", "containerd", "kube-proxy", "kubelet"} {
+		if u := now[name]; u.PID == 0 {
 			c.T.Errorf("unit %s of the worker that is cut off: %+v", name, u)
 		}
 	}
@@ -162,6 +163,15 @@ func rebootAlone(c *kit.Cluster) {
 	healed := time.Now()
 	c.AllReady(2*soon, mains, workers)
 	c.T.Logf("all are ready %.1f s after the network is back", time.Since(healed).Seconds())
-	c.Kubectl("rollout", "status", "daemonset/web", "--timeout", "60s")
+	for _, m := range both {
+		kit.Until(c.T, soon, "the pod of "+m+" runs again", func() error {
+			for _, p := range c.On(m).Processes() {
+				if len(p.Args) > 1 && p.Args[1] == "serve" {
+					return nil
+				}
+			}
+			return errors.New("there is none")
+		})
+	}
 	healthyMembers(c)
 }

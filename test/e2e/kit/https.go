@@ -15,8 +15,8 @@ import (
 // Credential is what a request or its connection carries.
 type Credential func(c *Cluster, r *http.Request, conf *tls.Config)
 
-// Token is a bearer token.
-func Token(token string) Credential {
+// BearerToken is a bearer token.
+func BearerToken(token string) Credential {
 	return func(_ *Cluster, r *http.Request, _ *tls.Config) { r.Header.Set("Authorization", "Bearer "+token) }
 }
 

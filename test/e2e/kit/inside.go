@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const execLimit = time.Minute
+const execLimit = 2 * time.Minute
 
 // Exec runs a shell command in the machine and returns its output.
 func (c *Cluster) Exec(command string) string {
@@ -27,11 +27,17 @@ func (c *Cluster) Exec(command string) string {
 // ExecIn is Exec with standard input.
 func (c *Cluster) ExecIn(in io.Reader, command string) string {
 	c.T.Helper()
-	r := run(c.T, execLimit, in, c.Bin, "exec", "--name", c.Name, c.Node, "--", "sh", "-c", command)
+	r := c.TryExec(in, command)
 	if r.Code != 0 {
 		c.T.Fatalf("in the machine: %s", r)
 	}
 	return r.Out
+}
+
+// TryExec is ExecIn that may fail.
+func (c *Cluster) TryExec(in io.Reader, command string) Result {
+	c.T.Helper()
+	return run(c.T, execLimit, in, c.Bin, "exec", "--name", c.Name, c.Node, "--", "sh", "-c", command)
 }
 
 // Folder is the host's path of the machine's folder.

@@ -67,7 +67,8 @@ func (c *Cluster) Nodes() (map[string]Node, error) {
 	return nodes, nil
 }
 
-// AllReady waits until exactly so many nodes are known and all are ready, those with etcd as voters whose etcd answers.
+// AllReady waits until exactly so many nodes are known and all are ready, those with etcd as voters whose etcd answers; and until
+// each agent says so of its machine, but for those of [Cluster.Extra].
 func (c *Cluster) AllReady(limit time.Duration, controlPlanes, workers int) map[string]Node {
 	c.T.Helper()
 	var nodes map[string]Node
@@ -87,7 +88,13 @@ func (c *Cluster) AllReady(limit time.Duration, controlPlanes, workers int) map[
 		if voters != controlPlanes || len(nodes) != controlPlanes+workers {
 			return fmt.Errorf("%d nodes, %d voters", len(nodes), voters)
 		}
-		return nil
+		s, err := c.Status()
+		for _, m := range s.Machines {
+			if extra := strings.HasPrefix(m.Name, c.Name+"-extra-"); !extra && (m.Node == nil || !m.Node.Converged) {
+				return fmt.Errorf("machine %s: %s", m.Name, s.Verdict)
+			}
+		}
+		return err
 	})
 	return nodes
 }

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kit
+
+import (
+	"crypto"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+
+	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/machine"
+)
+
+// extras leaves the addresses before it to the machines of specs.
+const extras = 40
+
+// Extra boots one more machine in the cluster's network that belongs to nobody, as somebody else than slipway up would. Files go to
+// /var/lib/slipway before its first boot.
+func (c *Cluster) Extra(i int, files map[string][]byte) *Cluster {
+	c.T.Helper()
+	local, err := machine.New(machine.Config{Root: Root, Runc: Component(c.T, "runc"), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	name := fmt.Sprintf("%s-extra-%d", c.Name, i)
+	if _, err := local.Ensure(c.T.Context(), machine.Spec{Cluster: c.Name, Name: name, Index: extras + i, Binary: c.Bin, Files: files}); err != nil {
+		c.T.Fatal(err)
+	}
+	return c.On(name)
+}
+
+// Pin is that of the machine's key, as its console shows it.
+func (c *Cluster) Pin() string {
+	c.T.Helper()
+	block, _ := pem.Decode(c.Read("slipway", "state", "machine.key"))
+	if block == nil {
+		c.T.Fatalf("key of machine %s: no PEM", c.Node)
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		c.T.Fatalf("key of machine %s: %v", c.Node, err)
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		c.T.Fatalf("key of machine %s: %T", c.Node, key)
+	}
+	spki, err := x509.MarshalPKIXPublicKey(signer.Public())
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	return roster.Pin(spki)
+}
