@@ -41,6 +41,14 @@ func Machine(ctx context.Context, h Host, p plan.Plan, extra []string) error {
 	for _, path := range []string{"/run/containerd", "/var/log/pods", "/var/log/containers"} { // containerd's and the kubelet's own
 		errs = append(errs, empty(path))
 	}
+	errs = append(errs, files(ctx, h, p, extra), removeCgroups(unitsBackwards(p)))
+	unix.Sync()
+	return errors.Join(errs...)
+}
+
+// files removes what the plan has made on the disk, and what came with it.
+func files(ctx context.Context, h Host, p plan.Plan, extra []string) error {
+	var errs []error
 	for _, path := range extra { // before the folders that they are in
 		errs = append(errs, gone(path))
 	}
@@ -49,8 +57,6 @@ func Machine(ctx context.Context, h Host, p plan.Plan, extra []string) error {
 			errs = append(errs, fmt.Errorf("remove %s: %w", p.Entries[i].Ref, err))
 		}
 	}
-	errs = append(errs, removeCgroups(unitsBackwards(p)))
-	unix.Sync()
 	return errors.Join(errs...)
 }
 
