@@ -161,6 +161,7 @@ func (a *Agent) halt(ctx context.Context) error {
 
 // Give writes one more file that belongs to the node and goes with it.
 func (a *Agent) Give(f plan.Given) error {
+	f.Path = strings.TrimPrefix(f.Path, a.cfg.Root)
 	if err := f.Check(); err != nil {
 		return err
 	}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slipway-project/slipway/internal/core/pki"
+	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/durable"
+	"github.com/slipway-project/slipway/internal/node"
+	"github.com/slipway-project/slipway/internal/node/enrol"
+	"github.com/slipway-project/slipway/internal/node/joinclient"
+	"github.com/slipway-project/slipway/internal/node/lock"
+	"github.com/slipway-project/slipway/internal/node/routes"
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+// agent is one life of a machine's agent, put together as cmd/slipway does it.
+type agent struct {
+	m      *machine
+	root   string
+	ctx    context.Context //nolint:containedctx // the agent's whole life, which many goroutines share
+	cancel context.CancelFunc
+	dead   atomic.Bool
+	gone   chan struct{} // closed when it is dead
+	done   chan struct{} // closed when nothing of it runs any more
+
+	key     *ecdsa.PrivateKey
+	pin     string
+	lock    *lock.Lock
+	board   *reconcile.Board
+	custody custody
+	node    *node.Agent
+	enrol   *enrol.Enrolment
+
+	joins atomic.Pointer[joinService]
+	inits atomic.Pointer[listener]
+}
+
+// Files of a machine, below its root.
+const (
+	stateDir   = "/var/lib/slipway/state"
+	lockFile   = stateDir + "/lock"
+	keyFile    = stateDir + "/machine.key"
+	planFile   = "/var/lib/slipway/plan/plan.json"
+	permitFile = stateDir + "/etcd-permit"
+	voterFile  = stateDir + "/etcd-voter"
+	createFile = stateDir + "/create-permit"
+	rosterFile = stateDir + "/roster.json"
+	etcdData   = "/var/lib/etcd/member"
+	etcdMark   = stateDir + "/etcd-created"
+	pkiDir     = "/etc/kubernetes/pki"
+	adminFile  = "/etc/kubernetes/admin.conf"
+)
+
+func newAgent(m *machine, root string) (*agent, error) {
+	a := &agent{m: m, root: root, gone: make(chan struct{}), done: make(chan struct{}), board: reconcile.NewBoard()}
+	a.ctx, a.cancel = context.WithCancel(context.Background())
+	a.custody = newCustody(a)
+	for _, dir := range []string{stateDir, filepath.Dir(planFile)} {
+		if err := os.MkdirAll(root+dir, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if a.key, a.pin, err = machineKey(root + keyFile); err != nil {
+		return nil, err
+	}
+	if a.lock, err = lock.Open(root + lockFile); err != nil {
+		return nil, err
+	}
+	log := slog.New(slog.DiscardHandler)
+	if verbose {
+		log = slog.New(slog.NewTextHandler(noter{m}, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	}
+	facts := node.Facts{Address: m.address.String(), Key: a.pin}
+	a.node, err = node.New(node.Config{
+		Host: host{a}, Facts: facts, PlanFile: root + planFile, TraceFile: root + "/var/lib/slipway/plan/trace.json", Version: "sim", Log: log, Board: a.board, Root: root,
+		Control: a.control, Enrolment: func() node.Enrolment { return a.enrol }, Announce: func() { a.enrol.Announce() }, Pass: a.pass,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.enrol, err = enrol.New(enrol.Config{
+		Lock: a.lock, Agent: a.node, Board: a.board, Facts: facts, Key: a.key, Custody: a.custody, Slipway: "sim", Log: log,
+		Listen: func(context.Context) (net.Listener, error) { return a.listen(), nil },
+		Dial:   func(pin string) joinclient.Dialer { return a.dialer(pin) }, Random: m.w.intn, Pass: a.pass,
+		Routes: func(ctx context.Context, _ routes.Config) error {
+			<-ctx.Done()
+			return nil
+		},
+		Paths: enrol.Paths{
+			Key: root + keyFile, Secret: root + "/var/lib/slipway/init-secret.json", Request: root + stateDir + "/init-request", Target: root + stateDir + "/join-target",
+			JoinCA: root + pkiDir + "/join-ca.crt", Roster: root + rosterFile, Admin: root + adminFile, Create: root + createFile, Permit: root + permitFile, Voter: root + voterFile,
+		},
+	})
+	return a, err
+}
+
+// noter brings the agent's log into the run's.
+type noter struct{ m *machine }
+
+func (n noter) Write(p []byte) (int, error) {
+	n.m.w.note("%s: %s", n.m.name, p[:max(len(p)-1, 0)])
+	return len(p), nil
+}
+
+// run lives until the agent is killed or ends by itself.
+func (a *agent) run() {
+	group, ctx := errgroup.WithContext(a.ctx)
+	group.Go(func() error { return a.node.Run(ctx) })
+	group.Go(func() error { return a.enrol.Run(ctx) })
+	err := group.Wait()
+	a.cancel()
+	a.m.ended(a, err)
+	close(a.done)
+}
+
+// die makes the agent a dead one at once, whatever its goroutines still do.
+func (a *agent) die() {
+	if !a.dead.Swap(true) {
+		close(a.gone)
+		a.cancel()
+	}
+}
+
+// errDead is what a dead agent gets from the world.
+var errDead = errors.New("this agent is dead")
+
+func (a *agent) alive() error {
+	if a.dead.Load() {
+		return errDead
+	}
+	return nil
+}
+
+// pass is called between any two things that a crash may divide.
+func (a *agent) pass(name string) {
+	if a.dead.Load() {
+		return
+	}
+	a.m.w.pass(a, name)
+}
+
+func machineKey(path string) (*ecdsa.PrivateKey, string, error) {
+	der, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			return nil, "", err
+		}
+		if der, err = x509.MarshalECPrivateKey(key); err != nil {
+			return nil, "", err
+		}
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return nil, "", err
+		}
+		if err := durable.WriteFile(path, 0o600, der); err != nil {
+			return nil, "", err
+		}
+	} else if err != nil {
+		return nil, "", err
+	}
+	key, err := x509.ParseECPrivateKey(der)
+	if err != nil {
+		return nil, "", fmt.Errorf("read machine key: %w", err)
+	}
+	spki, err := x509.MarshalPKIXPublicKey(key.Public())
+	return key, roster.Pin(spki), err
+}
+
+// rebase puts a machine's root in front of a Want's paths.
+func rebase(root string, w pki.Want) pki.Want {
+	for _, path := range []*string{&w.CertPath, &w.KeyPath, &w.SignerCert, &w.SignerKey, &w.Permit} {
+		if *path != "" {
+			*path = root + *path
+		}
+	}
+	return w
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/control/members"
+	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/core/membership"
+	"github.com/slipway-project/slipway/internal/etcd/etcdfake"
+)
+
+// cluster is what the control planes of one join CA have in common: etcd, and the records that their API servers keep in it.
+type cluster struct {
+	pin   string
+	etcd  *etcdfake.Cluster
+	store *registry.Memory
+	used  map[string]string // token → the key that it let in, as was seen first; guarded by the world's mu
+}
+
+// cluster is the one with this pin.
+func (w *world) cluster(pin string) *cluster {
+	if pin == "" {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := w.clusters[pin]
+	if c == nil {
+		c = &cluster{pin: pin, etcd: etcdfake.New(), store: registry.NewMemory(), used: map[string]string{}}
+		c.etcd.CatchUp, c.etcd.Settle = 300*time.Millisecond, 5*time.Second
+		w.clusters[pin] = c
+		w.noteLocked("cluster %.20s has begun", pin)
+	}
+	return c
+}
+
+// store is the records as one control plane reaches them: through its own API server, which needs etcd.
+type store struct {
+	a    *agent
+	c    *cluster
+	node string
+}
+
+var errNoAPI = errors.New("the API server does not answer")
+
+func (s store) ask(ctx context.Context) error {
+	if err := sleep(ctx, s.a.m.w.delay()); err != nil {
+		return err
+	}
+	if err := s.a.alive(); err != nil {
+		return err
+	}
+	if _, err := s.c.etcd.Client(s.node).Get(ctx, "health"); err != nil {
+		return fmt.Errorf("%w: %w", errNoAPI, err)
+	}
+	return s.a.alive()
+}
+
+func (s store) Get(ctx context.Context, kind, name string) (registry.Item, error) {
+	if err := s.ask(ctx); err != nil {
+		return registry.Item{}, err
+	}
+	return s.c.store.Get(ctx, kind, name)
+}
+
+func (s store) List(ctx context.Context, kind string) ([]registry.Item, error) {
+	if err := s.ask(ctx); err != nil {
+		return nil, err
+	}
+	return s.c.store.List(ctx, kind)
+}
+
+func (s store) Put(ctx context.Context, item registry.Item) (out registry.Item, err error) {
+	if err := s.ask(ctx); err != nil {
+		return out, err
+	}
+	s.a.pass("put " + item.Kind)
+	if err := s.a.alive(); err != nil {
+		return out, err
+	}
+	out, err = s.c.store.Put(ctx, item)
+	if err == nil {
+		s.a.m.w.checkRecords(s.c, item)
+	}
+	s.a.pass("put " + item.Kind + " done")
+	if dead := s.a.alive(); dead != nil {
+		return registry.Item{}, dead
+	}
+	return out, err
+}
+
+func (s store) Delete(ctx context.Context, kind, name, version string) error {
+	if err := s.ask(ctx); err != nil {
+		return err
+	}
+	s.a.pass("delete " + kind)
+	if err := s.a.alive(); err != nil {
+		return err
+	}
+	return s.c.store.Delete(ctx, kind, name, version)
+}
+
+// Watch hears nothing while the API server is away, and all of it afterwards.
+func (s store) Watch(ctx context.Context, kind string, changed func()) error {
+	return s.c.store.Watch(ctx, kind, func() {
+		for s.ask(ctx) != nil {
+			if sleep(ctx, 500*time.Millisecond) != nil {
+				return
+			}
+		}
+		changed()
+	})
+}
+
+// etcd is the members as one control plane reaches them.
+type etcd struct {
+	a    *agent
+	c    *cluster
+	node string
+}
+
+var _ members.Etcd = etcd{}
+
+func (e etcd) Members(ctx context.Context) ([]membership.Member, error) {
+	if err := sleep(ctx, e.a.m.w.delay()); err != nil {
+		return nil, err
+	}
+	return e.c.etcd.Client(e.node).Members(ctx)
+}
+
+func (e etcd) Health(ctx context.Context, m membership.Member) (membership.Member, error) {
+	return e.c.etcd.Client(e.node).Health(ctx, m)
+}
+
+func (e etcd) AddLearner(ctx context.Context, peer string) (id uint64, all []membership.Member, err error) {
+	err = e.alter(ctx, "add learner", func() error {
+		id, all, err = e.c.etcd.Client(e.node).AddLearner(ctx, peer)
+		return err
+	})
+	return id, all, err
+}
+
+func (e etcd) Promote(ctx context.Context, id uint64) error {
+	return e.alter(ctx, "promote", func() error { return e.c.etcd.Client(e.node).Promote(ctx, id) })
+}
+
+func (e etcd) Remove(ctx context.Context, id uint64) error {
+	return e.alter(ctx, "remove member", func() error { return e.c.etcd.Client(e.node).Remove(ctx, id) })
+}
+
+func (e etcd) MoveLeader(ctx context.Context, id uint64) error {
+	return e.alter(ctx, "move leader", func() error { return e.c.etcd.Client(e.node).MoveLeader(ctx, id) })
+}
+
+// alter is one change: what it must not do is looked at around it.
+func (e etcd) alter(ctx context.Context, what string, do func() error) error {
+	if err := sleep(ctx, e.a.m.w.delay()); err != nil {
+		return err
+	}
+	e.a.pass(what)
+	if err := e.a.alive(); err != nil {
+		return err
+	}
+	before := e.c.hasQuorum()
+	err := do()
+	if err == nil {
+		e.a.m.w.note("%s: %s: %v", e.a.m.name, what, last(e.c.etcd.History()))
+		e.a.m.w.checkMembers(e.c, what, before)
+	}
+	e.a.pass(what + " done")
+	if dead := e.a.alive(); dead != nil {
+		return dead
+	}
+	return err
+}
+
+func last(lines []string) string {
+	if len(lines) == 0 {
+		return ""
+	}
+	return lines[len(lines)-1]
+}

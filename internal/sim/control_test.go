@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slipway-project/slipway/internal/attest"
+	attestkey "github.com/slipway-project/slipway/internal/attest/key"
+	"github.com/slipway-project/slipway/internal/attest/token"
+	"github.com/slipway-project/slipway/internal/control/joinserver"
+	"github.com/slipway-project/slipway/internal/control/members"
+	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/rosters"
+	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/roster"
+	agentnode "github.com/slipway-project/slipway/internal/node"
+	"github.com/slipway-project/slipway/internal/node/lock"
+	"github.com/slipway-project/slipway/internal/node/rosterfile"
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+// joinService is the join service of one control plane, put together as cmd/slipway does it.
+type joinService struct {
+	pin     string // of the join CA
+	cluster *cluster
+	records *registry.Registry
+	members *members.Manager
+	rosters *rosters.Keeper
+	server  *joinserver.Server
+	ended   chan struct{} // closed when it serves no more
+}
+
+// control is the control role: it registers the operator's nodes when the API answers, and runs the join service beside.
+func (a *agent) control(ctx context.Context, text []byte, board *reconcile.Board) error {
+	board.Set(reconcile.Status{Ref: "control/records", Phase: reconcile.Waiting, For: "the API server", Provider: "this machine"})
+	board.Set(reconcile.Status{Ref: agentnode.ControlRole, Phase: reconcile.Ready})
+	var doc document
+	if err := json.Unmarshal(text, &doc); err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return a.register(ctx, doc, board) })
+	group.Go(func() error { return a.serveJoins(ctx, doc) })
+	return group.Wait()
+}
+
+func (a *agent) records(doc document) (*cluster, *registry.Registry) {
+	c := a.m.w.cluster(certPin(a.root + pkiDir + "/join-ca.crt"))
+	if c == nil {
+		return nil, nil
+	}
+	return c, registry.New(store{a, c, doc.Self}, time.Now).WithPolicy(func(context.Context) (admission.Policy, error) { return policy(), nil })
+}
+
+func (a *agent) register(ctx context.Context, doc document, board *reconcile.Board) error {
+	for {
+		if _, records := a.records(doc); records != nil {
+			err := records.Register(ctx, doc.Nodes)
+			if err == nil {
+				board.Set(reconcile.Status{Ref: "control/records", Phase: reconcile.Ready})
+				<-ctx.Done()
+				return nil
+			}
+		}
+		if sleep(ctx, 300*time.Millisecond) != nil {
+			return nil
+		}
+	}
+}
+
+func (a *agent) serveJoins(ctx context.Context, doc document) error {
+	if _, err := a.lock.Wait(ctx, func(s lock.State) bool { return s.Phase == lock.Committed }); err != nil {
+		return nil //nolint:nilerr // ctx has ended
+	}
+	s, err := a.joinService(doc)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.members.Run(ctx) })
+	group.Go(func() error { return s.rosters.Run(ctx) })
+	group.Go(func() error { return s.server.Run(ctx) })
+	a.joins.Store(s)
+	err = group.Wait()
+	a.joins.Store(nil)
+	close(s.ended)
+	return err
+}
+
+func (a *agent) joinService(doc document) (*joinService, error) {
+	joinCA := readCert(a.root + pkiDir + "/join-ca.crt")
+	c, records := a.records(doc)
+	if joinCA == nil || c == nil {
+		return nil, errors.New("there is no join CA")
+	}
+	id := roster.ClusterID(c.pin)
+	log := slog.New(slog.DiscardHandler)
+	s := &joinService{pin: c.pin, cluster: c, records: records, ended: make(chan struct{})}
+	s.members = members.New(members.Config{Etcd: etcd{a, c, doc.Self}, Records: records, Log: log})
+	s.rosters = rosters.New(rosters.Config{
+		CA: joinCA, Sign: a.signRoster, Records: records, Voters: voters(s.members), Log: log,
+		Floor: func() uint64 { return rosterfile.Open(a.root+rosterFile, joinCA).Generation() },
+	})
+	var err error
+	s.server, err = joinserver.New(joinserver.Config{
+		Cluster: id, Self: a.pin, Records: records, Log: log, Audit: a.audit,
+		Verifiers: map[string]attest.Verifier{"key": attestkey.Verifier{}, "token": token.Verifier{Records: records}},
+		Tickets: tickets{a, id, doc, func() []byte {
+			signed, _, _ := s.rosters.Current()
+			return signed
+		}},
+		Signer: a.custody, Members: admits{s.members, s.rosters}, Rosters: s.rosters,
+		ControlPlane: func(pool string) bool { return pool == poolMain },
+	})
+	return s, err
+}
+
+func (a *agent) audit(e joinserver.Entry) {
+	a.m.w.note("%s: audit %s %s %s %s", a.m.name, e.Call, e.Node, e.Reason, e.Detail)
+	a.m.w.heard(e)
+}
+
+func (a *agent) signRoster(digest []byte) ([]byte, error) {
+	text, err := os.ReadFile(a.root + pkiDir + "/join-ca.key")
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, errors.New("no key")
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	key, ok := parsed.(*ecdsa.PrivateKey)
+	if err != nil || !ok {
+		return nil, fmt.Errorf("no ECDSA key: %w", err)
+	}
+	return ecdsa.SignASN1(rand.Reader, key, digest)
+}
+
+func voters(m *members.Manager) func(ctx context.Context) ([]string, error) {
+	return func(ctx context.Context) (names []string, err error) {
+		all, err := m.Status(ctx)
+		for name, s := range all {
+			if s.Member == "voter" && !s.Unknown {
+				names = append(names, name)
+			}
+		}
+		return names, err
+	}
+}
+
+// admits gives etcd's membership the join service's words.
+type admits struct {
+	*members.Manager
+	rosters *rosters.Keeper
+}
+
+func (m admits) Admit(ctx context.Context, n admission.Node, started bool) (joinserver.MemberAnswer, error) {
+	answer, err := m.Manager.Admit(ctx, n, started)
+	out := joinserver.MemberAnswer{Permit: answer.Permit, Anew: answer.Anew, Promoted: answer.Promoted}
+	if answer.Promoted {
+		m.rosters.Poke()
+	}
+	if answer.Wait != nil {
+		out.Wait = (*joinserver.Wait)(answer.Wait)
+	}
+	return out, err
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"crypto"
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+
+	"github.com/slipway-project/slipway/internal/ca"
+	"github.com/slipway-project/slipway/internal/core/pki"
+	"github.com/slipway-project/slipway/internal/core/roster"
+)
+
+// custody is the real one, on the machine's own disk.
+type custody struct {
+	a     *agent
+	local *ca.Local
+}
+
+func newCustody(a *agent) custody {
+	return custody{a, &ca.Local{Remote: func(ctx context.Context, w pki.Want, request []byte) ([]byte, error) {
+		return a.enrol.Renew(ctx, w, request)
+	}}}
+}
+
+// Request is enrol.Custody.
+func (c custody) Request(w pki.Want) (request []byte, finish func([]byte) error, err error) {
+	request, done, err := c.local.Request(rebase(c.a.root, w))
+	return request, func(certificate []byte) error {
+		c.a.pass("finish " + w.Name)
+		return done(certificate)
+	}, err
+}
+
+// Sign is joinserver.Signer.
+func (c custody) Sign(w pki.Want, pub crypto.PublicKey) ([]byte, error) {
+	c.a.pass("sign " + w.Name)
+	if err := c.a.alive(); err != nil {
+		return nil, err
+	}
+	return c.local.Sign(rebase(c.a.root, w), pub)
+}
+
+func (c custody) ensure(ctx context.Context, w pki.Want) error {
+	c.a.pass("make " + w.Name)
+	err := c.local.Ensure(ctx, rebase(c.a.root, w))
+	if err == nil && w.Kind == pki.CA {
+		c.a.m.madeOnce(c.a, w.Name, certPin(c.a.root+w.CertPath))
+	}
+	return err
+}
+
+// certPin is the pin of the key in a certificate's file; empty: there is none.
+func certPin(path string) string {
+	c := readCert(path)
+	if c == nil {
+		return ""
+	}
+	return roster.Pin(c.RawSubjectPublicKeyInfo)
+}
+
+func readCert(path string) *x509.Certificate {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil
+	}
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil
+	}
+	return c
+}

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/initclient"
+	"github.com/slipway-project/slipway/internal/node"
+	"github.com/slipway-project/slipway/internal/node/lock"
+)
+
+// outcome is what became of an init request.
+type outcome struct {
+	done   chan struct{}
+	result initclient.Result
+	err    error
+}
+
+func (o *outcome) over() bool {
+	select {
+	case <-o.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// initWord: init n1 [as REQUEST] [wrong-secret].
+func (t *teller) initWord(args []string) error {
+	m, err := t.machine(args[0])
+	if err != nil {
+		return err
+	}
+	id, secret := "request-"+m.name, m.secret()
+	for i, a := range args {
+		switch {
+		case a == "as" && i+1 < len(args):
+			id = args[i+1]
+		case a == "wrong-secret":
+			secret = "wrong"
+		}
+	}
+	i := slices.IndexFunc(t.prepared, func(n member) bool { return n.machine == m.name })
+	ticket, err := t.initTicket(t.prepared[i].name, m)
+	if err != nil {
+		return err
+	}
+	pin, err := m.pin()
+	if err != nil {
+		return err
+	}
+	o := &outcome{done: make(chan struct{})}
+	t.mu.Lock()
+	t.inits[id] = o
+	m.joining = true
+	t.mu.Unlock()
+	t.work.Go(func() {
+		defer close(o.done)
+		ctx, cancel := context.WithTimeout(t.ctx, settleLimit)
+		defer cancel()
+		client, err := initclient.Dial(ctx, m.address.String()+":9440", pin, secret, m.dialInit)
+		if err != nil {
+			o.err = err
+			return
+		}
+		defer func() { _ = client.Close() }()
+		if _, o.err = client.Init(ctx, id, ticket); o.err == nil {
+			o.result, o.err = client.Watch(ctx, id, nil)
+		}
+		t.note("init %s: cluster %q, %v", id, o.result.Cluster, o.err)
+	})
+	return nil
+}
+
+// founded waits for a control plane that belongs to its cluster for good.
+func (t *teller) founded() (*agent, *joinService, error) {
+	for end := time.Now().Add(settleLimit); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		for _, m := range t.order {
+			a := m.running()
+			if a == nil || !m.reachable() || a.lock.State().Phase != lock.Committed {
+				continue
+			}
+			s := a.joins.Load()
+			if s == nil || !s.cluster.hasQuorum() {
+				continue
+			}
+			ctx, cancel := context.WithTimeout(t.ctx, 5*time.Second)
+			_, err := s.records.Nodes(ctx)
+			cancel()
+			if err == nil {
+				return a, s, nil
+			}
+		}
+	}
+	return nil, nil, errors.New("there is no cluster to ask")
+}
+
+// joinWord: join n2 control-plane | worker [token [NAME]] [unknown] [via n1 …].
+func (t *teller) joinWord(args []string) error {
+	if len(args) < 2 {
+		return errors.New("join MACHINE ROLE")
+	}
+	m, err := t.machine(args[0])
+	if err != nil {
+		return err
+	}
+	rest := args[2:]
+	m.mu.Lock()
+	m.joining = true
+	m.hopeless = len(rest) > 0 && rest[len(rest)-1] == "in-vain"
+	m.mu.Unlock()
+	t.work.Go(func() {
+		if err := t.invite(m, pool(args[1]), rest); err != nil && t.ctx.Err() == nil {
+			t.wrong("invite %s: %v", m.name, err)
+		}
+	})
+	return nil
+}
+
+func (t *teller) invite(m *machine, pool string, rest []string) error {
+	_, s, err := t.founded()
+	if err != nil {
+		return err
+	}
+	target := node.JoinTarget{Pin: s.pin}
+	via := []string{}
+	for _, n := range t.prepared {
+		if n.pool == poolMain && n.machine != m.name {
+			via = append(via, n.machine)
+		}
+	}
+	for i := 0; i < len(rest); i++ {
+		switch {
+		case rest[i] == "via":
+			via = slices.DeleteFunc(slices.Clone(rest[i+1:]), func(s string) bool { return s == "in-vain" })
+			i = len(rest)
+		case rest[i] == "token" && i+1 < len(rest) && t.token(rest[i+1]) != "":
+			target.Token = t.token(rest[i+1])
+		case rest[i] == "token":
+			if target.Token, err = t.newToken(registry.TokenSpec{Pool: pool}); err != nil {
+				return err
+			}
+		}
+	}
+	for _, name := range via {
+		target.Endpoints = append(target.Endpoints, t.machines[name].address.String()+":9440")
+	}
+	m.mu.Lock()
+	m.target, m.told = &target, false
+	m.mu.Unlock()
+	m.tell(target)
+	return nil
+}
+
+func (t *teller) token(name string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.tokens[name]
+}
+
+func (t *teller) newToken(spec registry.TokenSpec) (string, error) {
+	for range 100 {
+		_, s, err := t.founded()
+		if err != nil {
+			return "", err
+		}
+		ctx, cancel := context.WithTimeout(t.ctx, 10*time.Second)
+		_, text, err := s.records.CreateToken(ctx, spec)
+		cancel()
+		if err == nil {
+			return text, nil
+		}
+		time.Sleep(time.Second)
+	}
+	return "", errors.New("no token could be made")
+}
+
+// tokenWord: token NAME ROLE [for MACHINE] [node NODE] [ttl TIME].
+func (t *teller) tokenWord(args []string) error {
+	if len(args) < 2 {
+		return errors.New("token NAME ROLE")
+	}
+	spec := registry.TokenSpec{Pool: pool(args[1])}
+	for i := 2; i+1 < len(args); i += 2 {
+		switch args[i] {
+		case "for":
+			m, err := t.machine(args[i+1])
+			if err != nil {
+				return err
+			}
+			if spec.Key, err = m.pin(); err != nil {
+				return err
+			}
+		case "node":
+			spec.Node = args[i+1]
+		case "ttl":
+			d, err := time.ParseDuration(args[i+1])
+			if err != nil {
+				return err
+			}
+			spec.TTL = d
+		default:
+			return fmt.Errorf("there is no word %q", args[i])
+		}
+	}
+	text, err := t.newToken(spec)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.tokens[args[0]] = text
+	return nil
+}
+
+// approveWord: approve NODE.
+func (t *teller) approveWord(args []string) error {
+	_, s, err := t.founded()
+	if err != nil {
+		return err
+	}
+	_, err = s.records.Approve(t.ctx, args[0])
+	return err
+}
+
+// removeWord: remove n3. It leaves etcd first, and then its record goes.
+func (t *teller) removeWord(args []string) error {
+	m, err := t.machine(args[0])
+	if err != nil {
+		return err
+	}
+	name := m.nodeName()
+	if name == "" {
+		return fmt.Errorf("%s is no node", m.name)
+	}
+	for _, other := range t.order {
+		a := other.running()
+		if other == m || a == nil || a.joins.Load() == nil {
+			continue
+		}
+		s := a.joins.Load()
+		ctx, cancel := context.WithTimeout(t.ctx, time.Minute)
+		defer cancel()
+		if err := s.members.Leave(ctx, name); err != nil {
+			if len(args) > 1 && args[1] == "refused" && strings.Contains(err.Error(), "refused") {
+				return nil
+			}
+			return err
+		}
+		if len(args) > 1 && args[1] == "refused" {
+			return errors.New("it was not refused")
+		}
+		return s.records.DeleteNode(ctx, name)
+	}
+	return errors.New("there is no other control plane")
+}
+
+// resetWord: reset n3 [lost] [refused].
+func (t *teller) resetWord(args []string) error {
+	m, err := t.machine(args[0])
+	if err != nil {
+		return err
+	}
+	a := m.running()
+	if a == nil {
+		return errors.New("it has no agent")
+	}
+	m.mu.Lock()
+	m.resetting = true
+	cluster := m.committed
+	m.mu.Unlock()
+	err = a.enrol.Reset(t.ctx, cluster, slices.Contains(args[1:], "lost"))
+	refused := slices.Contains(args[1:], "refused")
+	m.mu.Lock()
+	m.resetting = false
+	if err == nil {
+		m.committed, m.target, m.joining = "", nil, false
+	}
+	m.mu.Unlock()
+	switch {
+	case refused && err == nil:
+		return errors.New("it was not refused")
+	case refused:
+		return nil
+	}
+	return err
+}
+
+// nodeName is the name that the machine has in its cluster, as its lock says.
+func (m *machine) nodeName() string {
+	if a := m.running(); a != nil {
+		return a.lock.State().Node
+	}
+	return ""
+}

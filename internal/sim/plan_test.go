@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/pki"
+	"github.com/slipway-project/slipway/internal/core/plan"
+)
+
+// member is a node that the operator's document names.
+type member struct {
+	name, pool, machine string
+}
+
+// document is what the control role is told: the operator's nodes.
+type document struct {
+	Self  string
+	Nodes []admission.Node
+}
+
+const (
+	poolMain   = "main"
+	poolWorker = "worker"
+)
+
+func policy() admission.Policy {
+	return admission.Policy{
+		Cluster: "dev", APIServer: "1.36.4", PodCIDR: netip.MustParsePrefix("10.244.0.0/16"), NodePodPrefix: 24, ServiceCIDR: netip.MustParsePrefix("10.96.0.0/16"),
+		Pools: map[string]admission.Pool{poolMain: {ControlPlane: true}, poolWorker: {}},
+	}
+}
+
+const (
+	caLife   = 10 * 365 * 24 * time.Hour
+	leafLife = 365 * 24 * time.Hour
+)
+
+func caWant(name string) pki.Want {
+	return pki.Want{Name: name, Kind: pki.CA, CommonName: "dev " + name, Lifetime: caLife, CertPath: pkiDir + "/" + name + ".crt", KeyPath: pkiDir + "/" + name + ".key", Permit: createFile}
+}
+
+func leafWant(name, signer, cn string, local bool) pki.Want {
+	w := pki.Want{
+		Name: name, Kind: pki.Leaf, Signer: signer, CommonName: cn, Usages: []pki.Usage{pki.ClientAuth}, Lifetime: leafLife,
+		CertPath: pkiDir + "/" + name + ".crt", KeyPath: pkiDir + "/" + name + ".key", SignerCert: pkiDir + "/" + signer + ".crt",
+	}
+	if local {
+		w.SignerKey = pkiDir + "/" + signer + ".key"
+	}
+	return w
+}
+
+// planOf is the plan of a node, with all that the real one has of gates, permits, keys and marks, and few of everything else.
+func planOf(name, pool string) plan.Plan {
+	var b plan.Builder
+	dir := b.Add(plan.Dir{Path: pkiDir, Mode: 0o755})
+	controls := pool == poolMain
+	kubelet := []plan.Ref{dir}
+	if controls {
+		ca, join := b.Add(plan.Cert{Want: caWant("ca")}, dir), b.Add(plan.Cert{Want: caWant("join-ca")}, dir)
+		kubelet = append(kubelet, ca, apiServer(&b, ca, join, name))
+	}
+	cert := b.Add(plan.Cert{Want: leafWant("kubelet", "ca", "system:node:"+name, controls)}, kubelet...)
+	b.Add(plan.Unit{Name: "kubelet", Args: []string{"/kubelet", name}}, cert)
+	return b.Plan("dev", name, "1.36.4")
+}
+
+func apiServer(b *plan.Builder, ca, join plan.Ref, name string) plan.Ref {
+	server := b.Add(plan.Cert{Want: leafWant("join-server", "join-ca", name, true)}, join)
+	permit := b.Add(plan.Gate{Name: "etcd-permit", Provider: "a control plane", Ready: plan.Probe{Kind: plan.ProbeFile, Path: permitFile}})
+	unit := b.Add(plan.Unit{Name: "etcd", Args: []string{"/etcd", name}, EnvFile: permitFile, Holds: plan.Holds{Mark: etcdMark, Data: etcdData}}, permit, join)
+	voter := b.Add(plan.Gate{Name: "etcd-voter", Provider: "a control plane", Ready: plan.Probe{Kind: plan.ProbeFile, Path: voterFile}})
+	mark := b.Add(plan.File{Path: etcdMark, Mode: 0o600, Content: "it was here\n"}, unit, voter)
+	b.Add(plan.Kubeconfig{Path: adminFile, Cluster: "dev", User: "admin", Server: "https://127.0.0.1:6443"}, ca)
+	return b.Add(plan.Unit{Name: "kube-apiserver", Args: []string{"/kube-apiserver", name}}, mark, ca, server)
+}
+
+// initTicket is what the operator hands the first machine.
+func (w *world) initTicket(name string, m *machine) (plan.Ticket, error) {
+	doc := document{Self: name}
+	for i, n := range w.prepared {
+		pin, err := w.machines[n.machine].pin()
+		if err != nil {
+			return plan.Ticket{}, err
+		}
+		share, _ := admission.Share(policy().PodCIDR, policy().NodePodPrefix, i)
+		doc.Nodes = append(doc.Nodes, admission.Node{Name: n.name, Pool: n.pool, Index: i, PodCIDR: share, Key: pin, Address: w.machines[n.machine].address})
+	}
+	control, err := json.Marshal(doc)
+	if err != nil {
+		return plan.Ticket{}, err
+	}
+	permit := fmt.Sprintf("ETCD_INITIAL_CLUSTER=%s=https://%s:2380\nETCD_INITIAL_CLUSTER_STATE=new\n", name, m.address)
+	return plan.Ticket{Version: plan.Version, Plan: planOf(name, poolMain), Control: control, Files: []plan.Given{
+		{Path: createFile, Mode: 0o600, Content: []byte("made by init\n")},
+		{Path: permitFile, Mode: 0o600, Content: []byte(permit)},
+		{Path: voterFile, Mode: 0o600, Content: []byte("made by init\n")},
+	}}, nil
+}
+
+// tickets is joinserver.Tickets.
+type tickets struct {
+	a      *agent
+	id     string
+	doc    document
+	roster func() []byte
+}
+
+func (t tickets) For(ctx context.Context, n admission.Node) (plan.Ticket, []plan.Given, error) {
+	if err := errors.Join(ctx.Err(), t.a.alive()); err != nil {
+		return plan.Ticket{}, nil, err
+	}
+	out := plan.Ticket{Version: plan.Version, Cluster: t.id, Plan: planOf(n.Name, n.Pool)}
+	roster := t.roster()
+	if roster == nil {
+		return plan.Ticket{}, nil, errors.New("there is no roster yet")
+	}
+	public, err := t.read(0o644, "ca.crt", "join-ca.crt")
+	if err != nil {
+		return plan.Ticket{}, nil, err
+	}
+	out.Files = append(public, plan.Given{Path: rosterFile, Mode: 0o600, Content: roster})
+	if n.Pool != poolMain {
+		return out, nil, nil
+	}
+	doc := t.doc
+	doc.Self = n.Name
+	if out.Control, err = json.Marshal(doc); err != nil {
+		return plan.Ticket{}, nil, err
+	}
+	secrets, err := t.read(0o600, "ca.key", "join-ca.key")
+	return out, secrets, err
+}
+
+func (t tickets) read(mode uint32, names ...string) (files []plan.Given, err error) {
+	for _, name := range names {
+		text, err := os.ReadFile(t.a.root + pkiDir + "/" + name)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, plan.Given{Path: pkiDir + "/" + name, Mode: mode, Content: text})
+	}
+	return files, nil
+}
+
+// pin is the machine's identity; a machine that has none yet makes it, as at its first boot.
+func (m *machine) pin() (string, error) {
+	_, pin, err := machineKey(m.disk() + keyFile)
+	return pin, err
+}

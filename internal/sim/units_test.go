@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/backend/fake"
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/node"
+)
+
+func newProcesses() *fake.Host { return fake.New() }
+
+// noProcess is above every process id that a kernel gives: whoever signals it hits nobody.
+const noProcess = 1 << 30
+
+// Units is node.Host. An etcd whose data was taken away under it is seen here to be none any more.
+func (h host) Units() (units []node.UnitStatus) {
+	if h.alive() != nil {
+		return nil
+	}
+	h.m.mu.Lock()
+	defer h.m.mu.Unlock()
+	if h.m.etcd == "" {
+		return nil
+	}
+	if !exists(h.root + etcdData) {
+		h.m.etcdIn.etcd.Wipe(h.m.etcd)
+		h.m.etcd, h.m.etcdIn = "", nil
+		h.m.changeLocked()
+		return nil
+	}
+	return []node.UnitStatus{{Name: "etcd", PID: noProcess, Since: time.Now()}}
+}
+
+func (h host) observeUnit(ctx context.Context, u plan.Unit) (plan.State, error) {
+	h.m.mu.Lock()
+	name, in, api := h.m.etcd, h.m.etcdIn, h.m.apiserver
+	wanted := h.m.wanted[u.Name]
+	h.m.mu.Unlock()
+	if u.Name == "etcd" {
+		return state(wanted, true, name != "", "it does not run"), nil
+	}
+	if !api {
+		return state(false, false, false, ""), nil
+	}
+	ready := false
+	if in != nil {
+		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		_, err := in.etcd.Client(name).Get(short, "health")
+		cancel()
+		ready = err == nil
+	}
+	return state(true, true, ready, "etcd does not answer"), nil
+}
+
+func (h host) doUnit(v plan.Verb, u plan.Unit) error {
+	h.m.mu.Lock()
+	h.m.wanted[u.Name] = v != plan.Remove
+	if u.Name == "kube-apiserver" {
+		h.m.apiserver = v != plan.Remove
+	}
+	h.m.changeLocked()
+	h.m.mu.Unlock()
+	if u.Name == "etcd" && v != plan.Remove {
+		if err := h.startEtcd(u); err != nil {
+			h.m.w.note("%s: etcd: %v", h.m.name, err)
+		}
+	}
+	return nil
+}
+
+// startEtcd runs the machine's etcd as its data or its permit say.
+func (h host) startEtcd(u plan.Unit) error {
+	if err := h.alive(); err != nil {
+		return err
+	}
+	h.m.mu.Lock()
+	running := h.m.etcd != ""
+	h.m.mu.Unlock()
+	if running {
+		return nil
+	}
+	data := exists(h.root + u.Holds.Data)
+	if !data && exists(h.root+u.Holds.Mark) {
+		return errors.New("its data is lost, and is not begun anew")
+	}
+	permit, err := os.ReadFile(h.root + u.EnvFile)
+	if err != nil {
+		return err
+	}
+	in := h.m.w.cluster(certPin(h.root + pkiDir + "/join-ca.crt"))
+	if in == nil {
+		return errors.New("there is no join CA")
+	}
+	name := u.Args[1]
+	peer := fmt.Sprintf("https://%s:2380", h.m.address)
+	if !data {
+		in.etcd.Wipe(name) // another disk, another member
+	}
+	switch {
+	case data:
+		err = in.etcd.Start(name, peer, nil)
+	case strings.Contains(string(permit), "STATE=new"):
+		err = in.etcd.Form(name, peer)
+	default:
+		err = in.etcd.Start(name, peer, permit)
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(h.root+u.Holds.Data, 0o700); err != nil {
+		return err
+	}
+	h.m.mu.Lock()
+	defer h.m.mu.Unlock()
+	h.m.etcd, h.m.etcdIn = name, in
+	if h.m.isCut {
+		in.etcd.Cut(name)
+	} else {
+		in.etcd.Heal(name)
+	}
+	h.m.changeLocked()
+	return nil
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// commands are the words that a line of a story may begin with.
+func commands() map[string]func(t *teller, args []string) error {
+	return map[string]func(t *teller, args []string) error{
+		"init": (*teller).initWord, "join": (*teller).joinWord, "token": (*teller).tokenWord, "approve": (*teller).approveWord, "remove": (*teller).removeWord, "reset": (*teller).resetWord,
+		"cut": on(func(m *machine) { m.cut(true) }), "heal": on(func(m *machine) { m.cut(false) }),
+		"crash": (*teller).crashWord, "kill": (*teller).killWord, "start": (*teller).startWord, "pause": (*teller).pauseWord,
+		"wait": (*teller).waitWord, "expect": (*teller).expectWord,
+	}
+}
+
+func (t *teller) machine(name string) (*machine, error) {
+	if m := t.machines[name]; m != nil {
+		return m, nil
+	}
+	return nil, fmt.Errorf("there is no machine %q", name)
+}
+
+// on does something to each machine that is named.
+func on(do func(m *machine)) func(t *teller, args []string) error {
+	return func(t *teller, args []string) error {
+		if len(args) == 0 {
+			return errors.New("which machine?")
+		}
+		for _, name := range args {
+			m, err := t.machine(name)
+			if err != nil {
+				return err
+			}
+			do(m)
+		}
+		return nil
+	}
+}
+
+func (t *teller) crashWord(args []string) error { return t.fall(args, false) }
+func (t *teller) killWord(args []string) error  { return t.fall(args, true) }
+
+// fall: crash n1, or crash n1 at "step" [#2].
+func (t *teller) fall(args []string, agentOnly bool) error {
+	if len(args) == 0 {
+		return errors.New("which machine?")
+	}
+	if len(args) < 3 || args[1] != "at" {
+		return on(func(m *machine) {
+			if agentOnly {
+				m.kill()
+			} else {
+				m.crash()
+			}
+		})(t, args)
+	}
+	m, err := t.machine(args[0])
+	if err != nil {
+		return err
+	}
+	c := &crash{machine: m.name, name: args[2], agentOnly: agentOnly, done: make(chan struct{})}
+	if len(args) > 3 {
+		if c.n, err = strconv.Atoi(strings.TrimPrefix(args[3], "#")); err != nil {
+			return err
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.armed = append(t.armed, c)
+	t.pending = append(t.pending, c)
+	return nil
+}
+
+// startWord switches machines on; one whose crash is still to come is waited for.
+func (t *teller) startWord(args []string) error {
+	for _, name := range args {
+		m, err := t.machine(name)
+		if err != nil {
+			return err
+		}
+		t.mu.Lock()
+		pending := t.pending
+		t.mu.Unlock()
+		for _, c := range pending {
+			if c.machine != name {
+				continue
+			}
+			select {
+			case <-c.done:
+			case <-time.After(5 * time.Minute):
+				return fmt.Errorf("%s never came to %q: %s", name, c.name, m.says())
+			}
+		}
+		m.start()
+	}
+	return nil
+}
+
+// pauseWord: nothing of a machine is heard for a while.
+func (t *teller) pauseWord(args []string) error {
+	if len(args) != 2 {
+		return errors.New("pause MACHINE TIME")
+	}
+	m, err := t.machine(args[0])
+	if err != nil {
+		return err
+	}
+	d, err := time.ParseDuration(args[1])
+	if err != nil {
+		return err
+	}
+	m.cut(true)
+	time.Sleep(d)
+	m.cut(false)
+	return nil
+}
+
+// settleLimit is how long a story waits for what has to come.
+const settleLimit = 15 * time.Minute
+
+// waitWord: for a time, or until nobody has anything left to do.
+func (t *teller) waitWord(args []string) error {
+	limit, exact := settleLimit, false
+	if len(args) > 0 {
+		d, err := time.ParseDuration(args[0])
+		if err != nil {
+			return err
+		}
+		limit, exact = d, true
+	}
+	end := time.Now().Add(limit)
+	for time.Now().Before(end) {
+		t.checkVoices()
+		if !exact && t.settled() {
+			return nil
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	if exact {
+		return nil
+	}
+	return errors.New("not everybody has come to an end")
+}
+
+// settled tells whether every machine that is on has come where it is going.
+func (t *teller) settled() bool {
+	t.mu.Lock()
+	for _, o := range t.inits {
+		if !o.over() {
+			t.mu.Unlock()
+			return false
+		}
+	}
+	t.mu.Unlock()
+	for _, m := range t.order {
+		m.mu.Lock()
+		idle := !m.on || m.hopeless || m.target == nil && m.committed == "" && !m.joining
+		m.mu.Unlock()
+		if !idle && !m.ready() {
+			return false
+		}
+	}
+	return true
+}
