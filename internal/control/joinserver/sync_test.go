@@ -10,6 +10,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -75,7 +76,10 @@ func TestSyncBringsEachRoster(t *testing.T) {
 	if n.taken.Load() != 6 {
 		t.Errorf("%d rosters were sent for 6 generations", n.taken.Load())
 	}
-	w.rosters.publish(w.roster(3)) // a store that has gone back
+	w.rosters.publish(w.roster(3))                                                                                                   // a store that has gone back
+	if _, err := n.sync.Renew(t.Context(), map[string][]byte{"kubelet": csr(t, x509.CertificateRequest{}, newKey(t))}); err != nil { // the stream is past it
+		t.Fatal(err)
+	}
 	w.rosters.publish(w.roster(7))
 	eventually(t, "the roster after that", func() bool { return n.generation.Load() == 7 })
 	if n.taken.Load() != 7 {
@@ -212,6 +216,41 @@ func TestMember(t *testing.T) {
 	}
 	if asked() != before {
 		t.Error("etcd was asked again for a node that was promoted on this stream")
+	}
+}
+
+// A permit that stays the same is sent once, however often etcd is asked. Kills the comparison in tellMember.
+func TestPermitIsSentOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, rpc.Limits{})
+	m := controlPlane(w)
+	m.join(t)
+	asked := make(chan struct{}, 1000)
+	w.members.set(func(admission.Node, bool) (joinserver.MemberAnswer, error) {
+		asked <- struct{}{}
+		return joinserver.MemberAnswer{Permit: []byte("x")}, nil
+	})
+	k := m.sync(t)
+	k.sendHello(w.id, "dev-main-1").sendMember(false)
+	for range 4 {
+		<-asked
+	}
+	w.rosters.publish(w.roster(2))
+	var got []string
+	for len(got) < 3 {
+		reply, err := k.stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case reply.GetPermit() != nil:
+			got = append(got, "permit")
+		case reply.GetRoster() != nil:
+			got = append(got, "roster")
+		}
+	}
+	if want := []string{"roster", "permit", "roster"}; !slices.Equal(got, want) {
+		t.Errorf("sent %v, want %v", got, want)
 	}
 }
 
