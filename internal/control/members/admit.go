@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
@@ -23,28 +21,6 @@ type joiner struct {
 
 func (j joiner) candidate() membership.Candidate {
 	return membership.Candidate{Name: j.Name, PeerURL: j.peer, Started: j.started}
-}
-
-// located says where the joiner's learner can be asked, if it has not said so itself: a member announces its name and address through
-// the leader, and when that gets lost at its start, only seven seconds later again.
-func (j joiner) located(all []membership.Member) []membership.Member {
-	all = slices.Clone(all)
-	for i, one := range all {
-		if j.started && one.Learner && one.PeerURL == j.peer && one.ClientURL == "" {
-			all[i].ClientURL = strings.TrimSuffix(j.peer, peerPort) + clientPort
-		}
-	}
-	return all
-}
-
-// answering takes a learner for started that has answered.
-func (j joiner) answering(asked []membership.Member) []membership.Member {
-	for i, one := range asked {
-		if one.Learner && one.PeerURL == j.peer && one.Healthy {
-			asked[i].Started = true
-		}
-	}
-	return asked
 }
 
 // Admit does what can be done now to make the node a voter, and says how far it is. It is called again, some times a second,
@@ -131,11 +107,11 @@ func (m *Manager) turn(ctx context.Context, s *slot, j joiner) (*Wait, error) {
 
 // advance does the one next change for the holder of the slot.
 func (m *Manager) advance(ctx context.Context, s slot, j joiner, all []membership.Member) (Answer, error) {
-	asked, err := m.ask(ctx, j.located(all))
+	asked, err := m.ask(ctx, all)
 	if err != nil {
 		return Answer{}, err
 	}
-	c := membership.Next(j.answering(asked), membership.Wanted{Dead: m.orphans(all, s.Holder), Join: j.candidate()})
+	c := membership.Next(asked, membership.Wanted{Dead: m.orphans(all, s.Holder), Join: j.candidate()})
 	switch c.Do {
 	case membership.AddLearner:
 		id, all, err := m.etcd.AddLearner(ctx, j.peer)

@@ -135,14 +135,8 @@ func PeerURL(node admission.Node) (string, error) {
 	if node.Address.Is6() {
 		host = "[" + host + "]"
 	}
-	return "https://" + host + peerPort, nil
+	return "https://" + host + ":2380", nil
 }
-
-// Where a member talks to the others, and to its clients.
-const (
-	peerPort   = ":2380"
-	clientPort = ":2379"
-)
 
 // ask lets all members say themselves how they are.
 func (m *Manager) ask(ctx context.Context, all []membership.Member) ([]membership.Member, error) {

@@ -128,8 +128,7 @@ func (m *Manager) report(ctx context.Context, all []membership.Member) error {
 	defer m.mu.Unlock()
 	for _, v := range all {
 		key := "unknown voter " + membership.Hex(v.ID)
-		unnamed := v.Name == "" // it has not said it yet, and will
-		if v.Learner || unnamed || known[v.Name] || len(nodes) == 0 || m.told[key] {
+		if v.Learner || known[v.Name] || len(nodes) == 0 || m.told[key] {
 			continue
 		}
 		m.told[key] = true

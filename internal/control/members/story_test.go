@@ -44,36 +44,6 @@ func oneAtATime(t *testing.T, history []string) {
 	}
 }
 
-// A learner whose first word to the cluster was lost is promoted as soon as it answers, and is nobody's voter to nobody.
-func TestUnannounced(t *testing.T) {
-	t.Parallel()
-	story(t, func(t *testing.T, w *world, etcd *etcdfake.Cluster) {
-		etcd.Announce = 7 * time.Second
-		time.Sleep(10 * time.Second)
-		ctx, stop := context.WithCancel(within(t, time.Minute))
-		var runs sync.WaitGroup
-		w.run(ctx, &runs, "a")
-		began := time.Now()
-		if err := w.machine("b").join(ctx, w.manager("a")); err != nil {
-			t.Fatal(err)
-		}
-		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("the first was promoted after %s", took)
-		}
-		if err := w.machine("c").join(ctx, w.manager("a")); err != nil {
-			t.Fatal(err)
-		}
-		if took := time.Since(began); took > 8*time.Second { // etcd wants five seconds between them
-			t.Errorf("the second was promoted after %s", took)
-		}
-		time.Sleep(10 * time.Second)
-		w.votes("a", "a:voter b:voter c:voter")
-		oneAtATime(t, etcd.History())
-		stop()
-		runs.Wait()
-	})
-}
-
 func TestFiveAtOnceGetIn(t *testing.T) {
 	t.Parallel()
 	story(t, func(t *testing.T, w *world, etcd *etcdfake.Cluster) {

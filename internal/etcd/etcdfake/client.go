@@ -92,7 +92,7 @@ func (k *Client) Health(ctx context.Context, m membership.Member) (membership.Me
 	k.c.mu.Lock()
 	defer k.c.mu.Unlock()
 	_, in := k.c.members[m.ID]
-	m.Healthy = in && m.ClientURL != "" && k.c.reachable(m.ID) != nil && k.c.leader != 0
+	m.Healthy = in && k.c.reachable(m.ID) != nil && k.c.leader != 0
 	m.Leader = m.Healthy && k.c.leader == m.ID
 	return m, nil
 }

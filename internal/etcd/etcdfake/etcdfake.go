@@ -29,7 +29,6 @@ import (
 type Cluster struct {
 	CatchUp  time.Duration // how long a learner's etcd must run before it can be promoted
 	Settle   time.Duration // how long voters must have been connected before a member is added; real etcd: 5 s
-	Announce time.Duration // after a member's first start until the list has its name and address; real etcd: 7 s when the first try is lost
 	Deadline time.Duration // after which a call without an answer ends; 0: 3 s
 	// Fault, if set, is asked before and after each change ("add before", "add after", "promote …", "remove …"). An error before
 	// prevents the change, one after loses its answer.
@@ -38,7 +37,6 @@ type Cluster struct {
 	mu      sync.Mutex                   // guards the fields below
 	members map[uint64]membership.Member // what a quorum has agreed on
 	procs   map[string]*proc             // by node
-	began   map[uint64]time.Time         // first starts
 	gone    map[uint64]bool
 	store   map[string]string
 	next    uint64
@@ -57,7 +55,7 @@ type proc struct {
 // New is a cluster without members.
 func New() *Cluster {
 	return &Cluster{
-		members: map[uint64]membership.Member{}, procs: map[string]*proc{}, began: map[uint64]time.Time{}, gone: map[uint64]bool{},
+		members: map[uint64]membership.Member{}, procs: map[string]*proc{}, gone: map[uint64]bool{},
 		store: map[string]string{}, next: 0x10,
 	}
 }
@@ -138,7 +136,6 @@ func (c *Cluster) up(node string) error {
 	p.up, p.since = true, time.Now()
 	m := c.members[p.data]
 	if m.Name == "" {
-		c.began[p.data] = time.Now()
 		m.Name, m.Started = node, true
 		m.ClientURL = strings.TrimSuffix(p.peer, ":2380") + ":2379"
 		c.members[p.data] = m

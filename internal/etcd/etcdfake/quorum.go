@@ -62,11 +62,7 @@ func (c *Cluster) elect() {
 func (c *Cluster) list() []membership.Member {
 	all := make([]membership.Member, 0, len(c.members))
 	for _, id := range slices.Sorted(maps.Keys(c.members)) {
-		m := c.members[id]
-		if time.Since(c.began[id]) < c.Announce {
-			m.Name, m.ClientURL, m.Started = "", "", false
-		}
-		all = append(all, m)
+		all = append(all, c.members[id])
 	}
 	return all
 }
