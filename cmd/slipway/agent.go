@@ -132,12 +132,13 @@ func buildAgent(log *slog.Logger) (b built, err error) {
 	if b.host, err = newHost(custody, board, log); err != nil {
 		return b, err
 	}
-	b.joinIn = &joining{pin: pin, lock: journal, log: log, audit: &audit{path: "/var/log/slipway/join-audit.log", log: log}}
+	crash := newFailpoints()
+	b.joinIn = &joining{pin: pin, crash: crash, lock: journal, log: log, audit: &audit{path: "/var/log/slipway/join-audit.log", log: log}}
 	b.agent, err = node.New(node.Config{
 		Host: unitHost{b.host}, Facts: found, PlanFile: filepath.Join(stateDir, "plan", "plan.json"),
 		TraceFile: filepath.Join(stateDir, "trace", "last.json"), Socket: filepath.Join(runDir, "agent.sock"), Version: version, Log: log, Board: board,
 		Control:   controlRole(b.joinIn, log),
-		AfterStep: failpoint(),
+		AfterStep: crash.afterStep(), Pass: crash.pass(),
 		Enrolment: func() node.Enrolment { return b.enrol },
 		Announce:  func() { b.enrol.Announce() },
 		Register:  func(s *grpc.Server) { controlv1.RegisterControlServer(s, lateAdmin{now: &b.joinIn.admin}) },
@@ -146,7 +147,7 @@ func buildAgent(log *slog.Logger) (b built, err error) {
 		return b, err
 	}
 	b.enrol, err = enrol.New(enrol.Config{
-		Lock: journal, Agent: b.agent, Board: board, Facts: found, Key: key, Custody: custody, Slipway: version, Log: log,
+		Lock: journal, Agent: b.agent, Board: board, Facts: found, Key: key, Custody: custody, Slipway: version, Log: log, Pass: crash.pass(),
 		Listen: func(ctx context.Context) (net.Listener, error) {
 			return (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", config.InitPort))
 		},

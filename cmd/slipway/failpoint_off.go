@@ -4,7 +4,21 @@
 
 package main
 
-import "github.com/slipway-project/slipway/internal/core/plan"
+import (
+	"github.com/slipway-project/slipway/internal/control/joinserver"
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/etcd"
+)
 
-// failpoint: released programs have none.
-func failpoint() func(n int, s plan.Step) { return nil }
+// failpoints: released programs have none.
+type failpoints struct{}
+
+func newFailpoints() failpoints { return failpoints{} }
+
+func (failpoints) pass() func(phase string) { return nil }
+
+func (failpoints) afterStep() func(n int, s plan.Step) { return nil }
+
+func (failpoints) audit(to func(joinserver.Entry)) func(joinserver.Entry) { return to }
+
+func (failpoints) etcd(c *etcd.Client) *etcd.Client { return c }

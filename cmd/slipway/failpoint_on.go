@@ -5,30 +5,123 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
 	"os"
-	"strconv"
-	"strings"
+	"path/filepath"
+	"slices"
+	"sync"
 	"syscall"
 
+	"github.com/slipway-project/slipway/internal/control/joinserver"
+	"github.com/slipway-project/slipway/internal/core/membership"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/etcd"
 )
 
-// failpointFile holds the number of the step after which the agent kills itself, once. Tests write it.
-const failpointFile = "/var/lib/slipway/failpoint"
+// Files below /var/lib/slipway by which tests and agent talk.
+const (
+	armedFile  = "failpoint.json"     // a list of failpoint, which the test writes and the agent shortens
+	passedFile = "failpoint.passed"   // if it is there, each phase is written to it, a line each
+	offFile    = "failpoint.poweroff" // the agent has stopped and waits for somebody to pull the machine's plug
+)
 
-// failpoint crashes as hard as a process can after the step that the file names, and removes the file first, so that the
-// next agent lives.
-func failpoint() func(n int, s plan.Step) {
-	return func(n int, _ plan.Step) {
-		text, err := os.ReadFile(failpointFile)
-		if err != nil {
-			return
-		}
-		if want, err := strconv.Atoi(strings.TrimSpace(string(text))); err != nil || n < want {
-			return
-		}
-		if os.Remove(failpointFile) == nil {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		}
+// failpoint is a crash that is to happen once, where the agent passes for the next time.
+type failpoint struct {
+	At  string `json:"at"`
+	How string `json:"how"` // kill: the agent; power: the machine
+}
+
+// failpoints are all of a machine.
+type failpoints struct{ *armed }
+
+type armed struct {
+	dir string
+
+	mu sync.Mutex // one at a time reads and writes the files; whoever crashes keeps it
+}
+
+func newFailpoints() failpoints { return failpoints{&armed{dir: stateDir}} }
+
+func (a *armed) pass() func(phase string) { return a.reach }
+
+func (a *armed) afterStep() func(n int, s plan.Step) {
+	return func(_ int, s plan.Step) { a.reach(fmt.Sprintf("step %s %s", s.Verb, s.Ref)) }
+}
+
+// audit passes before the machine is told what was decided about it.
+func (a *armed) audit(to func(joinserver.Entry)) func(joinserver.Entry) {
+	return func(e joinserver.Entry) {
+		to(e)
+		a.reach("serve " + string(e.Reason))
 	}
+}
+
+func (a *armed) etcd(c *etcd.Client) passingEtcd { return passingEtcd{c, a} }
+
+// passingEtcd passes where etcd has changed, and nobody has written it down yet.
+type passingEtcd struct {
+	*etcd.Client
+	armed *armed
+}
+
+func (p passingEtcd) AddLearner(ctx context.Context, peerURL string) (uint64, []membership.Member, error) {
+	id, all, err := p.Client.AddLearner(ctx, peerURL)
+	if err == nil {
+		p.armed.reach("serve learner added")
+	}
+	return id, all, err
+}
+
+func (p passingEtcd) Promote(ctx context.Context, id uint64) error {
+	p.armed.reach("serve promote")
+	err := p.Client.Promote(ctx, id)
+	if err == nil {
+		p.armed.reach("serve voter made")
+	}
+	return err
+}
+
+// reach crashes as hard as a process can, if it is armed for this phase. It is disarmed first, so that the next agent lives.
+func (a *armed) reach(phase string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if f, err := os.OpenFile(filepath.Join(a.dir, passedFile), os.O_WRONLY|os.O_APPEND, 0); err == nil {
+		_, _ = f.WriteString(phase + "\n") // a phase that is missing fails the test
+		_ = f.Close()
+	}
+	text, err := os.ReadFile(filepath.Join(a.dir, armedFile))
+	var all []failpoint
+	if err != nil || json.Unmarshal(text, &all) != nil {
+		return
+	}
+	i := slices.IndexFunc(all, func(f failpoint) bool { return f.At == phase })
+	if i < 0 {
+		return
+	}
+	how := all[i].How
+	if a.write(armedFile, slices.Delete(all, i, i+1)) != nil {
+		return
+	}
+	if how == "power" {
+		if a.write(offFile, phase) == nil {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		}
+		return
+	}
+	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+}
+
+// write replaces a file at once; nothing has to outlive a real power cut.
+func (a *armed) write(name string, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(a.dir, name)
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
 }

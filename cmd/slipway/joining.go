@@ -50,6 +50,7 @@ type joining struct {
 	pin   string // of this machine's key
 	lock  *lock.Lock
 	audit *audit
+	crash failpoints
 	log   *slog.Logger
 	admin atomic.Pointer[controlv1.ControlServer] // nil while there is nothing to ask
 }
@@ -117,13 +118,14 @@ func (j *joining) assemble(doc control.Document) (p parts, err error) {
 	}); err != nil {
 		return p, err
 	}
-	p.members = members.New(members.Config{Etcd: p.etcd, Records: records, Log: j.log})
+	p.members = members.New(members.Config{Etcd: j.crash.etcd(p.etcd), Records: records, Log: j.log})
 	p.rosters = rosters.New(rosters.Config{
 		CA: joinCA, Sign: signWith(config.JoinCA + ".key"), Records: records, Voters: voters(p.members), Log: j.log,
+		Extra: doc.Further,
 		Floor: func() uint64 { return rosterfile.Open(config.RosterFile, joinCA).Generation() }, // as the disk has it now
 	})
 	p.joins, err = joinserver.New(joinserver.Config{
-		Cluster: id, Self: j.pin, Records: records, Log: j.log, Audit: j.audit.decision,
+		Cluster: id, Self: j.pin, Records: records, Log: j.log, Audit: j.crash.audit(j.audit.decision),
 		Verifiers: map[string]attest.Verifier{"key": attestkey.Verifier{}, "token": token.Verifier{Records: records}},
 		Tickets: tickets.Maker{ID: id, Document: doc, Roster: func() []byte {
 			signed, _, _ := p.rosters.Current()

@@ -154,7 +154,9 @@ func TestRemoteAnswersRefused(t *testing.T) {
 			one, err := signer.Sign(w, pub)
 			return append(one, one...), err
 		},
-		"a key": func(any) ([]byte, error) { return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte("x")}), nil },
+		"a key": func(any) ([]byte, error) {
+			return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte("x")}), nil
+		},
 	} {
 		request, finish, err := at(start).Request(mine)
 		if err != nil {

@@ -40,6 +40,7 @@ type Document struct {
 	ControlPlanes int               `json:"controlPlanes,omitempty"` // with more than one, one of them is elected
 	Pools         map[string]Pool   `json:"pools,omitempty"`         // by name: what a record's pool says of its node
 	Records       []admission.Node  `json:"records,omitempty"`       // the spec's nodes, with the keys that are known
+	Further       []string          `json:"further,omitempty"`       // host:port where the API is reached, too: a load balancer
 	Config        []byte            `json:"config,omitempty"`        // the completed spec, by which nodes that join are planned
 	Components    map[string]string `json:"components,omitempty"`    // name to digest: what they run
 }

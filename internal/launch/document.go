@@ -42,6 +42,9 @@ func controlDocument(c config.Cluster, self string, nodes []config.Node, records
 		Deployments: []control.Workload{{Namespace: "kube-system", Name: "coredns"}},
 		Self:        self, ControlPlanes: len(c.ControlPlanes()), Records: records, Config: config.Print(c), Components: have, Pools: pools(c),
 	}
+	if c.LoadBalancer != "" {
+		doc.Further = []string{c.LoadBalancer}
+	}
 	for _, n := range nodes {
 		doc.Nodes = append(doc.Nodes, nodeRecord(n))
 	}

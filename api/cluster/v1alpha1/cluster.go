@@ -106,6 +106,9 @@ type ControlPlane struct {
 	Form string `json:"form,omitempty"`
 	// ExtraSANs are further names and addresses in the API server's certificate.
 	ExtraSANs []string `json:"extraSANs,omitempty"`
+	// LoadBalancer is host:port of a load balancer before the API servers, for clients outside; nodes use it only when no API server
+	// answers, and nothing waits for it.
+	LoadBalancer string `json:"loadBalancer,omitempty"`
 }
 
 // Components holds the overrides of each component.

@@ -37,7 +37,7 @@ type maker struct {
 func Complete(s spec.Cluster, r Release) (Cluster, []spec.Problem) {
 	c := Cluster{
 		Name: s.Name, Release: r.Kubernetes, Minor: r.Minor, PauseImage: r.PauseImage, CoreDNSImage: r.CoreDNSImage,
-		ExtraSANs: s.ExtraSANs, Gates: s.Gates, Origins: map[string]Origin{},
+		ExtraSANs: s.ExtraSANs, LoadBalancer: s.LoadBalancer, Gates: s.Gates, Origins: map[string]Origin{},
 	}
 	m := &maker{spec: s, out: &c}
 	m.head(r)
@@ -65,6 +65,7 @@ func (m *maker) head(r Release) {
 	m.origin("kubernetesVersion", s.Minor != "" && s.Minor != standard, std(""))
 	c.Form = choose(m, "controlPlane.form", s.Form, spec.HostUnits, std(""))
 	m.origin("controlPlane.extraSANs", len(s.ExtraSANs) > 0, std(""))
+	m.origin("controlPlane.loadBalancer", s.LoadBalancer != "", std("none"))
 	m.origin("featureGates", len(s.Gates) > 0, std(""))
 }
 

@@ -42,6 +42,7 @@ type Cluster struct {
 	DNSAddress    netip.Addr
 	Form          string
 	ExtraSANs     []string
+	LoadBalancer  string // host:port, or empty
 	Pools         []Pool
 	Gates         map[string]bool // feature gates of every Kubernetes component
 

@@ -36,6 +36,7 @@ func Print(c Cluster) []byte {
 	p.raw(1, "controlPlane:")
 	p.value(2, "form", c.Form, c.Origins["controlPlane.form"])
 	p.value(2, "extraSANs", normal(c.ExtraSANs), c.Origins["controlPlane.extraSANs"])
+	p.value(2, "loadBalancer", c.LoadBalancer, c.Origins["controlPlane.loadBalancer"])
 	p.tree(1, "featureGates", normal(c.Gates), c.Origins["featureGates"], nil)
 	p.raw(1, "components:")
 	for _, x := range c.components() {

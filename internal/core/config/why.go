@@ -143,6 +143,7 @@ func (c Cluster) top() map[string]any {
 		"networking.dnsAddress":       c.DNSAddress.String(),
 		"controlPlane.form":           c.Form,
 		"controlPlane.extraSANs":      normal(c.ExtraSANs),
+		"controlPlane.loadBalancer":   c.LoadBalancer,
 		"featureGates":                normal(c.Gates),
 		"components.coredns.replicas": c.CoreDNS.Replicas,
 		"components.coredns.corefile": c.CoreDNS.Corefile,

@@ -4,6 +4,7 @@ package planner
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/slipway-project/slipway/internal/core/config"
@@ -44,7 +45,11 @@ func (n *node) pkiParams() pki.Params {
 		Dir: config.PKIDir, Cluster: c.Name, Node: n.cfg.Name, Address: n.cfg.Facts.Address,
 		Permit: config.CreatePermit, ServiceIP: c.ServiceCIDR.Masked().Addr().Next(), Domain: c.ClusterDomain, CALife: caLife, LeafLife: leafLife,
 	}
-	for _, san := range c.ExtraSANs {
+	sans := c.ExtraSANs
+	if host, _, ok := strings.Cut(c.LoadBalancer, ":"); ok && !slices.Contains(sans, host) {
+		sans = append(slices.Clone(sans), host)
+	}
+	for _, san := range sans {
 		if a, err := netip.ParseAddr(san); err == nil {
 			p.ExtraAddrs = append(p.ExtraAddrs, a)
 		} else {

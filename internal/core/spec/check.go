@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/slipway-project/slipway/api/cluster/v1alpha1"
@@ -130,6 +131,7 @@ func (k *checker) controlPlane(in v1alpha1.ControlPlane) {
 		k.oneOf("spec.controlPlane.form", "form", in.Form, HostUnits, StaticPods)
 	}
 	k.out.Form, k.out.ExtraSANs = in.Form, in.ExtraSANs
+	k.loadBalancer(in.LoadBalancer)
 	seen := map[string]bool{}
 	for i, san := range in.ExtraSANs {
 		path := Element("spec.controlPlane.extraSANs", i)
@@ -140,6 +142,18 @@ func (k *checker) controlPlane(in v1alpha1.ControlPlane) {
 			k.say(path, "remove one", "%s is given twice", show(san))
 		}
 		seen[san] = true
+	}
+}
+
+func (k *checker) loadBalancer(at string) {
+	const path = "spec.controlPlane.loadBalancer"
+	k.out.LoadBalancer = at
+	if !k.out.Said(path) || at == "" {
+		return
+	}
+	host, port, ok := strings.Cut(at, ":")
+	if n, err := strconv.Atoi(port); !ok || err != nil || n < 1 || n > 65535 || !isAddress(host) && !isDomain(host) {
+		k.say(path, "write a name or an IPv4 address and a port, such as api.example.org:6443", "%s is not host:port", show(at))
 	}
 }
 

@@ -34,7 +34,9 @@ type Cluster struct {
 	Pools      []Pool
 	Form       string
 	ExtraSANs  []string
-	Gates      map[string]bool
+	// LoadBalancer is host:port or empty.
+	LoadBalancer string
+	Gates        map[string]bool
 
 	Etcd              Component
 	APIServer         Component
