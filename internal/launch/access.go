@@ -85,7 +85,8 @@ func withServer(kubeconfig, server string) (string, error) {
 	return "", errors.New("the admin kubeconfig names no server")
 }
 
-// controlPlane is the first machine of a cluster that runs.
+// controlPlane is the first machine of a cluster that runs and has the administrator's credential; while none has it, the first
+// that runs.
 func controlPlane(ctx context.Context, machines *machine.Local, name string) (string, error) {
 	all, err := machines.List(ctx, name)
 	if err != nil {
@@ -94,10 +95,17 @@ func controlPlane(ctx context.Context, machines *machine.Local, name string) (st
 	if len(all) == 0 {
 		return "", fmt.Errorf("no cluster %q on this host: slipway up --name %s makes it, slipway list shows what there is", name, name)
 	}
+	first := ""
 	for _, m := range all {
-		if m.Running {
+		switch {
+		case m.Running && hasCredential(machines, name, m.Name):
 			return m.Name, nil
+		case m.Running && first == "":
+			first = m.Name
 		}
+	}
+	if first != "" {
+		return first, nil
 	}
 	return "", fmt.Errorf("cluster %s: machine %s does not run: slipway up --name %s starts it", name, all[0].Name, name)
 }
@@ -106,8 +114,13 @@ func (l *Launcher) proxyConfig(name string) proxy.Config {
 	return proxy.Config{Dir: filepath.Join(l.clusterDir(name), "proxy")}
 }
 
-// apiSockets are the ways to the API: of node first, then of all running control planes. A machine is a control plane when
-// it has the administrator's credential.
+// hasCredential tells whether a machine has the administrator's credential, as control planes do.
+func hasCredential(machines *machine.Local, cluster, name string) bool {
+	_, err := os.Stat(filepath.Join(machines.DataDir(cluster, name, "etc-kubernetes"), "admin.conf"))
+	return err == nil
+}
+
+// apiSockets are the ways to the API: of node first, then of all running control planes.
 func apiSockets(ctx context.Context, machines *machine.Local, name, node string) ([]string, error) {
 	all, err := machines.List(ctx, name)
 	if err != nil {
@@ -115,8 +128,7 @@ func apiSockets(ctx context.Context, machines *machine.Local, name, node string)
 	}
 	sockets := []string{filepath.Join(machines.RunDir(name, node), "api.sock")}
 	for _, m := range all {
-		_, err := os.Stat(filepath.Join(machines.DataDir(name, m.Name, "etc-kubernetes"), "admin.conf"))
-		if err == nil && m.Running && m.Name != node {
+		if m.Running && m.Name != node && hasCredential(machines, name, m.Name) {
 			sockets = append(sockets, filepath.Join(machines.RunDir(name, m.Name), "api.sock"))
 		}
 	}
