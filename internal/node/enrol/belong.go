@@ -150,6 +150,7 @@ func (e *Enrolment) member(ctx context.Context, s *joinclient.Sync) error {
 		if err == nil {
 			e.cfg.Pass("promoted")
 			err = e.cfg.Agent.Give(plan.Given{Path: e.cfg.Paths.Voter, Mode: 0o600, Content: []byte("promoted\n")})
+			e.cfg.Pass("voter written")
 		}
 		if err == nil || ctx.Err() != nil {
 			return nil
@@ -177,6 +178,7 @@ func (e *Enrolment) permit(content []byte, anew bool) error {
 			return err
 		}
 	}
+	defer e.cfg.Pass("permit written")
 	return e.cfg.Agent.Give(plan.Given{Path: e.cfg.Paths.Permit, Mode: 0o600, Content: content})
 }
 

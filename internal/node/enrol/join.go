@@ -61,7 +61,8 @@ const joinAgain = 2 * time.Second
 
 // join is one join from the first question to the commit. A claim that fails is undone.
 func (e *Enrolment) join(ctx context.Context, target node.JoinTarget) error {
-	keys := &keys{custody: e.cfg.Custody, made: map[string]made{}}
+	keys := &keys{custody: e.cfg.Custody, pass: e.cfg.Pass, made: map[string]made{}}
+	e.cfg.Pass("ask")
 	grant, err := joinclient.Join(ctx, joinclient.Config{
 		Endpoints: func() []netip.AddrPort { return endpoints(&target) }, Pin: target.Pin, Key: e.cfg.Key, Keys: keys, Facts: e.facts,
 		Slipway: e.cfg.Slipway, Log: e.cfg.Log, Node: target.Node, Token: func() string { return target.Token },
@@ -112,6 +113,7 @@ func withDetail(s joinclient.Status) string {
 // keys are those of one join: made once for each Want, written when their certificates are there.
 type keys struct {
 	custody Custody
+	pass    func(step string)
 
 	mu   sync.Mutex // guards made
 	made map[string]made
@@ -129,6 +131,7 @@ func (k *keys) Request(w pki.Want) ([]byte, error) {
 	if m, ok := k.made[w.Name]; ok {
 		return m.request, nil
 	}
+	k.pass("granted " + w.Name)
 	request, finish, err := k.custody.Request(w)
 	if err != nil {
 		return nil, err
@@ -145,6 +148,7 @@ func (k *keys) finish(certificates map[string][]byte) error {
 		if !ok {
 			return fmt.Errorf("a certificate %s came that nobody asked for", name)
 		}
+		k.pass("write " + name)
 		if err := m.finish(pem); err != nil {
 			return err
 		}
