@@ -51,7 +51,6 @@ type joining struct {
 	lock  *lock.Lock
 	audit *audit
 	crash failpoints
-	crash failpoints
 	log   *slog.Logger
 	admin atomic.Pointer[controlv1.ControlServer] // nil while there is nothing to ask
 }
