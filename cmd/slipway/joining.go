@@ -10,7 +10,6 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -139,10 +138,7 @@ func (j *joining) assemble(doc control.Document) (p parts, err error) {
 	}
 	p.server = rpc.NewServer(rpc.ServerOptions{
 		TLS: rpc.ServerTLS(joinCertificate, rpc.AnyKey), Log: j.log, Audit: j.audit.refused,
-		Authorize: map[string]func(context.Context, rpc.Peer) error{
-			joinv1.Join_Join_FullMethodName: anyKey, joinv1.Join_Sync_FullMethodName: anyKey,
-		},
-		Timeout: map[string]time.Duration{joinv1.Join_Sync_FullMethodName: rpc.NoTimeout},
+		Authorize: p.joins.Rules(), Timeout: joinserver.Timeouts(),
 	})
 	joinv1.RegisterJoinServer(p.server, p.joins.Service())
 	p.admin = admin.New(admin.Config{
@@ -153,14 +149,6 @@ func (j *joining) assemble(doc control.Document) (p parts, err error) {
 		},
 	})
 	return p, nil
-}
-
-// anyKey: who a key belongs to, the join service finds out itself; what it knows is the first thing that it asks.
-func anyKey(_ context.Context, p rpc.Peer) error {
-	if p.Key == "" {
-		return errors.New("no key")
-	}
-	return nil
 }
 
 // policyOf is what the spec says of machines that join.
