@@ -159,8 +159,7 @@ func (r *remoteInit) begin(ctx context.Context, known bool) error {
 		return err
 	}
 	if !known {
-		r.req = request{ID: "init-" + newRequestID(), Address: r.address.String(), Pin: r.o.Pin, Node: node}
-		if err := r.remember(); err != nil {
+		if err := r.claim(request{ID: "init-" + newRequestID(), Address: r.address.String(), Pin: r.o.Pin, Node: node}); err != nil {
 			return err
 		}
 	}

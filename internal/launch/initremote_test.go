@@ -284,3 +284,29 @@ func TestInitRemoteTwoMachines(t *testing.T) {
 		t.Error("the second machine was given a ticket")
 	}
 }
+
+// Nor when two commands do so at the same moment.
+func TestInitRemoteTwoMachinesAtOnce(t *testing.T) {
+	t.Parallel()
+	for range 10 {
+		l := &Launcher{Root: t.TempDir(), Log: slog.New(slog.DiscardHandler)}
+		machines := []*bareMachine{newBareMachine(t), newBareMachine(t)}
+		var made [2]error
+		var work sync.WaitGroup
+		for i, m := range machines {
+			m.stand <- nil
+			work.Go(func() { _, made[i] = initOf(t.Context(), l, m.options()) })
+		}
+		work.Wait()
+		if (made[0] == nil) == (made[1] == nil) {
+			t.Errorf("want exactly one cluster: %v, %v", made[0], made[1])
+		}
+		for i, m := range machines {
+			m.mu.Lock()
+			if got := len(m.tickets); got > 0 != (made[i] == nil) {
+				t.Errorf("machine %d got %d tickets, and its init ended with %v", i, got, made[i])
+			}
+			m.mu.Unlock()
+		}
+	}
+}
