@@ -4,17 +4,9 @@ package main
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -34,7 +26,6 @@ import (
 	"github.com/slipway-project/slipway/internal/control/rosters"
 	"github.com/slipway-project/slipway/internal/control/tickets"
 	"github.com/slipway-project/slipway/internal/core/admission"
-	"github.com/slipway-project/slipway/internal/core/compose"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/etcd"
@@ -149,122 +140,4 @@ func (j *joining) assemble(doc control.Document) (p parts, err error) {
 		},
 	})
 	return p, nil
-}
-
-// policyOf is what the spec says of machines that join.
-func policyOf(doc control.Document) (admission.Policy, error) {
-	cluster, release, problems, err := compose.Cluster("the cluster's spec", doc.Config, doc.Cluster, "")
-	switch {
-	case err != nil:
-		return admission.Policy{}, err
-	case len(problems) > 0:
-		return admission.Policy{}, fmt.Errorf("the kept spec: %s", problems[0])
-	}
-	p := admission.Policy{
-		Cluster: cluster.Name, APIServer: release.Kubernetes, PodCIDR: cluster.PodCIDR, NodePodPrefix: cluster.NodePodPrefix,
-		ServiceCIDR: cluster.ServiceCIDR, Pools: map[string]admission.Pool{},
-	}
-	for _, pool := range cluster.Pools {
-		p.Pools[pool.Name] = admission.Pool{ControlPlane: slices.Contains(pool.Roles, config.RoleControlPlane)}
-	}
-	return p, nil
-}
-
-// voters are the control planes whose etcd counts.
-func voters(m *members.Manager) func(ctx context.Context) ([]string, error) {
-	return func(ctx context.Context) ([]string, error) {
-		all, err := m.Status(ctx)
-		if err != nil {
-			return nil, err
-		}
-		var names []string
-		for name, s := range all {
-			if s.Member == "voter" && !s.Unknown {
-				names = append(names, name)
-			}
-		}
-		return names, nil
-	}
-}
-
-// admits gives etcd's membership the join service's words.
-type admits struct {
-	*members.Manager
-	rosters *rosters.Keeper
-}
-
-func (a admits) Admit(ctx context.Context, node admission.Node, started bool) (joinserver.MemberAnswer, error) {
-	answer, err := a.Manager.Admit(ctx, node, started)
-	out := joinserver.MemberAnswer{Permit: answer.Permit, Anew: answer.Anew, Promoted: answer.Promoted}
-	if answer.Promoted {
-		a.rosters.Poke() // no watch tells of it
-	}
-	if answer.Wait != nil {
-		out.Wait = (*joinserver.Wait)(answer.Wait)
-	}
-	return out, err
-}
-
-// joinCertificate is read for each connection: it is renewed.
-func joinCertificate() (*tls.Certificate, error) {
-	pair, err := tls.LoadX509KeyPair(config.JoinServing+".crt", config.JoinServing+".key")
-	if err != nil {
-		return nil, err
-	}
-	joinCA, err := readCertificate(config.JoinCA + ".crt")
-	if err != nil {
-		return nil, err
-	}
-	pair.Certificate = append(pair.Certificate, joinCA.Raw)
-	return &pair, nil
-}
-
-func readCertificate(path string) (*x509.Certificate, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, fmt.Errorf("%s holds no certificate", path)
-	}
-	return x509.ParseCertificate(block.Bytes)
-}
-
-// signWith signs with the key in a file, which is not kept in memory.
-func signWith(path string) func(digest []byte) ([]byte, error) {
-	return func(digest []byte) ([]byte, error) {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return nil, err
-		}
-		block, _ := pem.Decode(text)
-		if block == nil {
-			return nil, fmt.Errorf("%s holds no key", path)
-		}
-		parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-		key, ok := parsed.(*ecdsa.PrivateKey)
-		if err != nil || !ok {
-			return nil, fmt.Errorf("%s holds no ECDSA key", path)
-		}
-		return ecdsa.SignASN1(rand.Reader, key, digest)
-	}
-}
-
-// invitation is what a machine needs beside its token.
-func invitation(k *rosters.Keeper, joinCA *x509.Certificate, pin, id string) (admin.Invitation, error) {
-	signed, _, _ := k.Current()
-	var wire roster.Signed
-	if err := json.Unmarshal(signed, &wire); err != nil {
-		return admin.Invitation{}, fmt.Errorf("the cluster has no roster yet: %w", err)
-	}
-	r, err := wire.Open(joinCA)
-	if err != nil {
-		return admin.Invitation{}, err
-	}
-	out := admin.Invitation{Pin: pin, Cluster: id}
-	for _, at := range r.Join {
-		out.Endpoints = append(out.Endpoints, at.String())
-	}
-	return out, nil
 }

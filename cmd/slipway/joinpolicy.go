@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/slipway-project/slipway/internal/control"
+	"github.com/slipway-project/slipway/internal/control/joinserver"
+	"github.com/slipway-project/slipway/internal/control/members"
+	"github.com/slipway-project/slipway/internal/control/rosters"
+	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/compose"
+	"github.com/slipway-project/slipway/internal/core/config"
+)
+
+// policyOf is what the spec says of machines that join.
+func policyOf(doc control.Document) (admission.Policy, error) {
+	cluster, release, problems, err := compose.Cluster("the cluster's spec", doc.Config, doc.Cluster, "")
+	switch {
+	case err != nil:
+		return admission.Policy{}, err
+	case len(problems) > 0:
+		return admission.Policy{}, fmt.Errorf("the kept spec: %s", problems[0])
+	}
+	p := admission.Policy{
+		Cluster: cluster.Name, APIServer: release.Kubernetes, PodCIDR: cluster.PodCIDR, NodePodPrefix: cluster.NodePodPrefix,
+		ServiceCIDR: cluster.ServiceCIDR, Pools: map[string]admission.Pool{},
+	}
+	for _, pool := range cluster.Pools {
+		p.Pools[pool.Name] = admission.Pool{ControlPlane: slices.Contains(pool.Roles, config.RoleControlPlane)}
+	}
+	return p, nil
+}
+
+// voters are the control planes whose etcd counts.
+func voters(m *members.Manager) func(ctx context.Context) ([]string, error) {
+	return func(ctx context.Context) ([]string, error) {
+		all, err := m.Status(ctx)
+		if err != nil {
+			return nil, err
+		}
+		var names []string
+		for name, s := range all {
+			if s.Member == "voter" && !s.Unknown {
+				names = append(names, name)
+			}
+		}
+		return names, nil
+	}
+}
+
+// admits gives etcd's membership the join service's words.
+type admits struct {
+	*members.Manager
+	rosters *rosters.Keeper
+}
+
+func (a admits) Admit(ctx context.Context, node admission.Node, started bool) (joinserver.MemberAnswer, error) {
+	answer, err := a.Manager.Admit(ctx, node, started)
+	out := joinserver.MemberAnswer{Permit: answer.Permit, Anew: answer.Anew, Promoted: answer.Promoted}
+	if answer.Promoted {
+		a.rosters.Poke() // no watch tells of it
+	}
+	if answer.Wait != nil {
+		out.Wait = (*joinserver.Wait)(answer.Wait)
+	}
+	return out, err
+}
