@@ -71,13 +71,24 @@ func (e *Enrolment) belongs(ctx context.Context, now lock.State) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.Run(ctx) })
 	group.Go(func() error {
-		return e.cfg.Routes(ctx, routes.Config{Self: now.Node, Now: file.Now, Log: e.cfg.Log, Say: e.routed})
+		return e.cfg.Routes(ctx, routes.Config{Self: now.Node, Now: e.unlessWiping(file.Now), Log: e.cfg.Log, Say: e.routed})
 	})
 	group.Go(func() error { return e.member(ctx, s) })
 	if err := group.Wait(); ctx.Err() == nil {
 		return err
 	}
 	return nil
+}
+
+// unlessWiping hides the roster from who keeps the routes while a reset takes them away.
+func (e *Enrolment) unlessWiping(read func() (roster.Roster, <-chan struct{}, error)) func() (roster.Roster, <-chan struct{}, error) {
+	return func() (roster.Roster, <-chan struct{}, error) {
+		r, changed, err := read()
+		if e.cfg.Agent.Wiping() {
+			err = errors.New("the machine is being reset")
+		}
+		return r, changed, err
+	}
 }
 
 // routed says what is wrong with the routes to other nodes' pods.
