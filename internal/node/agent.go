@@ -98,6 +98,7 @@ type Agent struct {
 	apply chan chan struct{} // a plan has been kept; what is sent is closed when the loop has taken it up
 	look  chan struct{}      // the plan was handed over again: look at once
 	stop  chan chan struct{} // end the loop; what is sent is closed when it has ended
+	over  chan struct{}      // closed when the agent itself has ended
 
 	mu     sync.Mutex // guards the fields below
 	kept   kept
@@ -123,7 +124,7 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.Pass == nil {
 		cfg.Pass = func(string) {}
 	}
-	a := &Agent{cfg: cfg, board: cfg.Board, apply: make(chan chan struct{}, 1), look: make(chan struct{}, 1), stop: make(chan chan struct{})}
+	a := &Agent{cfg: cfg, board: cfg.Board, apply: make(chan chan struct{}, 1), look: make(chan struct{}, 1), stop: make(chan chan struct{}), over: make(chan struct{})}
 	switch found, err := a.recall(); {
 	case err != nil:
 		a.lost, a.kept = err, kept{}
@@ -135,7 +136,7 @@ func New(cfg Config) (*Agent, error) {
 	return a, nil
 }
 
-// Run serves the operator and converges until ctx ends.
+// Run serves the operator and converges until ctx ends. It is called once.
 func (a *Agent) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.serve(ctx) })
@@ -146,7 +147,10 @@ func (a *Agent) Run(ctx context.Context) error {
 // loop runs one convergence and one control role per plan; a new plan ends both and starts them anew.
 func (a *Agent) loop(ctx context.Context) error {
 	stop := func() {}
-	defer func() { stop() }()
+	defer func() {
+		stop()
+		close(a.over)
+	}()
 	for {
 		var taken chan struct{}
 		select {

@@ -61,6 +61,9 @@ func (a *Agent) noteFiles(p plan.Plan, files []plan.Given) error {
 			next.Files = append(slices.Clip(next.Files), f.Path)
 		}
 	}
+	if next.Want.Version == 0 {
+		next.Before = rawPlan{Plan: p} // what comes between the files and the plan, as certificates, goes with a wipe, too
+	}
 	a.cfg.Pass("note files")
 	if err := durable.Save(a.cfg.PlanFile, keptSchema, next); err != nil {
 		return fmt.Errorf("keep the list of given files: %w", err)
@@ -148,6 +151,8 @@ func (a *Agent) halt(ctx context.Context) error {
 	halted := make(chan struct{})
 	select {
 	case a.stop <- halted:
+	case <-a.over: // with all that it ran; whoever undoes something meanwhile must not wait for it
+		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -106,7 +106,7 @@ func newAgent(m *machine, root string) (*agent, error) {
 		},
 		Paths: enrol.Paths{
 			Key: root + keyFile, Secret: root + "/var/lib/slipway/init-secret.json", Request: root + stateDir + "/init-request", Target: root + stateDir + "/join-target",
-			JoinCA: root + pkiDir + "/join-ca.crt", Roster: root + rosterFile, Admin: root + adminFile, Create: root + createFile, Permit: root + permitFile, Voter: root + voterFile,
+			JoinCA: root + pkiDir + "/join-ca.crt", Roster: root + rosterFile, Admin: root + adminFile, Create: root + createFile, Permit: root + permitFile, Voter: root + voterFile, Root: root,
 		},
 	})
 	return a, err

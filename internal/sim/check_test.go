@@ -38,7 +38,7 @@ func (w *world) pass(a *agent, name string) {
 		w.noteLocked("%s crashes at %q #%d", a.m.name, name, n)
 	}
 	w.mu.Unlock()
-	if due == nil {
+	if due == nil || w.isOver() {
 		return
 	}
 	if due.agentOnly {
@@ -47,6 +47,9 @@ func (w *world) pass(a *agent, name string) {
 		a.m.crash()
 	}
 	close(due.done)
+	if due.back > 0 {
+		w.later(due.back, a.m.start)
+	}
 }
 
 // checkMachine: what is committed stays so, and nobody who is free is somebody.

@@ -47,7 +47,7 @@ func (c custody) Sign(w pki.Want, pub crypto.PublicKey) ([]byte, error) {
 func (c custody) ensure(ctx context.Context, w pki.Want) error {
 	c.a.pass("make " + w.Name)
 	err := c.local.Ensure(ctx, rebase(c.a.root, w))
-	if err == nil && w.Kind == pki.CA {
+	if err == nil && w.Kind == pki.CA && c.a.alive() == nil {
 		c.a.m.madeOnce(c.a, w.Name, certPin(c.a.root+w.CertPath))
 	}
 	return err

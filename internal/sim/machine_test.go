@@ -80,14 +80,14 @@ func (m *machine) start() {
 func (m *machine) boot() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.on || m.agent != nil {
+	if !m.on || m.agent != nil || m.w.isOver() {
 		return
 	}
 	a, err := newAgent(m, m.root)
 	if err != nil {
 		m.stopped = err
 		m.w.note("%s: the agent does not start: %v", m.name, err)
-		go m.later(time.Second)
+		m.w.later(time.Second, m.boot) // PID 1 tries again
 		return
 	}
 	m.agent = a
@@ -95,12 +95,6 @@ func (m *machine) boot() {
 	if m.target != nil && !m.told {
 		go m.tell(*m.target)
 	}
-}
-
-// later is the machine's PID 1.
-func (m *machine) later(d time.Duration) {
-	time.Sleep(d)
-	m.boot()
 }
 
 // ended hears that an agent is over.
@@ -117,14 +111,14 @@ func (m *machine) ended(a *agent, err error) {
 		m.w.note("%s: the agent ended by itself: %v", m.name, err)
 	}
 	if again {
-		go m.later(50 * time.Millisecond)
+		m.w.later(50*time.Millisecond, m.boot)
 	}
 }
 
 // kill ends the agent as SIGKILL does; the machine starts another one.
 func (m *machine) kill() {
 	m.fell(true)
-	go m.later(50 * time.Millisecond)
+	m.w.later(50*time.Millisecond, m.boot)
 }
 
 // crash is a power cut.

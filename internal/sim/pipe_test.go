@@ -46,6 +46,15 @@ func (l *listener) Addr() net.Addr {
 type wire struct {
 	net.Conn
 	remote net.Addr
+	a      *agent
+}
+
+// Write reaches nobody when the process is dead.
+func (w wire) Write(p []byte) (int, error) {
+	if err := w.a.alive(); err != nil {
+		return 0, err
+	}
+	return w.Conn.Write(p)
 }
 
 func (w wire) RemoteAddr() net.Addr { return w.remote }
@@ -65,7 +74,7 @@ func (m *machine) dialInit(ctx context.Context, _, _ string) (net.Conn, error) {
 	operator := net.TCPAddrFromAddrPort(netip.MustParseAddrPort("10.0.0.2:4711"))
 	near, far := net.Pipe()
 	select {
-	case l.conns <- wire{far, operator}:
+	case l.conns <- wire{far, operator, a}:
 	case <-l.ended:
 		return nil, errRefused
 	case <-ctx.Done():
@@ -79,5 +88,5 @@ func (m *machine) dialInit(ctx context.Context, _, _ string) (net.Conn, error) {
 		near.Close()
 		far.Close()
 	}()
-	return wire{near, l.Addr()}, nil
+	return wire{near, l.Addr(), a}, nil
 }

@@ -52,6 +52,9 @@ type world struct {
 	problems []string
 	audits   []joinserver.Entry
 	begun    time.Time
+
+	over chan struct{}  // closed when the run is over: nobody comes back
+	bg   sync.WaitGroup // who would
 }
 
 // step is one point that a crash may divide from the next.
@@ -68,7 +71,8 @@ type crash struct {
 	n             int  // 0: the next one
 	agentOnly     bool // only the agent dies; what it supervises lives on
 	done          chan struct{}
-	then          *crash // armed when this one has happened
+	back          time.Duration // 0: somebody else switches the machine on again
+	then          *crash        // armed when this one has happened
 }
 
 // epoch is when every run begins: after this program was made, or its own clock checks would refuse to issue anything.
@@ -81,7 +85,7 @@ func newWorld(t testing.TB, seed uint64, machines int) *world {
 	dir := scratch(t)
 	w := &world{
 		dir: dir, seed: seed, slow: 40 * time.Millisecond, dice: rand.New(rand.NewPCG(seed, 0x51177)), machines: map[string]*machine{}, clusters: map[string]*cluster{},
-		tokens: map[string]string{}, network: make(chan struct{}), counts: map[string]int{}, begun: time.Now(),
+		tokens: map[string]string{}, network: make(chan struct{}), counts: map[string]int{}, begun: time.Now(), over: make(chan struct{}),
 	}
 	for i := range machines {
 		name := fmt.Sprintf("n%d", i+1)
@@ -174,8 +178,32 @@ func (w *world) at(a netip.Addr) *machine {
 
 // end switches everything off and waits until nothing runs any more.
 func (w *world) end() {
+	close(w.over)
+	w.bg.Wait()
 	for _, m := range w.order {
 		m.off()
+	}
+}
+
+// later does something after a while, unless the run is over.
+func (w *world) later(d time.Duration, do func()) {
+	w.bg.Go(func() {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			do()
+		case <-w.over:
+		}
+	})
+}
+
+func (w *world) isOver() bool {
+	select {
+	case <-w.over:
+		return true
+	default:
+		return false
 	}
 }
 

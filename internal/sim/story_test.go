@@ -218,11 +218,13 @@ func bubble(t *testing.T, what string, run func(t *testing.T) *world) {
 			fmt.Fprintf(os.Stderr, "sim: %s hangs since %s\n", what, begun.Format(time.TimeOnly))
 		}
 	})
+	text := ""
 	synctest.Test(t, func(t *testing.T) {
 		if w := run(t); w != nil {
-			if text := w.failed(); text != "" {
-				t.Errorf("%s: %s", what, text)
-			}
+			text = w.failed()
 		}
 	})
+	if text != "" {
+		t.Errorf("%s: %s", what, text)
+	}
 }

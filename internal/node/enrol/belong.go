@@ -164,11 +164,11 @@ func (e *Enrolment) member(ctx context.Context, s *joinclient.Sync) error {
 			e.cfg.Pass("voter written")
 		}
 		if err == nil || ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // ctx has ended; anything else is tried again
 		}
 		e.cfg.Log.Warn("way into etcd", "error", err)
 		if pause(ctx, time.Second) != nil {
-			return nil
+			return nil //nolint:nilerr // ctx has ended
 		}
 	}
 }

@@ -76,6 +76,7 @@ type Paths struct {
 	Create  string // permit to make a cluster
 	Permit  string // etcd's first start
 	Voter   string // etcd counts
+	Root    string // optional: what stands in front of all these, which the plan does not know: the simulation's machines
 }
 
 // Enrolment is one machine's. It implements node.Enrolment.
@@ -167,29 +168,37 @@ func (e *Enrolment) free() error {
 
 // live goes from one place in the lock's life to the next. A join that has claimed the machine is not broken off.
 func (e *Enrolment) live(ctx context.Context) error {
-	for {
+	for ctx.Err() == nil {
 		now := e.cfg.Lock.State()
-		stay, cancel := context.WithCancel(ctx)
-		var there errgroup.Group
-		switch {
-		case now.Phase == lock.Free:
-			there.Go(func() error { return e.joins(stay) })
-		case now.Phase == lock.Committed:
-			there.Go(func() error { return e.belongs(stay, now) })
+		work := func(context.Context) error { return nil } // an init is at work
+		switch now.Phase {
+		case lock.Free:
+			work = e.joins
+		case lock.Committed:
+			work = func(ctx context.Context) error { return e.belongs(ctx, now) }
+		case lock.Claimed:
 		}
-		_, gone := e.cfg.Lock.Wait(ctx, func(s lock.State) bool {
+		stay, leave := context.WithCancel(ctx)
+		watching, failed := context.WithCancel(ctx)
+		var there errgroup.Group
+		there.Go(func() error {
+			err := work(stay)
+			if err != nil {
+				failed()
+			}
+			return err
+		})
+		_, _ = e.cfg.Lock.Wait(watching, func(s lock.State) bool { // its only error is that watching has ended
 			ours := now.Phase == lock.Free && s.Phase == lock.Claimed && s.By == lock.Join
 			return s.Phase != now.Phase && !ours
 		})
-		cancel()
-		err := there.Wait()
-		if gone != nil {
-			return nil // ctx has ended
-		}
-		if err != nil && stay.Err() == nil {
+		leave()
+		failed()
+		if err := there.Wait(); err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
 // State tells where the machine stands.

@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
@@ -78,7 +80,7 @@ func (f founder) Established(ctx context.Context, report func(initserver.Event))
 		stop()
 		<-told
 	}()
-	err := f.cfg.Board.Await(ctx, reconcile.IsReady, []string{"unit/kube-apiserver", "kubeconfig/" + f.cfg.Paths.Admin, "cert/join-ca"}, func(string) {})
+	err := f.stands(ctx, "unit/kube-apiserver", "kubeconfig/"+strings.TrimPrefix(f.cfg.Paths.Admin, f.cfg.Paths.Root), "cert/join-ca")
 	if err != nil {
 		return initserver.Result{}, err
 	}
@@ -92,6 +94,31 @@ func (f founder) Established(ctx context.Context, report func(initserver.Event))
 	}
 	name, _ := f.cfg.Agent.Installed()
 	return initserver.Result{Cluster: roster.ClusterID(roster.Pin(ca.RawSubjectPublicKeyInfo)), Node: name, Kubeconfig: admin}, nil
+}
+
+// stands waits until the items are ready. What is not on the board is not ready either: an agent that has just begun anew has not
+// announced its plan yet.
+func (f founder) stands(ctx context.Context, refs ...string) error {
+	changes := f.cfg.Board.Subscribe()
+	defer changes.End()
+	for {
+		all, _ := f.cfg.Board.All()
+		ready := 0
+		for _, s := range all {
+			if s.Phase == reconcile.Ready && slices.Contains(refs, s.Ref) {
+				ready++
+			}
+		}
+		if ready == len(refs) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changes.C:
+			changes.Take()
+		}
+	}
 }
 
 // tell passes on what happens on the board.

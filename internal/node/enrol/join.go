@@ -45,14 +45,14 @@ func (e *Enrolment) joins(ctx context.Context) error {
 		var taken *lock.TakenError
 		switch {
 		case ctx.Err() != nil, err == nil, errors.As(err, &taken):
-			return nil // the lock has changed, or is about to
+			return nil //nolint:nilerr // the lock has changed, or is about to
 		case trying.Err() != nil:
 			continue
 		}
 		e.cfg.Log.Error("join undone", "error", err)
 		e.say(reconcile.Status{Ref: itemLock, Phase: reconcile.Failing, Error: err.Error(), Provider: "this machine, which tries again"})
 		if pause(ctx, joinAgain) != nil {
-			return nil
+			return nil //nolint:nilerr // ctx has ended
 		}
 	}
 }

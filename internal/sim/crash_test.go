@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// sweeps are the short stories in which a machine falls between every two steps: the one that joins and the one that lets it in.
+var sweeps = map[string]string{
+	"init": `machines 1
+init n1
+wait
+expect init request-n1 committed
+expect clusters 1
+expect members 1
+expect nodes 1`,
+	"worker": `machines 2
+init n1
+join n2 worker
+wait
+expect init request-n1 committed
+expect clusters 1
+expect members 1
+expect records 2
+expect name n2 dev-worker-0
+expect nodes 2`,
+	"worker with a token": `machines 2
+init n1
+join n2 worker token
+wait
+expect init request-n1 committed
+expect clusters 1
+expect records 2
+expect name n2 dev-worker-0
+expect nodes 2`,
+	"control plane": `machines 2
+init n1
+join n2 control-plane
+wait
+expect init request-n1 committed
+expect clusters 1
+expect members 2
+expect records 2
+expect name n2 dev-main-1
+expect nodes 2`,
+}
+
+// back is how long a machine stays off after a crash.
+const back = 3 * time.Second
+
+// share is how much of the sweeps is done: all with SIM_ALL=1, every so many-th otherwise.
+func share(usual int) int {
+	switch {
+	case os.Getenv("SIM_ALL") != "":
+		return 1
+	case testing.Short():
+		return 10 * usual
+	}
+	return usual
+}
+
+// TestCrashEverywhere lets each machine fall once at each of its steps: by power, and its agent alone.
+func TestCrashEverywhere(t *testing.T) {
+	t.Parallel()
+	for name, text := range sweeps {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, points := survey(t, name, text)
+			var missed atomic.Int32
+			for i, p := range points {
+				if i%share(2) != 0 {
+					continue
+				}
+				agentOnly := i/share(2)%2 == 1
+				if os.Getenv("SIM_ALL") != "" {
+					missed.Add(fallAt(t, s, &crash{machine: p.machine, name: p.name, n: p.n, agentOnly: true}))
+					agentOnly = false
+				}
+				missed.Add(fallAt(t, s, &crash{machine: p.machine, name: p.name, n: p.n, agentOnly: agentOnly}))
+			}
+			if n := int(missed.Load()); n*5 > len(points) {
+				t.Errorf("%d of %d steps did not come again: the survey says nothing", n, len(points))
+			}
+		})
+	}
+}
+
+// TestCrashTwice lets a machine fall a second time while it recovers from the first.
+func TestCrashTwice(t *testing.T) {
+	t.Parallel()
+	for name, text := range sweeps {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, points := survey(t, name, text)
+			for i, p := range points {
+				if i%share(8) != 0 {
+					continue
+				}
+				again := recovery(t, s, p)
+				for j, q := range again {
+					if j%share(12) == 0 {
+						fallAt(t, s, &crash{machine: p.machine, name: p.name, n: p.n, then: &crash{machine: q.machine, name: q.name, n: q.n}})
+					}
+				}
+			}
+		})
+	}
+}
+
+// survey tells the story without a fault and gives its steps.
+func survey(t *testing.T, name, text string) (s story, points []step) {
+	t.Helper()
+	s, err := parse(name, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bubble(t, name+" without a crash", func(t *testing.T) *world {
+		w := s.run(t, 1, nil)
+		points = slices.Clone(w.steps)
+		return w
+	})
+	return s, points
+}
+
+// recovery gives the steps of a machine after its crash.
+func recovery(t *testing.T, s story, at step) (after []step) {
+	t.Helper()
+	c := &crash{machine: at.machine, name: at.name, n: at.n}
+	bubble(t, fmt.Sprintf("%s, crash at %s", s.name, at), func(t *testing.T) *world {
+		c.back, c.done = back, make(chan struct{})
+		w := s.run(t, 1, func(w *world) { w.armed = append(w.armed, c) })
+		i := slices.Index(w.steps, at)
+		for _, p := range w.steps[i+1:] {
+			if p.machine == at.machine {
+				after = append(after, p)
+			}
+		}
+		if i < 0 {
+			after = nil
+		}
+		return w
+	})
+	return after
+}
+
+// fallAt tells the story with a crash, and counts it if its step has not come.
+func fallAt(t *testing.T, s story, c *crash) (missed int32) {
+	t.Helper()
+	what := fmt.Sprintf("%s, crash of %s at %q #%d (agent only: %t)", s.name, c.machine, c.name, c.n, c.agentOnly)
+	if c.then != nil {
+		what += fmt.Sprintf(", then at %q #%d", c.then.name, c.then.n)
+	}
+	bubble(t, what, func(t *testing.T) *world {
+		for d := c; d != nil; d = d.then {
+			d.back, d.done = back, make(chan struct{})
+		}
+		w := s.run(t, 1, func(w *world) { w.armed = append(w.armed, c) })
+		if slices.Contains(w.armed, c) {
+			missed = 1
+		}
+		return w
+	})
+	return missed
+}
+
+// number reads a count from the environment.
+func number(name string, usual int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+		return n
+	}
+	return usual
+}
