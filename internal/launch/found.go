@@ -117,7 +117,7 @@ func (u *up) found(ctx context.Context, machines *machine.Local, all fleet, firs
 	if err != nil {
 		return err
 	}
-	defer client.Close()
+	defer func() { _ = client.Close() }() // nothing is lost with it
 	limited, cancel := context.WithTimeout(ctx, u.handOverLimit())
 	defer cancel()
 	ticket := plan.Ticket{Version: plan.Version, Plan: want, Control: doc, Files: founderFiles(node)}
@@ -182,7 +182,7 @@ func (u *up) founded(ctx context.Context, machines *machine.Local, first *member
 	if err != nil {
 		return err
 	}
-	defer client.Close()
+	defer func() { _ = client.Close() }() // nothing is lost with it
 	_, err = client.Watch(ctx, u.founding.ID, func(initclient.Event) {})
 	var failed *initclient.FailedError
 	switch {
