@@ -136,10 +136,10 @@ func (e *Enrolment) settle(ctx context.Context) error {
 	switch {
 	case e.cfg.Agent.Wiping(), now.Phase == lock.Claimed && now.By == lock.Join:
 		// The wipe needs the agent's loop, which Run's caller has begun.
-		if err := e.cfg.Agent.Wipe(ctx, e.free); err != nil || now.Phase == lock.Claimed {
-			return err
+		if now.Phase != lock.Committed { // nothing of its own is lost: it is who it was, and knows where it wants to
+			return e.cfg.Agent.Wipe(ctx, e.free)
 		}
-		return e.anew()
+		return e.anew(ctx)
 	case now.Phase == lock.Free && installed:
 		return errors.New("this machine has a node's plan, and its node lock does not say of which cluster: the lock was lost; " +
 			"restore it from a backup, or remove the machine from its cluster (slipway node remove) and make it anew")

@@ -37,18 +37,23 @@ func (e *Enrolment) Reset(ctx context.Context, cluster string, lost bool) error 
 			return err
 		}
 	}
-	if err := e.cfg.Agent.Wipe(ctx, e.free); err != nil {
-		return err
-	}
-	return e.anew()
+	return e.anew(ctx)
 }
 
 // ErrAnew ends Run after a reset: the next agent finds a machine that nobody knows.
 var ErrAnew = errors.New("the machine was reset: the agent starts anew")
 
-// anew makes the machine another one: what was let go as one identity does not come back as that.
-func (e *Enrolment) anew() error {
-	if err := e.forget(); err != nil {
+// anew takes everything off a committed machine and makes it another one: what was let go as one identity does not come back as
+// that. The identity goes before the lock opens, so that wherever this is broken off, a machine that is free has nothing to forget:
+// one whose join was undone keeps its key and its target.
+func (e *Enrolment) anew(ctx context.Context) error {
+	err := e.cfg.Agent.Wipe(ctx, func() error {
+		if err := e.forget(); err != nil {
+			return err
+		}
+		return e.free()
+	})
+	if err != nil {
 		return err
 	}
 	e.once.Do(func() { close(e.again) })
