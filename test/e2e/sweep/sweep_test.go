@@ -1,145 +1,155 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sweep_test kills the agent after each step of a boot, one boot per step: whatever was done until then, the next
-// agent has to end in the same healthy cluster with the same authorities.
+// Package sweep_test crashes agents and whole machines wherever a crash may divide two things: at every step and every named phase
+// of the making of a cluster, of a worker's and of a control plane's way in, and on the side that serves them. Whatever was done
+// until then, the end is the same: one cluster, the same authorities, the same members, all ready.
+//
+// The phases are not listed here: a machine without crashes tells what it passes, and each of that is tried. In one boot there are
+// several crashes that lie far apart, since a boot for each took more than eight minutes; how many is [perBoot], and
+// SLIPWAY_SWEEP=alone gives each a boot of its own. A crash that does not come, because an earlier one had already brought the
+// machine past it, is tried alone.
 package sweep_test
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/durable"
+	"github.com/slipway-project/slipway/internal/node/initserver"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-// stride is the distance between the steps that are tried: every one, unless SLIPWAY_SWEEP=N asks for every Nth, which is for
-// who waits for a quick answer while working.
-func stride(t *testing.T) int {
-	t.Helper()
-	text := os.Getenv("SLIPWAY_SWEEP")
-	if text == "" {
+// perBoot is how many crashes a boot bears. initserver gives a request up after 20.
+const perBoot = 4
+
+// soon is far more than anything here takes.
+const soon = time.Minute
+
+// together is how many crashes share a boot.
+func together() int {
+	if os.Getenv("SLIPWAY_SWEEP") == "alone" {
 		return 1
 	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 {
-		t.Fatalf("SLIPWAY_SWEEP=%s: want the distance between steps, 1 or more", text)
-	}
-	return n
+	return perBoot
 }
 
-func TestSweep(t *testing.T) {
-	kit.NeedRoot(t)
-	binary := filepath.Join(t.TempDir(), "slipway")
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-tags", "failpoints", "-o", binary, "./cmd/slipway")
-	build.Dir, build.Env = kit.Checkout(), append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build slipway with failpoints: %v\n%s", err, out)
-	}
-	by := stride(t)
-	var ran []int
-	for n := 1; ; n += by {
-		fired := true
-		if !t.Run(fmt.Sprintf("step-%d", n), func(t *testing.T) { fired = crashAfter(t, binary, n) }) {
-			t.Errorf("step %d failed; the sweep goes on", n)
-		}
-		if !fired {
-			break
-		}
-		ran = append(ran, n)
-		if n > 300 {
-			t.Fatal("a boot has no 300 steps: the failpoint fires for ever")
+func TestInit(t *testing.T) {
+	binary := failpointsBinary(t)
+	kit.Host(t)
+	first := boot(t, binary, "sweep", nil)
+	var all []crash
+	steps := 0
+	for _, phase := range first.passed {
+		all = append(all, crash{phase, kill})
+		if strings.HasPrefix(phase, "step ") {
+			steps++
 		}
 	}
-	t.Logf("the agent was killed after steps %v", ran)
-	if len(ran) < 40/by {
-		t.Errorf("only %d boots: a boot has more steps than that, so the failpoint does not work", len(ran))
+	for _, phase := range first.passed {
+		if named(phase) {
+			all = append(all, crash{phase, power})
+		}
+	}
+	t.Logf("a boot takes %.1f s and passes %d phases, %d of them steps; there are %d crashes to try", first.took.Seconds(), len(first.passed), steps, len(all))
+	if steps < 40 || len(all) < steps+30 {
+		t.Fatalf("a boot has more than that: the failpoints do not work: %v", first.passed)
+	}
+	missed := crashAll(t, binary, groups(all, together()))
+	missed = append(missed, crash{"init installed", power}, crash{"init installed", power}) // twice at the same place
+	if left := crashAll(t, binary, append(groups(missed[:len(missed)-2], 1), missed[len(missed)-2:])); len(left) > 0 {
+		t.Errorf("these never came: %v", left)
 	}
 }
 
-// crashAfter boots a cluster whose agent dies right after its nth step. It reports whether the boot was that long.
-func crashAfter(t *testing.T, binary string, n int) (fired bool) {
-	c := kit.NewWith(t, "sweep", binary)
-	failpoint := c.Data("slipway", "failpoint") // the machine's folder is made before the machine, for the agent must find it
-	if err := errors.Join(os.MkdirAll(filepath.Dir(failpoint), 0o700), os.WriteFile(failpoint, fmt.Appendf(nil, "%d\n", n), 0o600)); err != nil {
-		t.Fatal(err)
+// named tells whether a phase is one that people have a name for: those of steps are the components' starts.
+func named(phase string) bool {
+	step, ok := strings.CutPrefix(phase, "step create unit/")
+	return !ok && !strings.HasPrefix(phase, "step ") || ok && slices.Contains([]string{"containerd", "etcd", "kube-apiserver", "kubelet"}, step)
+}
+
+// crashAll boots a machine for each group, two at a time, and returns what did not come.
+func crashAll(t *testing.T, binary string, all [][]crash) (missed []crash) {
+	work := make(chan []crash)
+	var lanes sync.WaitGroup
+	var mu sync.Mutex // guards missed
+	for lane := range 2 {
+		lanes.Go(func() {
+			for group := range work {
+				t.Run(fmt.Sprint(group), func(t *testing.T) {
+					b := boot(t, binary, fmt.Sprintf("sweep-%d", lane), group)
+					mu.Lock()
+					defer mu.Unlock()
+					missed = append(missed, b.left...)
+				})
+			}
+		})
 	}
-	watch := watchKeys(c.Data("etc-kubernetes", "pki"))
+	for _, group := range all {
+		work <- group
+	}
+	close(work)
+	lanes.Wait()
+	return missed
+}
+
+// booted is what a boot was like.
+type booted struct {
+	passed []string
+	left   []crash
+	took   time.Duration
+}
+
+// boot makes a cluster of one machine that crashes on the way, looks at it and takes it away.
+func boot(t *testing.T, binary, story string, crashes []crash) (b booted) {
+	c := &kit.Cluster{T: t, Name: "e2e-" + story, Bin: binary}
+	c.Node = c.Main(0)
+	defer c.Down()
+	defer func() {
+		if t.Failed() {
+			c.Diagnose()
+		}
+	}()
+	chosen(c)
+	arm(c, crashes)
+	keys, hand := watchKeys(c.Data("etc-kubernetes", "pki")), holdPlug(c)
+	begun := time.Now()
 	c.MustUp()
-	for file, seen := range watch.end() {
+	b.took = time.Since(begun)
+	hand.letGo(t)
+	for file, seen := range keys.end() {
 		if len(seen) != 1 {
 			t.Errorf("%s was made %d times", file, len(seen))
 		}
 	}
-	_, err := os.Stat(failpoint)
-	if fired = errors.Is(err, fs.ErrNotExist); !fired {
-		return false
-	}
-	c.Healthy(time.Minute)
+	b.left = left(c)
+	c.Healthy(soon)
 	for _, name := range kit.Components() {
 		c.Process(name) // one, not two
 	}
 	if r := c.MustUp(); !strings.Contains(r.Out, "nothing to do") {
 		t.Errorf("another up: %s", r)
 	}
-	return true
+	b.passed = passed(c)
+	t.Logf("up took %.1f s with crashes at %v", b.took.Seconds(), crashes)
+	return b
 }
 
-// keyWatch remembers every content that the files had which must be made only once.
-type keyWatch struct {
-	stop, done chan struct{}
-
-	mu   sync.Mutex // guards the field below
-	seen map[string][][32]byte
-}
-
-func watchKeys(folder string) *keyWatch {
-	w := &keyWatch{stop: make(chan struct{}), done: make(chan struct{}), seen: map[string][][32]byte{}}
-	go func() {
-		defer close(w.done)
-		tick := time.NewTicker(5 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			w.look(folder)
-			select {
-			case <-w.stop:
-				w.look(folder)
-				return
-			case <-tick.C:
-			}
-		}
-	}()
-	return w
-}
-
-func (w *keyWatch) look(folder string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, file := range []string{"ca.crt", "ca.key", "etcd/ca.crt", "etcd/ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "sa.key", "sa.pub", "encryption.key"} {
-		text, err := os.ReadFile(filepath.Join(folder, file)) // a file appears whole: it is written elsewhere and renamed
-		if sum := sha256.Sum256(text); err == nil && !slices.Contains(w.seen[file], sum) {
-			w.seen[file] = append(w.seen[file], sum)
-		}
+// chosen writes down that this host has chosen the machine to make its cluster, as an up does before it makes the machine: its
+// folder is there already, for the agent has to find the failpoints in it, and would be taken for a machine that was made.
+func chosen(c *kit.Cluster) {
+	c.T.Helper()
+	secret, _ := initserver.NewSecret()
+	file := filepath.Join(kit.Root, "clusters", c.Name, "init.json")
+	err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700),
+		durable.Save(file, 1, map[string]string{"id": "up-" + strings.Repeat("0", 15) + "1", "machine": c.Node, "secret": secret}))
+	if err != nil {
+		c.T.Fatal(err)
 	}
-}
-
-// end returns the contents of each file; a file that never appeared has none.
-func (w *keyWatch) end() map[string][][32]byte {
-	close(w.stop)
-	<-w.done
-	for _, file := range []string{"ca.crt", "etcd/ca.crt", "front-proxy-ca.crt", "sa.key", "encryption.key"} {
-		if w.seen[file] == nil {
-			w.seen[file] = [][32]byte{}
-		}
-	}
-	return w.seen
 }

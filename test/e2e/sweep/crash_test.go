@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sweep_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/slipway-project/slipway/test/e2e/kit"
+)
+
+// Files of the failpoints build below a machine's /var/lib/slipway: see cmd/slipway/failpoint_on.go.
+const (
+	armedFile  = "failpoint.json"
+	passedFile = "failpoint.passed"
+	offFile    = "failpoint.poweroff"
+)
+
+// crash is one that is to happen where an agent passes for the next time.
+type crash struct {
+	At  string `json:"at"`
+	How string `json:"how"`
+}
+
+// How agents and machines end.
+const (
+	kill  = "kill"
+	power = "power"
+)
+
+// failpointsBinary is slipway with failpoints.
+func failpointsBinary(t *testing.T) string {
+	t.Helper()
+	kit.NeedRoot(t)
+	binary := filepath.Join(t.TempDir(), "slipway")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-tags", "failpoints", "-o", binary, "./cmd/slipway")
+	build.Dir, build.Env = kit.Checkout(), append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build slipway with failpoints: %v\n%s", err, out)
+	}
+	return binary
+}
+
+// armed is the file that arms an agent, and records what it passes.
+func armed(t testing.TB, all []crash) map[string][]byte {
+	t.Helper()
+	text, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string][]byte{armedFile: text, passedFile: nil}
+}
+
+// arm arms a machine that runs, or is to be made. A file appears whole.
+func arm(c *kit.Cluster, all []crash) {
+	c.T.Helper()
+	dir := c.Data("slipway")
+	err := os.MkdirAll(dir, 0o700)
+	for name, text := range armed(c.T, all) {
+		path := filepath.Join(dir, name)
+		err = errors.Join(err, os.WriteFile(path+".test", text, 0o600), os.Rename(path+".test", path))
+	}
+	if err != nil {
+		c.T.Fatal(err)
+	}
+}
+
+// left are the crashes that have not happened yet.
+func left(c *kit.Cluster) (all []crash) {
+	c.T.Helper()
+	if err := json.Unmarshal(c.Read("slipway", armedFile), &all); err != nil {
+		c.T.Fatal(err)
+	}
+	return all
+}
+
+// passed are the phases that the machine's agents have been through, each once, in the order of the first time.
+func passed(c *kit.Cluster) (phases []string) {
+	c.T.Helper()
+	for line := range strings.Lines(string(c.Read("slipway", passedFile))) {
+		if phase := strings.TrimSpace(line); !slices.Contains(phases, phase) {
+			phases = append(phases, phase)
+		}
+	}
+	return phases
+}
+
+// plug is somebody who stands beside a machine: as soon as its agent has come to where the power is to fail, he pulls the plug, and puts
+// it back.
+type plug struct {
+	stop chan struct{}
+	done sync.WaitGroup
+	err  error // read after done
+}
+
+func holdPlug(c *kit.Cluster) *plug {
+	p := &plug{stop: make(chan struct{})}
+	machine := func(verb string) error {
+		out, err := exec.Command(c.Bin, "machine", verb, c.Node, "--name", c.Name).CombinedOutput() //nolint:noctx // it ends by itself
+		if err != nil {
+			return errors.Join(err, errors.New(string(out)))
+		}
+		return nil
+	}
+	mark := c.Data("slipway", offFile)
+	p.done.Go(func() {
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			if _, err := os.Stat(mark); err == nil {
+				p.err = errors.Join(p.err, machine("stop"), os.Remove(mark), machine("start"))
+			}
+			select {
+			case <-p.stop:
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	return p
+}
+
+func (p *plug) letGo(t testing.TB) {
+	t.Helper()
+	close(p.stop)
+	p.done.Wait()
+	if p.err != nil {
+		t.Error(p.err)
+	}
+}
+
+// groups shares crashes out so that those of one group lie far apart: the next one comes when the machine has long recovered from the
+// one before. All are tried, and fewer machines are made for it.
+func groups(all []crash, most int) [][]crash {
+	n := (len(all) + most - 1) / most
+	out := make([][]crash, n)
+	for i, one := range all {
+		out[i%n] = append(out[i%n], one)
+	}
+	return out
+}
+
+// gone tells whether a file is not there.
+func gone(path string) bool {
+	_, err := os.Stat(path)
+	return errors.Is(err, fs.ErrNotExist)
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sweep_test
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/slipway-project/slipway/test/e2e/kit"
+)
+
+// Pools of the shortest spec.
+const (
+	mainPool   = "main"
+	workerPool = "worker"
+)
+
+// TestJoin has a cluster of one control plane and one worker, to which machines come that crash on the way; and then its own control
+// plane crashes while it lets machines in.
+func TestJoin(t *testing.T) {
+	c := kit.NewWith(t, "phases", failpointsBinary(t))
+	c.MustUp("--control-planes", "1", "--workers", "1")
+	c.AllReady(soon, 1, 1)
+	j := &joins{c: c}
+	worker, second := j.join(t, workerPool, nil), j.join(t, mainPool, nil)
+	t.Logf("a worker's join takes %.1f s and passes %v", worker.took.Seconds(), worker.passed)
+	t.Logf("a control plane's join takes %.1f s and passes %v", second.took.Seconds(), second.passed)
+	workers, seconds := ofJoin(worker.passed), ofJoin(second.passed)
+	if len(workers) < 20 || len(seconds) < len(workers)+6 {
+		t.Fatalf("a join passes more than that: the failpoints do not work: %v, %v", workers, seconds)
+	}
+	workers = append(workers, crash{"claimed", kill}, crash{"claimed", kill})
+	seconds = append(seconds, crash{"permit written", power}, crash{"permit written", power})
+	var lanes sync.WaitGroup
+	for pool, all := range map[string][]crash{workerPool: workers, mainPool: seconds} {
+		lanes.Go(func() { t.Run(pool, func(t *testing.T) { j.crashAll(t, pool, all) }) })
+	}
+	lanes.Wait()
+	t.Run("served", func(t *testing.T) { j.serve(t) })
+}
+
+// ofJoin are the crashes to try: kill and power at each named phase. Of the files that come with a ticket, and of its certificates, the
+// first and the last stand for all: between them nothing else happens, and the simulation tries each.
+func ofJoin(phases []string) (all []crash) {
+	var few []string
+	for i, phase := range phases {
+		kind, _, _ := strings.Cut(phase, " /")
+		before, after := i > 0 && strings.HasPrefix(phases[i-1], kind+" /"), i+1 < len(phases) && strings.HasPrefix(phases[i+1], kind+" /")
+		if named(phase) && !strings.HasPrefix(phase, "serve ") && !(before && after) {
+			few = append(few, phase)
+		}
+	}
+	for _, how := range []string{kill, power} {
+		for _, phase := range few {
+			all = append(all, crash{phase, how})
+		}
+	}
+	return all
+}
+
+// joins are the machines that come to one cluster and leave it again.
+type joins struct {
+	c    *kit.Cluster
+	next atomic.Int32 // number of the machine to make
+}
+
+func (j *joins) crashAll(t *testing.T, pool string, all []crash) {
+	var missed []crash
+	for _, group := range groups(all, together()) {
+		t.Run(fmt.Sprint(group), func(t *testing.T) { missed = append(missed, j.join(t, pool, group).left...) })
+	}
+	for _, one := range missed {
+		t.Run(fmt.Sprint("alone ", one), func(t *testing.T) {
+			if left := j.join(t, pool, []crash{one}).left; len(left) > 0 {
+				t.Errorf("these never came: %v", left)
+			}
+		})
+	}
+}
+
+// join has a new machine join and crash on the way, looks at it, and takes it out again.
+func (j *joins) join(t *testing.T, pool string, crashes []crash) (b booted) {
+	c := j.c.For(t)
+	defer func() {
+		if t.Failed() {
+			c.Diagnose()
+		}
+	}()
+	machine := c.Extra(int(j.next.Add(1)), armed(t, crashes))
+	defer c.Machine("stop", machine.Node)
+	hand := holdPlug(machine)
+	begun := time.Now()
+	tell(machine, c.NewToken("--pool", pool))
+	n := ready(c, machine, pool)
+	b.took = time.Since(begun)
+	hand.letGo(t)
+	b.left, b.passed = left(machine), passed(machine)
+	same(c, machine, pool)
+	t.Logf("join took %.1f s with crashes at %v, without %v", b.took.Seconds(), crashes, b.left)
+	c.Must("node", "remove", n.Name, "--yes")
+	return b
+}
+
+// tell has the machine join. It may crash before it answers, and is told again.
+func tell(machine *kit.Cluster, token kit.Token) {
+	machine.T.Helper()
+	kit.Until(machine.T, soon, "the machine is told to join", func() error {
+		if r := machine.TryJoin(token); r.Code != 0 {
+			return fmt.Errorf("%s", r)
+		}
+		return nil
+	})
+}
+
+// ready waits until the machine is a node that is ready, with etcd as a voter on a control plane; whatever was to crash has crashed.
+func ready(c, machine *kit.Cluster, pool string) (found kit.Node) {
+	c.T.Helper()
+	kit.Until(c.T, 2*soon, "the machine is a ready node", func() error {
+		nodes, err := c.Nodes()
+		if err != nil {
+			return err
+		}
+		pin := machine.Pin()
+		for _, n := range nodes {
+			if n.Key != pin {
+				continue
+			}
+			if !n.Ready || n.Waiting != "" || (n.Member == "voter") != (pool == mainPool) {
+				return fmt.Errorf("%+v", n)
+			}
+			found = n
+			return converged(machine)
+		}
+		return fmt.Errorf("no node has key %s: %+v", pin, nodes)
+	})
+	return found
+}
+
+// converged asks the machine's agent.
+func converged(machine *kit.Cluster) error {
+	r := machine.TryExec(nil, "test ! -e /var/lib/slipway/"+offFile+" && test -S /run/slipway/agent.sock")
+	if r.Code != 0 {
+		return fmt.Errorf("%s", r)
+	}
+	return nil
+}
+
+// same: the machine is in this cluster and in no other, each component runs once, and etcd has the members that it should have.
+func same(c, machine *kit.Cluster, pool string) {
+	c.T.Helper()
+	programs, files := []string{"containerd", "kubelet", "kube-proxy"}, []string{"ca.crt", "join-ca.crt"}
+	voters := 1
+	if pool == mainPool {
+		programs, files, voters = kit.Components(), onceMade, 2
+	}
+	for _, name := range programs {
+		machine.Process(name)
+	}
+	for _, file := range files {
+		if !bytes.Equal(c.Read("etc-kubernetes", "pki", file), machine.Read("etc-kubernetes", "pki", file)) {
+			c.T.Errorf("%s is another one than the cluster's", file)
+		}
+	}
+	if pool != mainPool {
+		return // the other lane changes the members meanwhile
+	}
+	members := strings.Split(strings.TrimSpace(c.Etcdctl("member list")), "\n")
+	bad := slices.ContainsFunc(members, func(m string) bool { return !strings.Contains(m, "started") || !strings.HasSuffix(m, "false") })
+	if len(members) != voters || bad {
+		c.T.Errorf("members of etcd, want %d voters: %q", voters, members)
+	}
+}
