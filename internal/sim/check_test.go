@@ -48,14 +48,17 @@ func (w *world) pass(a *agent, name string) {
 	}
 	close(due.done)
 	if due.back > 0 {
+		a.m.mu.Lock()
+		a.m.returning = true
+		a.m.mu.Unlock()
 		w.later(due.back, a.m.start)
 	}
 }
 
 // checkMachine: what is committed stays so, and nobody who is free is somebody.
 func (w *world) checkMachine(a *agent) {
-	now := a.lock.State()
 	a.m.mu.Lock()
+	now := a.lock.State()
 	before, resetting := a.m.committed, a.m.resetting
 	if now.Phase == lock.Committed {
 		a.m.committed = now.Cluster

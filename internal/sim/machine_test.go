@@ -38,6 +38,7 @@ type machine struct {
 	resetting bool
 	committed string            // the cluster that it was committed to
 	told      bool              // it has kept its target
+	returning bool              // it is off and comes back by itself
 	joining   bool              // the operator does something about it
 	hopeless  bool              // nobody expects it to get in
 	quiet     time.Time         // since when it says nothing; of the story's goroutine
@@ -69,6 +70,7 @@ func (m *machine) start() {
 		m.mu.Unlock()
 		return
 	}
+	m.returning = false
 	m.on, m.processes, m.wanted = true, newProcesses(), map[string]bool{}
 	m.mu.Unlock()
 	m.w.note("%s is on", m.name)

@@ -78,26 +78,22 @@ func (h host) doUnit(v plan.Verb, u plan.Unit) error {
 
 // startEtcd runs the machine's etcd as its data or its permit say.
 func (h host) startEtcd(u plan.Unit) error {
-	if err := h.alive(); err != nil {
-		return err
-	}
-	h.m.mu.Lock()
-	running := h.m.etcd != ""
-	h.m.mu.Unlock()
-	if running {
-		return nil
-	}
-	data := exists(h.root + u.Holds.Data)
-	if !data && exists(h.root+u.Holds.Mark) {
-		return errors.New("its data is lost, and is not begun anew")
+	in := h.m.w.cluster(certPin(h.root + pkiDir + "/join-ca.crt"))
+	if in == nil {
+		return errors.New("there is no join CA")
 	}
 	permit, err := os.ReadFile(h.root + u.EnvFile)
 	if err != nil {
 		return err
 	}
-	in := h.m.w.cluster(certPin(h.root + pkiDir + "/join-ca.crt"))
-	if in == nil {
-		return errors.New("there is no join CA")
+	h.m.mu.Lock() // a crash comes before all of this or after it
+	defer h.m.mu.Unlock()
+	if err := h.alive(); err != nil || h.m.etcd != "" {
+		return err
+	}
+	data := exists(h.root + u.Holds.Data)
+	if !data && exists(h.root+u.Holds.Mark) {
+		return errors.New("its data is lost, and is not begun anew")
 	}
 	name := u.Args[1]
 	peer := fmt.Sprintf("https://%s:2380", h.m.address)
@@ -112,14 +108,12 @@ func (h host) startEtcd(u plan.Unit) error {
 	default:
 		err = in.etcd.Start(name, peer, permit)
 	}
+	if err == nil {
+		err = os.MkdirAll(h.root+u.Holds.Data, 0o700)
+	}
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(h.root+u.Holds.Data, 0o700); err != nil {
-		return err
-	}
-	h.m.mu.Lock()
-	defer h.m.mu.Unlock()
 	h.m.etcd, h.m.etcdIn = name, in
 	if h.m.isCut {
 		in.etcd.Cut(name)

@@ -161,7 +161,7 @@ func (t *teller) settled() bool {
 	t.mu.Unlock()
 	for _, m := range t.order {
 		m.mu.Lock()
-		idle := !m.on || m.hopeless || m.target == nil && m.committed == "" && !m.joining
+		idle := !m.on && !m.returning || m.hopeless || m.target == nil && m.committed == "" && !m.joining
 		m.mu.Unlock()
 		if !idle && !m.ready() {
 			return false
