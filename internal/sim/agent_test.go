@@ -125,6 +125,7 @@ func (a *agent) run() {
 	group, ctx := errgroup.WithContext(a.ctx)
 	group.Go(func() error { return a.node.Run(ctx) })
 	group.Go(func() error { return a.enrol.Run(ctx) })
+	group.Go(func() error { return host{a}.supervise(ctx) })
 	err := group.Wait()
 	a.cancel()
 	a.m.ended(a, err)

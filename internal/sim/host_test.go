@@ -135,11 +135,6 @@ func (h host) Await(ctx context.Context, e plan.Entry, waiting func(reason strin
 		case s.Existence == plan.Absent:
 			return fmt.Errorf("%s is gone", e.Ref)
 		}
-		if u, ok := e.Item.(plan.Unit); ok && u.Name == "etcd" {
-			if err := h.startEtcd(u); err != nil { // as a supervisor does, again and again
-				s.Detail = err.Error()
-			}
-		}
 		waiting(s.Detail)
 		timer := time.NewTimer(pause)
 		select {

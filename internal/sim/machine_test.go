@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/backend/fake"
+	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/node"
 	"github.com/slipway-project/slipway/internal/node/initserver"
 )
@@ -31,8 +32,8 @@ type machine struct {
 	etcd      string     // the node whose etcd runs here; empty: none does
 	etcdIn    *cluster   // where
 	apiserver bool
-	wanted    map[string]bool // units that the machine's supervisor keeps
-	changed   chan struct{}   // closed and replaced when a process comes or goes
+	wanted    map[string]plan.Unit // units that the machine's supervisor keeps
+	changed   chan struct{}        // closed and replaced when a process comes or goes
 	target    *node.JoinTarget
 	stopped   error // why the last agent ended by itself
 	resetting bool
@@ -71,7 +72,7 @@ func (m *machine) start() {
 		return
 	}
 	m.returning = false
-	m.on, m.processes, m.wanted = true, newProcesses(), map[string]bool{}
+	m.on, m.processes, m.wanted = true, newProcesses(), map[string]plan.Unit{}
 	m.mu.Unlock()
 	m.w.note("%s is on", m.name)
 	m.w.changeNetwork()
@@ -153,7 +154,7 @@ func (m *machine) endProcessesLocked() {
 	if m.etcd != "" {
 		m.etcdIn.etcd.Kill(m.etcd)
 	}
-	m.etcd, m.etcdIn, m.apiserver, m.wanted = "", nil, false, map[string]bool{}
+	m.etcd, m.etcdIn, m.apiserver, m.wanted = "", nil, false, map[string]plan.Unit{}
 	m.changeLocked()
 }
 

@@ -42,7 +42,7 @@ func (h host) Units() (units []node.UnitStatus) {
 func (h host) observeUnit(ctx context.Context, u plan.Unit) (plan.State, error) {
 	h.m.mu.Lock()
 	name, in, api := h.m.etcd, h.m.etcdIn, h.m.apiserver
-	wanted := h.m.wanted[u.Name]
+	_, wanted := h.m.wanted[u.Name]
 	h.m.mu.Unlock()
 	if u.Name == "etcd" {
 		return state(wanted, true, name != "", "it does not run"), nil
@@ -62,7 +62,10 @@ func (h host) observeUnit(ctx context.Context, u plan.Unit) (plan.State, error) 
 
 func (h host) doUnit(v plan.Verb, u plan.Unit) error {
 	h.m.mu.Lock()
-	h.m.wanted[u.Name] = v != plan.Remove
+	h.m.wanted[u.Name] = u
+	if v == plan.Remove {
+		delete(h.m.wanted, u.Name)
+	}
 	if u.Name == "kube-apiserver" {
 		h.m.apiserver = v != plan.Remove
 	}
@@ -74,6 +77,30 @@ func (h host) doUnit(v plan.Verb, u plan.Unit) error {
 		}
 	}
 	return nil
+}
+
+// supervise starts etcd again when it has ended, for as long as the agent lives.
+func (h host) supervise(ctx context.Context) error {
+	for {
+		changed := h.m.changes()
+		h.m.mu.Lock()
+		u, wanted := h.m.wanted["etcd"]
+		if h.m.etcd != "" && !h.m.etcdIn.etcd.Running(h.m.etcd) {
+			h.m.etcd, h.m.etcdIn = "", nil
+		}
+		h.m.mu.Unlock()
+		var again <-chan time.Time
+		if wanted {
+			_ = h.startEtcd(u) // again and again
+			again = time.After(300 * time.Millisecond)
+		}
+		select {
+		case <-changed:
+		case <-again:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // startEtcd runs the machine's etcd as its data or its permit say.

@@ -191,6 +191,14 @@ func (c *Cluster) Data(node string) string {
 	return ""
 }
 
+// Running tells whether a node's etcd has a process: one whose member is removed ends by itself.
+func (c *Cluster) Running(node string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.procs[node]
+	return p != nil && p.up
+}
+
 func (c *Cluster) add(peerURL string, learner bool) uint64 {
 	c.next += 0x11
 	c.members[c.next] = membership.Member{ID: c.next, PeerURL: peerURL, Learner: learner}

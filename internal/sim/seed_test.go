@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// invent makes a story up: machines come in any order, and meanwhile agents and machines fall and the network breaks. In the end all
+// are on and connected, and every machine must be a node.
+func invent(seed uint64) string {
+	dice := rand.New(rand.NewPCG(seed, 0xdead))
+	var b strings.Builder
+	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	machines := 2 + dice.IntN(4)
+	say("machines %d", machines)
+	voters := 1
+	var begin []string
+	for i := 2; i <= machines; i++ {
+		switch {
+		case dice.IntN(2) == 0 && voters < 4:
+			begin = append(begin, fmt.Sprintf("join n%d control-plane%s", i, []string{"", " token"}[dice.IntN(2)]))
+			voters++
+		case dice.IntN(2) == 0:
+			begin = append(begin, fmt.Sprintf("join n%d worker token", i))
+		default:
+			begin = append(begin, fmt.Sprintf("join n%d worker", i))
+		}
+	}
+	begin = append(begin, "init n1")
+	dice.Shuffle(len(begin), func(i, j int) { begin[i], begin[j] = begin[j], begin[i] })
+	trouble := 1 + dice.IntN(5)
+	for len(begin) > 0 || trouble > 0 {
+		if len(begin) > 0 && dice.IntN(3) > 0 {
+			say("%s", begin[0])
+			begin = begin[1:]
+			continue
+		}
+		if trouble > 0 {
+			trouble--
+			disturb(dice, machines, say)
+		}
+	}
+	say("wait")
+	say("expect init request-n1 committed")
+	say("expect clusters 1")
+	say("expect members %d", voters)
+	say("expect records %d", machines)
+	say("expect nodes %d", machines)
+	return b.String()
+}
+
+// disturb does one bad thing, and undoes it after a while.
+func disturb(dice *rand.Rand, machines int, say func(string, ...any)) {
+	victim := fmt.Sprintf("n%d", 1+dice.IntN(machines))
+	rest := func(most time.Duration) {
+		say("wait %s", time.Duration(dice.Int64N(int64(most))).Round(time.Microsecond))
+	}
+	switch dice.IntN(5) {
+	case 0:
+		rest(2 * time.Second)
+		say("kill %s", victim)
+	case 1:
+		rest(2 * time.Second)
+		say("crash %s", victim)
+		rest(30 * time.Second)
+		say("start %s", victim)
+	case 2:
+		rest(2 * time.Second)
+		say("cut %s", victim)
+		rest(time.Minute)
+		say("heal %s", victim)
+	case 3:
+		rest(time.Second)
+		say("pause %s %s", victim, time.Duration(dice.Int64N(int64(5*time.Second))).Round(time.Millisecond))
+	default:
+		rest(10 * time.Millisecond)
+		say("kill %s", victim)
+		rest(100 * time.Millisecond)
+		say("kill %s", victim)
+	}
+}
+
+// TestSeed tells invented stories for some seconds; SIM_SEEDS says how many instead, -seed tells one again.
+func TestSeed(t *testing.T) {
+	t.Parallel()
+	if *seedFlag != 0 {
+		inventAndTell(t, *seedFlag)
+		return
+	}
+	count, limit := number("SIM_SEEDS", 1<<20), 12*time.Second
+	if testing.Short() {
+		limit = time.Second
+	}
+	if os.Getenv("SIM_SEEDS") != "" {
+		limit = time.Hour
+	}
+	end := time.Now().Add(limit)
+	first := uint64(number("SIM_FIRST", 1))
+	var next atomic.Uint64
+	var told atomic.Int64
+	t.Cleanup(func() { t.Logf("%d seeds", told.Load()) })
+	for worker := range 2 {
+		t.Run(fmt.Sprint(worker), func(t *testing.T) {
+			t.Parallel()
+			for time.Now().Before(end) && !t.Failed() {
+				n := next.Add(1) - 1
+				if n >= uint64(count) {
+					return
+				}
+				inventAndTell(t, first+n)
+				told.Add(1)
+			}
+		})
+	}
+}
+
+func inventAndTell(t *testing.T, seed uint64) {
+	t.Helper()
+	text := invent(seed)
+	s, err := parse(fmt.Sprintf("seed %d", seed), text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	what := fmt.Sprintf("go test ./internal/sim -run Seed -seed %d\n%s", seed, text)
+	bubble(t, what, func(t *testing.T) *world { return s.run(t, seed, nil) })
+}
+
+// TestBoots brings up three control planes and two workers a hundred times, in any order: it is always the same cluster.
+func TestBoots(t *testing.T) {
+	t.Parallel()
+	boots := 100
+	if testing.Short() {
+		boots = 5
+	}
+	for worker := range 2 {
+		t.Run(fmt.Sprint(worker), func(t *testing.T) {
+			t.Parallel()
+			for i := worker; i < boots; i += 2 {
+				dice := rand.New(rand.NewPCG(uint64(i), 0xb007))
+				lines := []string{"init n1", "join n2 control-plane", "join n3 control-plane", "join n4 worker", "join n5 worker"}
+				dice.Shuffle(len(lines), func(i, j int) { lines[i], lines[j] = lines[j], lines[i] })
+				text := "machines 5\n"
+				for _, l := range lines {
+					text += fmt.Sprintf("%s\nwait %s\n", l, time.Duration(dice.Int64N(int64(3*time.Second))).Round(time.Microsecond))
+				}
+				text += "wait\nexpect init request-n1 committed\nexpect clusters 1\nexpect members 3\nexpect records 5\nexpect nodes 5\n"
+				s, err := parse(fmt.Sprintf("boot %d", i), text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				bubble(t, fmt.Sprintf("boot %d:\n%s", i, text), func(t *testing.T) *world { return s.run(t, uint64(i), nil) })
+			}
+		})
+	}
+}
