@@ -5,7 +5,6 @@ package sweep_test
 import (
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
@@ -74,6 +75,24 @@ func arm(c *kit.Cluster, all []crash) {
 	}
 }
 
+// crashNow crashes the machine, or its agent as soon as it has one.
+func crashNow(c *kit.Cluster, how string) {
+	c.T.Helper()
+	if how == power {
+		c.Machine("stop", c.Node)
+		c.Machine("start", c.Node)
+		return
+	}
+	kit.Until(c.T, soon, "there is an agent to kill", func() error {
+		for _, p := range c.Processes() {
+			if len(p.Args) > 1 && filepath.Base(p.Args[0]) == "slipway" && p.Args[1] == "agent" {
+				return unix.Kill(p.PID, unix.SIGKILL)
+			}
+		}
+		return errors.New("there is none")
+	})
+}
+
 // left are the crashes that have not happened yet.
 func left(c *kit.Cluster) (all []crash) {
 	c.T.Helper()
@@ -105,7 +124,7 @@ type plug struct {
 func holdPlug(c *kit.Cluster) *plug {
 	p := &plug{stop: make(chan struct{})}
 	machine := func(verb string) error {
-		out, err := exec.Command(c.Bin, "machine", verb, c.Node, "--name", c.Name).CombinedOutput() //nolint:noctx // it ends by itself
+		out, err := exec.Command(c.Bin, "machine", verb, c.Node, "--name", c.Name).CombinedOutput()
 		if err != nil {
 			return errors.Join(err, errors.New(string(out)))
 		}
@@ -147,10 +166,4 @@ func groups(all []crash, most int) [][]crash {
 		out[i%n] = append(out[i%n], one)
 	}
 	return out
-}
-
-// gone tells whether a file is not there.
-func gone(path string) bool {
-	_, err := os.Stat(path)
-	return errors.Is(err, fs.ErrNotExist)
 }

@@ -35,10 +35,11 @@ func TestJoin(t *testing.T) {
 	if len(workers) < 20 || len(seconds) < len(workers)+6 {
 		t.Fatalf("a join passes more than that: the failpoints do not work: %v, %v", workers, seconds)
 	}
-	workers = append(workers, crash{"claimed", kill}, crash{"claimed", kill})
-	seconds = append(seconds, crash{"permit written", power}, crash{"permit written", power})
 	var lanes sync.WaitGroup
-	for pool, all := range map[string][]crash{workerPool: workers, mainPool: seconds} {
+	for pool, all := range map[string][][]crash{ // the last machine of each crashes twice at the same place
+		workerPool: append(groups(workers, together()), []crash{{"claimed", kill}, {"claimed", kill}}),
+		mainPool:   append(groups(seconds, together()), []crash{{"permit written", power}, {"permit written", power}}),
+	} {
 		lanes.Go(func() { t.Run(pool, func(t *testing.T) { j.crashAll(t, pool, all) }) })
 	}
 	lanes.Wait()
@@ -57,11 +58,34 @@ func ofJoin(phases []string) (all []crash) {
 		}
 	}
 	for _, how := range []string{kill, power} {
-		for _, phase := range few {
+		for _, phase := range append(few, registered) {
 			all = append(all, crash{phase, how})
 		}
 	}
 	return all
+}
+
+// registered is a phase that only the cluster sees: the API has the machine's Node, and nobody has called it ready.
+const registered = "kubelet registered"
+
+func untilRegistered(c, machine *kit.Cluster) {
+	c.T.Helper()
+	kit.Until(c.T, 2*soon, "the kubelet has registered", func() error {
+		nodes, err := c.Nodes()
+		if err != nil {
+			return err
+		}
+		pin := machine.Pin()
+		for _, n := range nodes {
+			if n.Key == pin {
+				if r := c.TryKubectl("", "get", "node", n.Name); r.Code != 0 {
+					return fmt.Errorf("%s", r)
+				}
+				return nil
+			}
+		}
+		return fmt.Errorf("no node has key %s", pin)
+	})
 }
 
 // joins are the machines that come to one cluster and leave it again.
@@ -70,9 +94,9 @@ type joins struct {
 	next atomic.Int32 // number of the machine to make
 }
 
-func (j *joins) crashAll(t *testing.T, pool string, all []crash) {
+func (j *joins) crashAll(t *testing.T, pool string, all [][]crash) {
 	var missed []crash
-	for _, group := range groups(all, together()) {
+	for _, group := range all {
 		t.Run(fmt.Sprint(group), func(t *testing.T) { missed = append(missed, j.join(t, pool, group).left...) })
 	}
 	for _, one := range missed {
@@ -92,11 +116,20 @@ func (j *joins) join(t *testing.T, pool string, crashes []crash) (b booted) {
 			c.Diagnose()
 		}
 	}()
-	machine := c.Extra(int(j.next.Add(1)), armed(t, crashes))
+	mine := slices.Clone(crashes)
+	i := slices.IndexFunc(mine, func(one crash) bool { return one.At == registered })
+	if i >= 0 {
+		mine = slices.Delete(mine, i, i+1)
+	}
+	machine := c.Extra(int(j.next.Add(1)), armed(t, mine))
 	defer c.Machine("stop", machine.Node)
 	hand := holdPlug(machine)
 	begun := time.Now()
 	tell(machine, c.NewToken("--pool", pool))
+	if i >= 0 {
+		untilRegistered(c, machine)
+		crashNow(machine, crashes[i].How)
+	}
 	n := ready(c, machine, pool)
 	b.took = time.Since(begun)
 	hand.letGo(t)
