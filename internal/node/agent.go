@@ -163,6 +163,10 @@ func (a *Agent) loop(ctx context.Context) error {
 			continue
 		case taken = <-a.apply:
 		}
+		if a.Wiping() { // kept before the wipe was marked: nothing begins any more
+			close(taken)
+			continue
+		}
 		stop()
 		work, cancel := context.WithCancel(ctx)
 		group, work := errgroup.WithContext(work)

@@ -52,6 +52,10 @@ func (a *Agent) noteFiles(p plan.Plan, files []plan.Given) error {
 	if err := a.setAside(); err != nil {
 		return err
 	}
+	return a.noteFilesLocked(p, files)
+}
+
+func (a *Agent) noteFilesLocked(p plan.Plan, files []plan.Given) error {
 	if old := a.kept.Want; old.Version != 0 && (old.Cluster != p.Cluster || old.Node != p.Node) {
 		return fmt.Errorf("this machine is node %s of cluster %s already", old.Node, old.Cluster)
 	}
@@ -93,15 +97,7 @@ func (a *Agent) give(f plan.Given) error {
 // Wipe stops everything and removes all that the kept plan has made and what was given with it; release is called when that
 // is done and before the plan is forgotten, so that a wipe that was broken off is known by its plan (see [Agent.Wiping]).
 func (a *Agent) Wipe(ctx context.Context, release func() error) error {
-	a.mu.Lock()
-	next := a.kept
-	next.Wiping = true
-	a.cfg.Pass("mark the wipe")
-	err := durable.Save(a.cfg.PlanFile, keptSchema, next)
-	if err == nil {
-		a.kept = next
-	}
-	a.mu.Unlock()
+	next, err := a.markWipe()
 	if err != nil {
 		return fmt.Errorf("mark the wipe: %w", err)
 	}
@@ -118,6 +114,23 @@ func (a *Agent) Wipe(ctx context.Context, release func() error) error {
 		return err
 	}
 	return a.unkeep()
+}
+
+// markWipe refuses when nobody knows what is to be removed: a machine whose units run on must not count as free.
+func (a *Agent) markWipe() (kept, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.lost != nil {
+		return kept{}, fmt.Errorf("what was made on this machine stands in its plan: %w", a.lost)
+	}
+	next := a.kept
+	next.Wiping = true
+	a.cfg.Pass("mark the wipe")
+	if err := durable.Save(a.cfg.PlanFile, keptSchema, next); err != nil {
+		return kept{}, err
+	}
+	a.kept = next
+	return next, nil
 }
 
 // Wiping tells that a wipe was begun and has not ended.
@@ -164,13 +177,19 @@ func (a *Agent) halt(ctx context.Context) error {
 	}
 }
 
-// Give writes one more file that belongs to the node and goes with it.
+// Give writes one more file that belongs to the node and goes with it. Once a wipe has begun there is no node any more: what came
+// late would stay for the next one, and a permit or a vote must not.
 func (a *Agent) Give(f plan.Given) error {
 	f.Path = strings.TrimPrefix(f.Path, a.cfg.Root)
 	if err := f.Check(); err != nil {
 		return err
 	}
-	if err := a.noteFiles(a.current().Want.Plan, []plan.Given{f}); err != nil {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.kept.Want.Version == 0 || a.kept.Wiping {
+		return fmt.Errorf("write %s: this machine is no node, or is being reset", f.Path)
+	}
+	if err := a.noteFilesLocked(a.kept.Want.Plan, []plan.Given{f}); err != nil {
 		return err
 	}
 	return a.give(f)
