@@ -11,10 +11,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/durable"
@@ -131,29 +129,16 @@ func sameKey(a, b crypto.PublicKey) bool {
 	return ok && k.Equal(b)
 }
 
-// removeDebris takes away the temporary files that a cut left beside these paths. They are recognised by the exact form of
-// the names that package durable gives, and nobody else writes them while a Want is being ensured.
+// removeDebris takes away the temporary files that a cut left beside these paths. Nobody else writes them while a Want is being
+// ensured.
 func removeDebris(paths ...string) error {
 	for _, path := range paths {
 		if path == "" {
 			continue
 		}
-		dir, base := filepath.Split(path)
-		for _, stem := range []string{base, base + stagedExt} {
-			old, err := filepath.Glob(escape(dir+"."+stem) + ".[0-9]*-[0-9]*.tmp")
-			if err != nil {
-				return fmt.Errorf("look for temporary files of %s: %w", path, err)
-			}
-			for _, name := range old {
-				if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-					return fmt.Errorf("remove temporary file: %w", err)
-				}
-			}
+		if err := durable.RemoveDebris(path, path+stagedExt); err != nil {
+			return err
 		}
 	}
 	return nil
-}
-
-func escape(path string) string {
-	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
 }

@@ -15,8 +15,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // WriteFile replaces path with a regular file of this content and mode. What stood at path, a symlink too, is replaced and
@@ -74,6 +76,28 @@ func createTemp(path string, mode os.FileMode) (*os.File, error) {
 			return f, err
 		}
 	}
+}
+
+// RemoveDebris takes away what a cut has left beside these paths: temporary files, which may hold what the files were to hold.
+// Nobody may be writing the paths meanwhile. Empty paths are skipped.
+func RemoveDebris(paths ...string) error {
+	for _, path := range paths {
+		if path == "" {
+			continue
+		}
+		dir, base := filepath.Split(path)
+		literal := strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(dir + "." + base)
+		old, err := filepath.Glob(literal + ".[0-9]*-[0-9]*.tmp")
+		if err != nil {
+			return fmt.Errorf("look for temporary files of %s: %w", path, err)
+		}
+		for _, name := range old {
+			if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("remove temporary file: %w", err)
+			}
+		}
+	}
+	return nil
 }
 
 // readAll is os.ReadFile with a bound: a record is small, and a damaged disk must not fill the memory.

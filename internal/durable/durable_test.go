@@ -61,6 +61,18 @@ func TestWriteFileLeavesNothingBehind(t *testing.T) {
 	onlyFiles(t, dir, "d")
 }
 
+// What a cut has left is known by its name, also where the name means something to a pattern.
+func TestRemoveDebris(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "a[b]")
+	must(t, os.Mkdir(dir, 0o700))
+	for _, name := range []string{"f", ".f.12-0.tmp", ".f.12-13.tmp", ".f.tmp", ".g.12-0.tmp", ".f.x-0.tmp"} {
+		must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+	}
+	must(t, RemoveDebris(filepath.Join(dir, "f"), "", filepath.Join(dir, "never")))
+	onlyFiles(t, dir, ".f.tmp", ".f.x-0.tmp", ".g.12-0.tmp", "f")
+}
+
 func TestLoad(t *testing.T) {
 	t.Parallel()
 	first, second := note{"first", 1}, note{"second", 2}
@@ -130,6 +142,20 @@ func TestSaveKeepsSoundPrevious(t *testing.T) {
 	var got note
 	if err := Load(path, 1, &got); err != nil || got.N != 1 {
 		t.Errorf("%+v, %v; want the first: the damaged second must not have replaced it", got, err)
+	}
+}
+
+// A cut between the two renames leaves both names on one file; the next record must not leave a third.
+func TestSaveAfterACut(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "r")
+	must(t, Save(path, 1, note{"first", 1}), os.Link(path, path+prevExt), Save(path, 1, note{"second", 2}))
+	onlyFiles(t, dir, "r", "r.prev")
+	must(t, os.Truncate(path, 9))
+	var got note
+	if err := Load(path, 1, &got); err != nil || got.N != 1 {
+		t.Errorf("%+v, %v; want the first", got, err)
 	}
 }
 

@@ -61,6 +61,9 @@ func keepPrevious(path string) error {
 		return nil //nolint:nilerr // damaged: the older generation is worth more
 	}
 	link := path + prevExt + ".tmp"
+	if sameFile(path, path+prevExt) { // a cut came right after this; a rename onto itself would leave the link
+		return nil
+	}
 	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -68,6 +71,12 @@ func keepPrevious(path string) error {
 		return err
 	}
 	return os.Rename(link, path+prevExt)
+}
+
+func sameFile(a, b string) bool {
+	one, err1 := os.Stat(a)
+	two, err2 := os.Stat(b)
+	return err1 == nil && err2 == nil && os.SameFile(one, two)
 }
 
 // Load reads the newest sound generation into v. The error is an fs.ErrNotExist only when there is no file of either

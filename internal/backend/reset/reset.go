@@ -19,6 +19,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/durable"
 )
 
 // Host is the machine whose units the plan runs.
@@ -50,7 +51,7 @@ func Machine(ctx context.Context, h Host, p plan.Plan, extra []string) error {
 func files(ctx context.Context, h Host, p plan.Plan, extra []string) error {
 	var errs []error
 	for _, path := range extra { // before the folders that they are in
-		errs = append(errs, gone(path))
+		errs = append(errs, gone(path), durable.RemoveDebris(path))
 	}
 	for i := len(p.Entries) - 1; i >= 0; i-- {
 		if err := remove(ctx, h, p.Entries[i]); err != nil {
@@ -78,7 +79,11 @@ func dataFolders(p plan.Plan) (paths []string) {
 	return append(paths, "/run/containerd")
 }
 
+// remove takes with an entry what a crash has left half written of it: it may be half of a key.
 func remove(ctx context.Context, h Host, e plan.Entry) error {
+	if err := debris(e.Item); err != nil {
+		return err
+	}
 	switch it := e.Item.(type) {
 	case plan.Unit: // it is stopped
 		return nil
@@ -93,6 +98,28 @@ func remove(ctx context.Context, h Host, e plan.Entry) error {
 	default:
 	}
 	return h.Do(ctx, plan.Step{Verb: plan.Remove, Ref: e.Ref, Why: "the node is reset"}, e)
+}
+
+// staged is the end of a certificate's name while its key is not in force yet (package ca).
+const staged = ".new"
+
+func debris(item plan.Item) error {
+	switch it := item.(type) {
+	case plan.Cert:
+		if it.Want.CertPath == "" {
+			return durable.RemoveDebris(it.Want.KeyPath)
+		}
+		next := it.Want.CertPath + staged
+		return errors.Join(gone(next), durable.RemoveDebris(it.Want.CertPath, next, it.Want.KeyPath))
+	case plan.Kubeconfig:
+		return durable.RemoveDebris(it.Path)
+	case plan.File:
+		return durable.RemoveDebris(it.Path)
+	case plan.StaticPod:
+		return durable.RemoveDebris(it.Path)
+	default:
+		return nil
+	}
 }
 
 func gone(path string) error {
