@@ -41,9 +41,12 @@ func (w *world) pass(a *agent, name string) {
 	if due == nil || w.isOver() {
 		return
 	}
-	if due.agentOnly {
+	switch {
+	case due.cutOnly:
+		a.m.cut(true)
+	case due.agentOnly:
 		a.m.kill()
-	} else {
+	default:
 		a.m.crash()
 	}
 	close(due.done)

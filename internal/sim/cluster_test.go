@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/control/members"
@@ -32,7 +33,7 @@ func (w *world) cluster(pin string) *cluster {
 	c := w.clusters[pin]
 	if c == nil {
 		c = &cluster{pin: pin, etcd: etcdfake.New(), store: registry.NewMemory(), used: map[string]string{}}
-		c.etcd.CatchUp, c.etcd.Settle = 300*time.Millisecond, 5*time.Second
+		c.etcd.CatchUp, c.etcd.Settle = w.catchUp, 5*time.Second
 		w.clusters[pin] = c
 		w.noteLocked("cluster %.20s has begun", pin)
 	}
@@ -184,4 +185,13 @@ func last(lines []string) string {
 		return ""
 	}
 	return lines[len(lines)-1]
+}
+
+// connect cuts a member off or takes it back. One that is alone is cut off from nobody.
+func (c *cluster) connect(name string, on bool) {
+	if on || len(strings.Fields(last(c.etcd.History()))) == 1 {
+		c.etcd.Heal(name)
+		return
+	}
+	c.etcd.Cut(name)
 }

@@ -82,6 +82,12 @@ func (h host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
 	if err := h.alive(); err != nil {
 		return err
 	}
+	h.m.mu.Lock()
+	broken := h.m.broken[e.Ref.String()] && s.Verb != plan.Remove
+	h.m.mu.Unlock()
+	if broken {
+		return errors.New("this machine cannot")
+	}
 	defer h.pass(string(s.Verb) + " " + e.Ref.String() + " done")
 	switch it := e.Item.(type) {
 	case plan.Cert:

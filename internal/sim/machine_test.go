@@ -37,6 +37,7 @@ type machine struct {
 	target    *node.JoinTarget
 	stopped   error // why the last agent ended by itself
 	resetting bool
+	broken    map[string]bool   // items that cannot be done
 	committed string            // the cluster that it was committed to
 	told      bool              // it has kept its target
 	returning bool              // it is off and comes back by itself
@@ -187,11 +188,7 @@ func (m *machine) cut(isCut bool) {
 	name, in := m.etcd, m.etcdIn
 	m.mu.Unlock()
 	if name != "" {
-		if isCut {
-			in.etcd.Cut(name)
-		} else {
-			in.etcd.Heal(name)
-		}
+		in.connect(name, !isCut)
 	}
 	m.w.changeNetwork()
 }

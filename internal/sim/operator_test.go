@@ -63,7 +63,7 @@ func (t *teller) initWord(args []string) error {
 	t.mu.Unlock()
 	t.work.Go(func() {
 		defer close(o.done)
-		ctx, cancel := context.WithTimeout(t.ctx, settleLimit)
+		ctx, cancel := context.WithTimeout(t.ctx, 4*settleLimit)
 		defer cancel()
 		client, err := initclient.Dial(ctx, m.address.String()+":9440", pin, secret, m.dialInit)
 		if err != nil {

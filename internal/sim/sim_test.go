@@ -53,6 +53,8 @@ type world struct {
 	audits   []joinserver.Entry
 	begun    time.Time
 
+	catchUp time.Duration // what a learner's etcd takes
+
 	over chan struct{}  // closed when the run is over: nobody comes back
 	bg   sync.WaitGroup // who would
 }
@@ -70,6 +72,7 @@ type crash struct {
 	machine, name string
 	n             int  // 0: the next one
 	agentOnly     bool // only the agent dies; what it supervises lives on
+	cutOnly       bool // nothing dies: the machine is cut off
 	done          chan struct{}
 	back          time.Duration // 0: somebody else switches the machine on again
 	then          *crash        // armed when this one has happened
@@ -85,7 +88,7 @@ func newWorld(t testing.TB, seed uint64, machines int) *world {
 	dir := scratch(t)
 	w := &world{
 		dir: dir, seed: seed, slow: 40 * time.Millisecond, dice: rand.New(rand.NewPCG(seed, 0x51177)), machines: map[string]*machine{}, clusters: map[string]*cluster{},
-		tokens: map[string]string{}, network: make(chan struct{}), counts: map[string]int{}, begun: time.Now(), over: make(chan struct{}),
+		tokens: map[string]string{}, network: make(chan struct{}), counts: map[string]int{}, begun: time.Now(), catchUp: 300 * time.Millisecond, over: make(chan struct{}),
 	}
 	for i := range machines {
 		name := fmt.Sprintf("n%d", i+1)

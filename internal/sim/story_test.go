@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -133,6 +134,9 @@ func (t *teller) foresee(s story) {
 		switch {
 		case l.words[0] == "init" && len(l.words) > 1 && t.machines[l.words[1]] != nil:
 			add(l.words[1], poolMain)
+			if slices.Contains(l.words, "no-secret") {
+				continue
+			}
 			if err := t.machines[l.words[1]].prepare(); err != nil {
 				t.wrong("prepare %s: %v", l.words[1], err)
 			}

@@ -142,11 +142,7 @@ func (h host) startEtcd(u plan.Unit) error {
 		return err
 	}
 	h.m.etcd, h.m.etcdIn = name, in
-	if h.m.isCut {
-		in.etcd.Cut(name)
-	} else {
-		in.etcd.Heal(name)
-	}
+	in.connect(name, !h.m.isCut)
 	h.m.changeLocked()
 	return nil
 }

@@ -5,6 +5,7 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -14,7 +15,7 @@ import (
 func commands() map[string]func(t *teller, args []string) error {
 	return map[string]func(t *teller, args []string) error{
 		"init": (*teller).initWord, "join": (*teller).joinWord, "token": (*teller).tokenWord, "approve": (*teller).approveWord, "remove": (*teller).removeWord, "reset": (*teller).resetWord,
-		"cut": on(func(m *machine) { m.cut(true) }), "heal": on(func(m *machine) { m.cut(false) }),
+		"cut": (*teller).cutWord, "fail": (*teller).failWord, "mend": on((*machine).mend), "catchup": (*teller).catchUpWord, "clone": (*teller).cloneWord, "heal": on(func(m *machine) { m.cut(false) }),
 		"crash": (*teller).crashWord, "kill": (*teller).killWord, "start": (*teller).startWord, "pause": (*teller).pauseWord,
 		"wait": (*teller).waitWord, "expect": (*teller).expectWord,
 	}
@@ -44,28 +45,26 @@ func on(do func(m *machine)) func(t *teller, args []string) error {
 	}
 }
 
-func (t *teller) crashWord(args []string) error { return t.fall(args, false) }
-func (t *teller) killWord(args []string) error  { return t.fall(args, true) }
+func (t *teller) crashWord(args []string) error { return t.fall(args, crash{}, (*machine).crash) }
+func (t *teller) killWord(args []string) error {
+	return t.fall(args, crash{agentOnly: true}, (*machine).kill)
+}
+
+func (t *teller) cutWord(args []string) error {
+	return t.fall(args, crash{cutOnly: true}, func(m *machine) { m.cut(true) })
+}
 
 // fall: crash n1, or crash n1 at "step" [#2].
-func (t *teller) fall(args []string, agentOnly bool) error {
-	if len(args) == 0 {
-		return errors.New("which machine?")
-	}
+func (t *teller) fall(args []string, how crash, now func(m *machine)) error {
 	if len(args) < 3 || args[1] != "at" {
-		return on(func(m *machine) {
-			if agentOnly {
-				m.kill()
-			} else {
-				m.crash()
-			}
-		})(t, args)
+		return on(now)(t, args)
 	}
 	m, err := t.machine(args[0])
 	if err != nil {
 		return err
 	}
-	c := &crash{machine: m.name, name: args[2], agentOnly: agentOnly, done: make(chan struct{})}
+	c := &how
+	c.machine, c.name, c.done = m.name, args[2], make(chan struct{})
 	if len(args) > 3 {
 		if c.n, err = strconv.Atoi(strings.TrimPrefix(args[3], "#")); err != nil {
 			return err
@@ -78,29 +77,79 @@ func (t *teller) fall(args []string, agentOnly bool) error {
 	return nil
 }
 
-// startWord switches machines on; one whose crash is still to come is waited for.
+// failWord: fail n1 unit/etcd …: these items cannot be done.
+func (t *teller) failWord(args []string) error {
+	m, err := t.machine(args[0])
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.broken = map[string]bool{}
+	for _, ref := range args[1:] {
+		m.broken[ref] = true
+	}
+	return nil
+}
+
+func (m *machine) mend() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.broken = nil
+}
+
+// catchUpWord: catchup 1h, before there is a cluster.
+func (t *teller) catchUpWord(args []string) (err error) {
+	t.catchUp, err = time.ParseDuration(args[0])
+	return err
+}
+
+// cloneWord: clone n2 n3: the second has the first one's key from now on.
+func (t *teller) cloneWord(args []string) error {
+	if len(args) != 2 {
+		return errors.New("clone FROM TO")
+	}
+	from, err := t.machine(args[0])
+	if err != nil {
+		return err
+	}
+	to, err := t.machine(args[1])
+	if err != nil {
+		return err
+	}
+	to.crash()
+	key, err := os.ReadFile(from.disk() + keyFile)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(to.disk()+keyFile, key, 0o600); err != nil {
+		return err
+	}
+	to.start()
+	return nil
+}
+
+// startWord switches machines on; one that is on is waited for until its crash has come.
 func (t *teller) startWord(args []string) error {
 	for _, name := range args {
 		m, err := t.machine(name)
 		if err != nil {
 			return err
 		}
-		t.mu.Lock()
-		pending := t.pending
-		t.mu.Unlock()
-		for _, c := range pending {
-			if c.machine != name {
-				continue
-			}
-			select {
-			case <-c.done:
-			case <-time.After(5 * time.Minute):
-				return fmt.Errorf("%s never came to %q: %s", name, c.name, m.says())
+		for end := time.Now().Add(5 * time.Minute); m.isOn(); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				return fmt.Errorf("%s never fell: %s", name, m.says())
 			}
 		}
 		m.start()
 	}
 	return nil
+}
+
+func (m *machine) isOn() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.on
 }
 
 // pauseWord: nothing of a machine is heard for a while.

@@ -1,4 +1,4 @@
-# TK-1: one machine forms a cluster, three form one with three members, and workers join.
+# TK-1, TC-1: one machine forms a cluster, three form one with three members, and a worker joins.
 machines 4
 init n1
 join n2 control-plane

@@ -1,0 +1,12 @@
+# B4-56: the joiner is cut off right after its learner was added: the learner goes, the cluster stays, and it gets in later.
+machines 2
+init n1
+cut n2 at "permit"
+join n2 control-plane
+wait 1m
+expect fell n2
+expect members 1
+heal n2
+wait
+expect members 2
+expect nodes 2

@@ -1,0 +1,9 @@
+# B1-1: the cluster stands and the lock is not written yet.
+machines 1
+crash n1 at "init commit"
+init n1
+start n1
+wait
+expect init request-n1 committed
+expect clusters 1
+expect nodes 1

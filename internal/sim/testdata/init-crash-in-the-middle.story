@@ -1,0 +1,9 @@
+# B1-1: a power cut after the CAs are made: the same request goes on, with the same CAs.
+machines 1
+crash n1 at "create unit/etcd done"
+init n1
+start n1
+wait
+expect init request-n1 committed
+expect clusters 1
+expect nodes 1

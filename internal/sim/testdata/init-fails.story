@@ -1,0 +1,13 @@
+# TC-3: an init that cannot end is undone: the machine is free and clean, says why, and takes the next request.
+machines 1
+fail n1 unit/kube-apiserver
+init n1
+wait 20m
+expect init request-n1 "did not come to be"
+expect free n1
+expect lacks n1 /etc/kubernetes/pki/ca.key /var/lib/slipway/plan/plan.json /var/lib/slipway/state/create-permit
+mend n1
+init n1 as request-two
+wait 10s
+expect init request-two committed
+expect nodes 1

@@ -1,0 +1,7 @@
+# TC-5: a machine without an init secret is initialised by nobody.
+machines 1
+init n1 no-secret
+wait 1m
+expect free n1
+expect says n1 "a cluster to belong to"
+expect clusters 0

@@ -1,0 +1,10 @@
+# TC-1: init gives a kubeconfig and a cluster's id, and the machine is the cluster's for good.
+machines 1
+init n1
+wait
+expect init request-n1 committed
+expect committed n1
+expect has n1 /etc/kubernetes/admin.conf /etc/kubernetes/pki/join-ca.key
+expect lacks n1 /var/lib/slipway/state/create-permit
+expect members 1
+expect nodes 1

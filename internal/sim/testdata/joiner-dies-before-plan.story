@@ -1,0 +1,9 @@
+# B4-50, TC-10: the joiner falls with its certificates written and no plan: what it has is taken away, and it joins again.
+machines 2
+init n1
+crash n2 at "keep the plan"
+join n2 worker token
+start n2
+wait
+expect records 2
+expect nodes 2

@@ -1,0 +1,13 @@
+# B4-55: with one of two members down nothing can be decided: the joiner waits, and says for what.
+machines 3
+init n1
+join n2 control-plane
+wait
+crash n2
+join n3 control-plane
+wait 1m
+expect free n3
+start n2
+wait
+expect members 3
+expect nodes 3

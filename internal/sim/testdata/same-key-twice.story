@@ -1,0 +1,12 @@
+# B4-62: a machine with a copy of a control plane's disk is not let in, and the one that lives stays.
+machines 3
+init n1
+join n2 control-plane
+wait
+clone n2 n3
+join n3 control-plane token in-vain
+wait 1m
+expect refused n3 address-moved
+expect free n3
+expect members 2
+expect ready n1 n2

@@ -1,0 +1,15 @@
+# The one whose turn it is dies for good with its learner added: the next one gets in.
+machines 3
+init n1
+wait
+crash n2 at "permit"
+join n2 control-plane
+wait 1s
+join n3 control-plane
+wait 2m
+expect fell n2
+expect ready n3
+start n2
+wait
+expect members 3
+expect nodes 3

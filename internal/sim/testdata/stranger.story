@@ -1,0 +1,10 @@
+# B8-131: who has neither record nor token is refused, holds nothing, and says what it waits for.
+machines 2
+init n1
+wait
+join n2 worker unknown in-vain
+wait 5m
+expect refused n2 key-unknown
+expect free n2
+expect says n2 "leave to join the cluster"
+expect records 1

@@ -1,0 +1,15 @@
+# B4-65: a machine that comes an hour late with its token is told no, and gets in with a new one.
+machines 2
+init n1
+wait
+token t1 worker ttl 5m
+cut n2
+join n2 worker token t1 in-vain
+wait 1h
+heal n2
+wait 2m
+expect free n2
+expect says n2 "leave to join"
+join n2 worker token
+wait 2m
+expect ready n2

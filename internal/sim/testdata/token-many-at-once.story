@@ -1,0 +1,14 @@
+# B8-130: six machines with one token, and one gets in.
+machines 7
+init n1
+wait
+token t1 worker
+join n2 worker token t1 in-vain
+join n3 worker token t1 in-vain
+join n4 worker token t1 in-vain
+join n5 worker token t1 in-vain
+join n6 worker token t1 in-vain
+join n7 worker token t1 in-vain
+wait 2m
+expect records 2
+expect nodes 2
