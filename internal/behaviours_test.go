@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package internal_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+)
+
+// docs/behaviours.md says which test covers what. A test that was renamed or removed would leave a promise behind.
+func TestBehavioursNameTests(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/behaviours.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string][]string{} // by folder
+	for _, s := range sources(t) {
+		dir := filepath.Dir(s.path)
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(s.text, -1) {
+			tests[dir] = append(tests[dir], m[1])
+		}
+	}
+	named := regexp.MustCompile("`([a-z0-9/]+)\\.(Test\\w+)`").FindAllStringSubmatch(string(text), -1)
+	if len(named) < 50 {
+		t.Fatalf("docs/behaviours.md names %d tests: it is written in another way than this test reads it", len(named))
+	}
+	for _, m := range named {
+		if !slices.Contains(tests["internal/"+m[1]], m[2]) && !slices.Contains(tests["test/"+m[1]], m[2]) {
+			t.Errorf("docs/behaviours.md names %s in %s, which there is not", m[2], m[1])
+		}
+	}
+}
