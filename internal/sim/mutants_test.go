@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// mutant is a line that is made wrong on purpose, and the test that must notice.
+type mutant struct {
+	file, from, to string // from is one place in the file
+	killer         string // -run
+}
+
+// mutants are what the simulation has to find. TestMutants looks that their places are still there; to run them, give it a work
+// tree of its own:
+//
+//	git worktree add --detach /tmp/mutants && SIM_MUTANTS=/tmp/mutants go test ./internal/sim -run Mutants -v -timeout 30m
+func mutants() map[string]mutant {
+	return map[string]mutant{
+		"an undone join is taken for a reset": {
+			"internal/node/enrol/enrol.go", "if now.Phase != lock.Committed {", "if now.Phase == lock.Claimed {", "TestStories/joiner-dies-twice",
+		},
+		"what lies between files and plan is forgotten": {
+			"internal/node/install.go", "if next.Want.Version == 0 {", "if false {", "TestStories/joiner-dies-before-plan",
+		},
+		"a lock that is taken can be claimed": {
+			"internal/node/lock/lock.go", "return State{Phase: Claimed, By: by, ID: id}, old.Phase == Free", "return State{Phase: Claimed, By: by, ID: id}, true", "TestStories/init-or-join",
+		},
+		"a machine is given back before it is clean": {
+			"internal/node/initserver/work.go", "\ts.pass(\"wipe\")\n", "\ts.pass(\"wipe\")\n\t_ = s.release(r)\n", "TestStories/init-fails",
+		},
+		"a restarted agent forgets its request": {
+			"internal/node/initserver/work.go", "if state.Phase != lock.Claimed || state.By != lock.Init {\n\t\treturn nil", "if true {\n\t\treturn nil", "TestStories/init-crash-in-the-middle",
+		},
+		"the permit to make a cluster stays": {
+			"internal/node/enrol/belong.go", "os.Remove(e.cfg.Paths.Create)", "os.Remove(e.cfg.Paths.Create + \".\")", "TestStories/init-one",
+		},
+		"a CA is made where one is": {
+			"internal/ca/authority.go", "case !p.certExists && !p.keyExists:", "case true:", "TestCrashEverywhere/init",
+		},
+		"a used token lets others in": {
+			"internal/core/admission/decide.go", "case t.UsedBy != \"\" && t.UsedBy != d.req.Key:", "case false:", "TestStories/token-many-at-once",
+		},
+		"tokens never expire": {
+			"internal/core/admission/decide.go", "case !d.now.Before(t.Expires):", "case false:", "TestStories/token-expires",
+		},
+		"a token is anybody's": {
+			"internal/core/admission/decide.go", "case t.Key != \"\" && t.Key != d.req.Key:", "case false:", "TestStories/token-stolen",
+		},
+		"a control plane may move": {
+			"internal/core/admission/objection.go", "case n.Address.IsValid() && n.Address != a && d.policy.Pools[n.Pool].ControlPlane:", "case false:", "TestStories/same-key-twice",
+		},
+		"the record is written before the token's use": {
+			"internal/control/registry/admit.go", "return j.verdict.UseToken && j.token.UsedBy != j.key", "return false", "TestStories/token-many-at-once",
+		},
+		"a slot never expires": {
+			"internal/control/members/slot.go", "return life - m.now().Sub(m.seen.at)", "return life", "TestStories/slot-holder-dies",
+		},
+		"data of a removed member is kept": {
+			"internal/control/members/permit.go", "s.Holder.Anew = before != \"\" && before != hex", "s.Holder.Anew = false", "TestStories/cut-after-add",
+		},
+		"nobody counts those who stay": {
+			"internal/core/membership/next.go", "if q := Quorum(rest.voters); rest.healthy < q {", "if q := Quorum(rest.voters); rest.healthy < 0 {", "TestStories/remove-would-lose-quorum",
+		},
+		"a removed node stays in touch": {
+			"internal/control/joinserver/standing.go", "return known && (!found || n.Removing)", "return false", "TestStories/removed-and-reset",
+		},
+		"a dead endpoint holds up the others": {
+			"internal/node/joinclient/race.go", "begin := timer.C\n\t\tif next == len(endpoints) {", "begin := timer.C\n\t\tif next == len(endpoints) || running > 0 {", "TestStories/first-endpoint-dead",
+		},
+		"an undo waits for a loop that has ended": {
+			"internal/node/install.go", "case <-a.over:", "case <-make(chan int):", "TestCrashEverywhere/worker",
+		},
+	}
+}
+
+const repo = "../.."
+
+// TestMutants holds the list to the code, and with SIM_MUTANTS tries every one.
+func TestMutants(t *testing.T) {
+	t.Parallel()
+	tree := os.Getenv("SIM_MUTANTS")
+	for name, m := range mutants() {
+		text, err := os.ReadFile(filepath.Join(repo, m.file))
+		if err != nil || strings.Count(string(text), m.from) != 1 {
+			t.Errorf("%s: %s does not hold %q once (%v): find the new place of the line", name, m.file, m.from, err)
+			continue
+		}
+		if tree != "" {
+			t.Run(name, func(t *testing.T) { m.try(t, tree, string(text)) })
+		}
+	}
+}
+
+// try breaks the line in the work tree, and wants the killer to fail there.
+func (m mutant) try(t *testing.T, tree, text string) {
+	path := filepath.Join(tree, m.file)
+	if err := os.WriteFile(path, []byte(strings.Replace(text, m.from, m.to, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "go", "test", "./internal/sim", "-count=1", "-run", m.killer+"$", "-timeout", "2m")
+	cmd.Dir = tree
+	out, err := cmd.CombinedOutput()
+	switch {
+	case err == nil:
+		t.Errorf("%s does not notice", m.killer)
+	case strings.Contains(string(out), "[build failed]"):
+		t.Errorf("it does not build:\n%s", out)
+	default:
+		t.Logf("%s: %.300s", m.killer, out)
+	}
+}
