@@ -65,6 +65,9 @@ func (u *up) follow(ctx context.Context, machines *machine.Local, all fleet, fir
 	group.Go(func() error {
 		return u.alive(work, machines, first, func(ctx context.Context) error {
 			if err := u.founded(ctx, machines, first); err != nil {
+				if ctx.Err() != nil { // what keeps it is on the machine's board
+					_ = u.glance(context.WithoutCancel(ctx), first) // never fails
+				}
 				return err
 			}
 			once.Do(func() { close(made) })

@@ -42,6 +42,8 @@ func (n *node) containerdConfig() string {
 version = 4
 root = "/var/lib/containerd"
 state = "/run/containerd"
+# Without these, as on a full disk, it is to end and to be started again, not to run on as half a runtime.
+required_plugins = ["io.containerd.metadata.v1.bolt", "io.containerd.grpc.v1.cri"]
 
 [plugins."io.containerd.server.v1.grpc"]
   address = %q
