@@ -35,9 +35,12 @@ type Run struct {
 
 // Report is everything that one call of bench has measured.
 type Report struct {
-	Host  Host    `json:"host"`
-	Runs  []Run   `json:"runs"`
-	Idle  *Idle   `json:"idle,omitempty"`
+	Host Host  `json:"host"`
+	Runs []Run `json:"runs"`
+	Idle *Idle `json:"idle,omitempty"`
+
+	Several *Several `json:"several,omitempty"`
+
 	Spec  float64 `json:"spec"` // seconds for a spec of 1 000 machines
 	Size  int64   `json:"size"` // bytes of the executable
 	Notes []string
@@ -49,6 +52,7 @@ type bench struct {
 
 	place  place
 	image  string // digest of the test image's archive
+	runc   string
 	report Report
 }
 
@@ -81,6 +85,7 @@ func (b *bench) prepare(ctx context.Context) error {
 		return errors.Join(errors.New("components are not all in the store: run slipway bundle build"), err)
 	}
 	b.image = bundle.Images[testImage].Digest.Hex()
+	b.runc = store.Path(bundle.Binaries["runc"].Digest)
 	info, err := os.Stat(b.slipway)
 	if err != nil {
 		return fmt.Errorf("measure slipway: %w", err)
@@ -114,6 +119,15 @@ func (b *bench) all(ctx context.Context) (r Report, err error) {
 		b.report.Runs = append(b.report.Runs, run)
 		b.say("run %d: API %.2f  node %.2f  pod accepted %.2f  running %.2f  DNS %.2f  up %.2f  again %.2f  down %.2f  CPU %.2f  others' CPU %.2f",
 			i+1, run.APIReady, run.NodeReady, run.Admitted, run.PodRunning, run.DNS, run.Up, run.SecondUp, run.Down, run.CPU, run.Foreign)
+	}
+	if b.several > 0 {
+		if b.keep && b.runs > 0 {
+			b.note("the figures of several machines are left out, for the last cluster is kept")
+			return b.report, nil
+		}
+		if err := b.measureSeveral(ctx); err != nil {
+			return b.report, err
+		}
 	}
 	return b.report, nil
 }

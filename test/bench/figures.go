@@ -75,19 +75,24 @@ func (r Report) figures() []figure {
 		return spread(values)
 	}
 	once := func(v float64) Spread { return Spread{v, v, v} }
-	out := []figure{
-		{"API ready", "s", of(func(r Run) float64 { return r.APIReady }), 2, 0, peersAPI},
-		{"node Ready", "s", of(func(r Run) float64 { return r.NodeReady }), 2, 4, peersNode},
-		{"first pod accepted", "s", of(func(r Run) float64 { return r.Admitted }), 2, 0, peers{}},
-		{"first pod Running", "s", of(func(r Run) float64 { return r.PodRunning }), 2, 6, peersPod},
-		{"DNS answers in a pod", "s", of(func(r Run) float64 { return r.DNS }), 2, 8, peersDNS},
-		{"up, whole command", "s", of(func(r Run) float64 { return r.Up }), 2, 0, peers{}},
-		{"up again, no change", "s", of(func(r Run) float64 { return r.SecondUp }), 2, 0, peers{}},
-		{"down", "s", of(func(r Run) float64 { return r.Down }), 2, 0, peers{}},
-		{"CPU until DNS answers", "s", of(func(r Run) float64 { return r.CPU }), 2, 6, peersCPU},
+	out := []figure{}
+	if len(runs) > 0 {
+		out = []figure{
+			{"API ready", "s", of(func(r Run) float64 { return r.APIReady }), 2, 0, peersAPI},
+			{"node Ready", "s", of(func(r Run) float64 { return r.NodeReady }), 2, 4, peersNode},
+			{"first pod accepted", "s", of(func(r Run) float64 { return r.Admitted }), 2, 0, peers{}},
+			{"first pod Running", "s", of(func(r Run) float64 { return r.PodRunning }), 2, 6, peersPod},
+			{"DNS answers in a pod", "s", of(func(r Run) float64 { return r.DNS }), 2, 8, peersDNS},
+			{"up, whole command", "s", of(func(r Run) float64 { return r.Up }), 2, 0, peers{}},
+			{"up again, no change", "s", of(func(r Run) float64 { return r.SecondUp }), 2, 0, peers{}},
+			{"down", "s", of(func(r Run) float64 { return r.Down }), 2, 0, peers{}},
+			{"CPU until DNS answers", "s", of(func(r Run) float64 { return r.CPU }), 2, 6, peersCPU},
+		}
+	}
+	out = append(out, []figure{
 		{"spec and plans, 1 000 machines", "s", once(r.Spec), 2, 1, peers{}},
 		{"bin/slipway", "MiB", once(float64(r.Size) / mebibyte), 1, 0, peers{}},
-	}
+	}...)
 	if i := r.Idle; i != nil {
 		out = append(out,
 			figure{"PSS, all processes, idle", "MiB", once(float64(i.total()) / mebibyte), 0, 560, peersPSS},
@@ -96,5 +101,5 @@ func (r Report) figures() []figure {
 			figure{"CPU of an idle minute", "s", once(i.CPU), 2, 0, peersIdle},
 		)
 	}
-	return out
+	return append(out, r.Several.figures()...)
 }

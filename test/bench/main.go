@@ -32,6 +32,7 @@ type options struct {
 	spec    string
 	json    string
 	runs    int
+	several int
 	settle  time.Duration
 	idle    time.Duration
 	keep    bool
@@ -43,7 +44,8 @@ func main() {
 	flag.StringVar(&o.cluster, "name", "bench", "cluster name; it must not exist")
 	flag.StringVar(&o.spec, "f", "", "cluster spec of one machine (default: the shortest)")
 	flag.StringVar(&o.json, "json", "", "write all runs to this file too")
-	flag.IntVar(&o.runs, "runs", 10, "how many times to boot")
+	flag.IntVar(&o.runs, "runs", 10, "how many times to boot one machine")
+	flag.IntVar(&o.several, "several", 3, "how many rounds with several machines; 0 leaves them and the join service out")
 	flag.DurationVar(&o.settle, "settle", time.Minute, "how long to wait before each run for a host that does nothing else")
 	flag.DurationVar(&o.idle, "idle", time.Minute, "how long to rest before memory is counted, and how long idleness is watched; 0 leaves both out")
 	flag.BoolVar(&o.keep, "keep", false, "leave the last cluster, to look into it")

@@ -35,6 +35,10 @@ func show(w io.Writer, r Report) {
 	printFigures(w, r)
 	fmt.Fprintf(w, "\nSeconds count from the start of `slipway up`. CPU is that of the machine's cgroup and of slipway up itself; the import of\n"+
 		"the benchmark's own image is in it, about %.2f s. PSS is that of every process of the machine, CoreDNS and agent included.\n", spread(imported).Median)
+	printSeveral(w, r.Several)
+	if len(runs) == 0 {
+		return
+	}
 	printPath(w, runs)
 	printShares(w, "CPU seconds until DNS answers, by unit", medians(runs), "s")
 	if r.Idle != nil {

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+)
+
+// values are those that were measured while others did not disturb, or all when that leaves too few.
+func values(list []Timed) []float64 {
+	var calm, all []float64
+	for _, t := range list {
+		all = append(all, t.Value)
+		if t.Others <= disturbed {
+			calm = append(calm, t.Value)
+		}
+	}
+	if len(calm) < min(3, len(all)) {
+		return all
+	}
+	return calm
+}
+
+// figures are the lines about several machines.
+func (s *Several) figures() []figure {
+	if s == nil {
+		return nil
+	}
+	of := func(list []Timed) Spread { return spread(values(list)) }
+	once := func(v float64) Spread { return Spread{v, v, v} }
+	out := []figure{
+		{"worker: agent started to Ready", "s", of(s.Worker), 2, 1, peersWorker},
+		{"control planes 1 to 3, whole command", "s", of(s.Grow), 2, 20, peers{}},
+		{"five machines (3+2) all Ready", "s", of(s.Five), 2, 45, peers{}},
+		{"five machines, whole command", "s", of(s.FiveUp), 2, 0, peers{}},
+		{"API server killed: no answer on a worker", "s", of(s.Killed), 2, 3, peers{}},
+		{"its machine lost: no answer on a worker", "s", of(s.Lost), 2, 3, peers{}},
+		{"etcd's leader lost: no acknowledged write", "s", of(s.Writes), 2, 15, peers{}},
+	}
+	if j := s.Joins; j != nil {
+		out = append(out,
+			figure{"join, one of 1 000, p50", "ms", once(j.P50), 2, 0, peers{}},
+			figure{"join, one of 1 000, p99", "ms", once(j.P99), 2, 0, peers{}},
+			figure{"join, p50 to a bare handshake", "times", once(j.Ratio), 2, 4, peers{}},
+			figure{"1 000 joins at once, p50", "s", once(j.StormP50), 2, 0, peers{}},
+			figure{"1 000 joins at once, p99", "s", once(j.StormP99), 2, 0, peers{}},
+			figure{"1 000 joins at once, heap of both sides", "MiB", once(j.Peak), 0, 0, peers{}},
+			figure{"join service, heap kept for a machine", "KiB", once(j.Kept), 1, 0, peers{}},
+		)
+	}
+	return out
+}
+
+// printSeveral says what the figures about several machines are worth.
+func printSeveral(w io.Writer, s *Several) {
+	if s == nil {
+		return
+	}
+	var others []float64
+	for _, t := range slices.Concat(s.Worker, s.Grow, s.Five, s.Killed, s.Lost, s.Writes) {
+		others = append(others, 100*t.Others)
+	}
+	o := spread(others)
+	fmt.Fprintf(w, "\nSeveral machines: of %d acknowledged writes %d are gone. Others took %.0f %% of the CPUs meanwhile (%.0f–%.0f %%); what was\n"+
+		"measured while they took more than %.0f %% is left out if enough remains. A worker's time counts from the line on its console that its\n"+
+		"agent was started; it has a token and is told at once. Answers are missed by the unluckiest of %d clients on a worker, %d of which\n"+
+		"keep their connections. Seconds in which an API did not answer count from the answer before.\n",
+		s.Acked, s.Missing, o.Median, o.Min, o.Max, 100*disturbed, keeping+anew, keeping)
+	if s.Missing > 0 {
+		fmt.Fprintf(w, "MISSED: %d acknowledged writes are lost\n", s.Missing)
+	}
+}
