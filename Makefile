@@ -55,7 +55,7 @@ race: components ## unit tests under the race detector
 gen: bin/protoc-gen-go bin/protoc-gen-go-grpc ## write all generated code anew
 	@command -v protoc >/dev/null || { echo "protoc is missing: install protobuf-compiler (Debian: apt-get install protobuf-compiler)"; exit 1; }
 	PATH="$(CURDIR)/bin:$$PATH" protoc --go_out=. --go_opt=module=github.com/slipway-project/slipway \
-	  --go-grpc_out=. --go-grpc_opt=module=github.com/slipway-project/slipway api/*/v1/*.proto
+	  --go-grpc_out=. --go-grpc_opt=module=github.com/slipway-project/slipway api/*/v1/*.proto internal/etcd/etcdpb/*.proto
 	$(GO) generate ./...
 
 gen-check: gen ## fail if generated code is not up to date

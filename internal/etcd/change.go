@@ -8,9 +8,9 @@ import (
 	"fmt"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/slipway-project/slipway/internal/core/membership"
+	"github.com/slipway-project/slipway/internal/etcd/etcdpb"
 )
 
 // AddLearner adds a member without a vote, which etcd starts as soon as somebody runs it. all has it in it.
@@ -18,18 +18,18 @@ import (
 func (c *Client) AddLearner(ctx context.Context, peerURL string) (id uint64, all []membership.Member, err error) {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	answer, err := c.own.MemberAddAsLearner(ctx, []string{peerURL})
-	if err != nil {
+	var answer etcdpb.MemberAddResponse
+	if err := askOne(ctx, c.own, methodAdd, &etcdpb.MemberAddRequest{PeerUrls: []string{peerURL}, IsLearner: true}, &answer); err != nil {
 		return 0, nil, fmt.Errorf("add learner %s: %w", peerURL, typed(err))
 	}
-	return answer.Member.ID, translate(answer.Members), nil
+	return answer.GetMember().GetId(), translate(answer.GetMembers()), nil
 }
 
 // Promote gives a learner its vote.
 func (c *Client) Promote(ctx context.Context, id uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	if _, err := c.own.MemberPromote(ctx, id); err != nil {
+	if err := askOne(ctx, c.own, methodPromote, &etcdpb.MemberRequest{Id: id}, &etcdpb.Answer{}); err != nil {
 		return fmt.Errorf("promote learner %s: %w", membership.Hex(id), typed(err))
 	}
 	return nil
@@ -40,12 +40,12 @@ func (c *Client) Promote(ctx context.Context, id uint64) error {
 func (c *Client) Remove(ctx context.Context, id uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	client, done, err := c.other(ctx, id)
+	servers, done, err := c.others(ctx, id)
 	if err != nil {
 		return fmt.Errorf("remove member %s: %w", membership.Hex(id), err)
 	}
 	defer done()
-	if _, err := client.MemberRemove(ctx, id); err != nil {
+	if err := askOne(ctx, servers, methodRemove, &etcdpb.MemberRequest{Id: id}, &etcdpb.Answer{}); err != nil {
 		return fmt.Errorf("remove member %s: %w", membership.Hex(id), typed(err))
 	}
 	return nil
@@ -72,11 +72,11 @@ func (c *Client) MoveLeader(ctx context.Context, id uint64) error {
 }
 
 func (c *Client) move(ctx context.Context, leader membership.Member, all []membership.Member) error {
-	client, err := c.to(leader.ClientURL) // only the leader takes this question
+	server, err := dial(leader.ClientURL, c.tls) // only the leader takes this question
 	if err != nil {
 		return fmt.Errorf("move leader away from %s: %w", leader, err)
 	}
-	defer func() { _ = client.Close() }()
+	defer func() { _ = server.Close() }()
 	var tried []error
 	for _, m := range all {
 		if m.ID == leader.ID || m.Learner {
@@ -85,7 +85,7 @@ func (c *Client) move(ctx context.Context, leader membership.Member, all []membe
 		if m, err = c.Health(ctx, m); err != nil || !m.Healthy {
 			continue
 		}
-		if err := to(ctx, client, m); err != nil {
+		if err := to(ctx, server, m); err != nil {
 			tried = append(tried, err)
 			continue
 		}
@@ -94,8 +94,8 @@ func (c *Client) move(ctx context.Context, leader membership.Member, all []membe
 	return fmt.Errorf("move leader away from %s: no other voter takes over: %w", leader, errors.Join(tried...))
 }
 
-func to(ctx context.Context, client *clientv3.Client, m membership.Member) error {
-	if _, err := client.MoveLeader(ctx, m.ID); err != nil {
+func to(ctx context.Context, leader conn, m membership.Member) error {
+	if err := leader.ask(ctx, methodMoveLeader, &etcdpb.MoveLeaderRequest{TargetId: m.ID}, &etcdpb.Answer{}); err != nil {
 		return fmt.Errorf("to %s: %w", m, typed(err))
 	}
 	return nil

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package etcd asks and changes the members of etcd. It is the only importer of etcd's client. It decides nothing: which change is
-// safe says core/membership. It never reads or writes keys, and it writes no log of its own.
+// Package etcd asks and changes the members of etcd, by the few calls of its gRPC API that this takes (etcdpb says why not by etcd's
+// own client). It decides nothing: which change is safe says core/membership. It never reads or writes keys, and it writes no log.
 //
 // Read [Client]. Every call has a deadline of its own, within that of its context.
 //
@@ -10,16 +10,12 @@
 package etcd
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
 	"time"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 )
 
 // Deadlines of the calls.
@@ -39,7 +35,7 @@ type Config struct {
 type Client struct {
 	cfg Config
 	tls *tls.Config
-	own *clientv3.Client
+	own []conn
 }
 
 // Connect prepares; it does not wait for etcd, which may start later.
@@ -71,15 +67,27 @@ func Connect(cfg Config) (*Client, error) {
 
 // Close ends the connection.
 func (c *Client) Close() error {
-	if err := c.own.Close(); err != nil && !errors.Is(err, context.Canceled) {
+	if err := closeAll(c.own); err != nil {
 		return fmt.Errorf("close connection to etcd: %w", err)
 	}
 	return nil
 }
 
-func (c *Client) to(endpoints ...string) (*clientv3.Client, error) {
-	return clientv3.New(clientv3.Config{
-		Endpoints: endpoints, TLS: c.tls.Clone(), Logger: zap.NewNop(),
-		DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
-	})
+func (c *Client) to(urls ...string) (servers []conn, err error) {
+	for _, u := range urls {
+		server, err := dial(u, c.tls)
+		if err != nil {
+			return nil, errors.Join(err, closeAll(servers))
+		}
+		servers = append(servers, server)
+	}
+	return servers, nil
+}
+
+func closeAll(servers []conn) error {
+	var errs []error
+	for _, s := range servers {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(errs...)
 }

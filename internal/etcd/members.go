@@ -8,10 +8,8 @@ import (
 	"fmt"
 	"slices"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/slipway-project/slipway/internal/core/membership"
+	"github.com/slipway-project/slipway/internal/etcd/etcdpb"
 )
 
 // Members is the list as a quorum knows it now, sorted by id. A voter answers it; nobody has asked the members for their health.
@@ -19,14 +17,14 @@ import (
 func (c *Client) Members(ctx context.Context) ([]membership.Member, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	answer, err := c.own.MemberList(ctx)
-	if err != nil {
+	var answer etcdpb.MemberListResponse
+	if err := askOne(ctx, c.own, methodList, &etcdpb.MemberListRequest{Linearizable: true}, &answer); err != nil {
 		return nil, fmt.Errorf("list etcd members: %w", typed(err))
 	}
-	if len(answer.Members) == 0 {
+	if len(answer.GetMembers()) == 0 {
 		return nil, fmt.Errorf("list etcd members: an empty list, which no cluster has")
 	}
-	return translate(answer.Members), nil
+	return translate(answer.GetMembers()), nil
 }
 
 // Health is the member with Healthy and Leader as it answers itself. One that does not answer in a second is not healthy; an
@@ -38,24 +36,30 @@ func (c *Client) Health(ctx context.Context, m membership.Member) (membership.Me
 	}
 	limited, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
-	status, err := c.own.Status(limited, m.ClientURL)
+	server, err := dial(m.ClientURL, c.tls)
+	if err != nil {
+		return m, fmt.Errorf("ask member %s: %w", m, err)
+	}
+	defer func() { _ = server.Close() }() // the answer is there, or is not
+	var status etcdpb.StatusResponse
+	err = server.ask(limited, methodStatus, &etcdpb.StatusRequest{}, &status)
 	if ctx.Err() != nil {
 		return m, fmt.Errorf("ask member %s: %w", m, ctx.Err())
 	}
-	if err != nil || status.Header.GetMemberId() != m.ID {
+	if err != nil || status.GetHeader().GetMemberId() != m.ID {
 		return m, nil // whoever does not answer is not healthy, and that is the answer
 	}
 	// A member that is cut off forgets its leader within an election timeout.
-	m.Healthy, m.Leader = status.Leader != 0, status.Leader == m.ID
+	m.Healthy, m.Leader = status.GetLeader() != 0, status.GetLeader() == m.ID
 	return m, nil
 }
 
-func translate(list []*pb.Member) []membership.Member {
+func translate(list []*etcdpb.Member) []membership.Member {
 	all := make([]membership.Member, 0, len(list))
 	for _, m := range list {
 		all = append(all, membership.Member{
-			ID: m.ID, Name: m.Name, Learner: m.IsLearner, Started: m.Name != "",
-			PeerURL: first(m.PeerURLs), ClientURL: first(m.ClientURLs),
+			ID: m.GetId(), Name: m.GetName(), Learner: m.GetIsLearner(), Started: m.GetName() != "",
+			PeerURL: first(m.GetPeerUrls()), ClientURL: first(m.GetClientUrls()),
 		})
 	}
 	slices.SortFunc(all, func(a, b membership.Member) int { return cmp.Compare(a.ID, b.ID) })
@@ -69,8 +73,8 @@ func first(urls []string) string {
 	return urls[0]
 }
 
-// other is a connection to voters apart from one member, which does not have to survive the answer.
-func (c *Client) other(ctx context.Context, not uint64) (*clientv3.Client, func(), error) {
+// others are connections to voters apart from one member, which does not have to survive the answer.
+func (c *Client) others(ctx context.Context, not uint64) (servers []conn, done func(), err error) {
 	all, err := c.Members(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -84,9 +88,8 @@ func (c *Client) other(ctx context.Context, not uint64) (*clientv3.Client, func(
 	if len(urls) == 0 {
 		return c.own, func() {}, nil
 	}
-	client, err := c.to(urls...)
-	if err != nil {
+	if servers, err = c.to(urls...); err != nil {
 		return nil, nil, err
 	}
-	return client, func() { _ = client.Close() }, nil
+	return servers, func() { _ = closeAll(servers) }, nil
 }
