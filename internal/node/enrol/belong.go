@@ -5,6 +5,7 @@ package enrol
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -38,10 +39,8 @@ func (e *Enrolment) belongs(ctx context.Context, now lock.State) error {
 	e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Waiting, For: "the cluster's roster", Provider: "a control plane"})
 	defer e.unsay(itemRoster)
 	defer e.unsay(itemRoutes)
-	ca, err := readCert(e.cfg.Paths.JoinCA)
-	if err != nil {
-		e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Failing, Error: err.Error(), Provider: "a backup, or another node's copy"})
-		<-ctx.Done()
+	ca := e.joinCA(ctx)
+	if ca == nil {
 		return nil
 	}
 	file := rosterfile.Open(e.cfg.Paths.Roster, ca)
@@ -79,6 +78,23 @@ func (e *Enrolment) belongs(ctx context.Context, now lock.State) error {
 	}
 	return nil
 }
+
+// joinCA is what the node knows its cluster by. It waits for one that is lost, until ctx ends: without it nobody is believed.
+func (e *Enrolment) joinCA(ctx context.Context) *x509.Certificate {
+	for {
+		ca, err := readCert(e.cfg.Paths.JoinCA)
+		if err == nil {
+			return ca
+		}
+		e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Failing, Error: err.Error(), Provider: "a backup, or another node's copy"})
+		if pause(ctx, lookForCA) != nil {
+			return nil
+		}
+	}
+}
+
+// lookForCA is for a person who puts back a file.
+const lookForCA = 2 * time.Second
 
 // unlessWiping hides the roster from who keeps the routes while a reset takes them away.
 func (e *Enrolment) unlessWiping(read func() (roster.Roster, <-chan struct{}, error)) func() (roster.Roster, <-chan struct{}, error) {
@@ -145,32 +161,42 @@ func (e *Enrolment) member(ctx context.Context, s *joinclient.Sync) error {
 	if !e.controls() {
 		return nil
 	}
+	defer e.unsay(itemEtcd)
 	for {
 		if _, err := os.Stat(e.cfg.Paths.Voter); err == nil {
 			return nil
 		}
 		err := s.Member(ctx, joinclient.Member{
-			Started: func() bool { return e.cfg.Agent.Running(etcdUnit) },
-			Permit:  e.permit,
-			Waiting: func(w joinclient.Status) {
-				if w.For != "" {
-					e.cfg.Log.Info("waiting for a way into etcd", "for", w.For, "provider", w.Provider, "since", w.Since)
-				}
-			},
+			Started: func() bool { return e.cfg.Agent.Running(etcdUnit) }, Permit: e.permit, Waiting: e.memberWaits,
 		})
 		if err == nil {
 			e.cfg.Pass("promoted")
 			err = e.cfg.Agent.Give(plan.Given{Path: e.cfg.Paths.Voter, Mode: 0o600, Content: []byte("promoted\n")})
 			e.cfg.Pass("voter written")
 		}
-		if err == nil || ctx.Err() != nil {
-			return nil //nolint:nilerr // ctx has ended; anything else is tried again
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // nobody waits any more
+		}
+		if err == nil {
+			e.say(reconcile.Status{Ref: itemEtcd, Phase: reconcile.Ready})
+			return nil
 		}
 		e.cfg.Log.Warn("way into etcd", "error", err)
+		e.say(reconcile.Status{Ref: itemEtcd, Phase: reconcile.Failing, Error: err.Error(), Provider: "this machine, which tries again"})
 		if pause(ctx, time.Second) != nil {
 			return nil //nolint:nilerr // ctx has ended
 		}
 	}
+}
+
+// memberWaits says whose turn it is before this node's: that etcd's permit is missing tells nobody why.
+func (e *Enrolment) memberWaits(w joinclient.Status) {
+	if w.For == "" {
+		e.say(reconcile.Status{Ref: itemEtcd, Phase: reconcile.Starting, For: "its own etcd", Provider: "unit/" + etcdUnit})
+		return
+	}
+	e.cfg.Log.Info("waiting for a way into etcd", "for", w.For, "provider", w.Provider, "since", w.Since)
+	e.say(reconcile.Status{Ref: itemEtcd, Phase: reconcile.Waiting, For: w.For, Provider: w.Provider, Since: w.Since})
 }
 
 // permit lets etcd start. What an etcd with another permit has left belongs to a member that the cluster has removed: it never

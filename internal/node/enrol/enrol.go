@@ -99,6 +99,7 @@ const (
 	itemLock   = "node/lock"   // a machine that belongs to nobody
 	itemRoster = "node/roster" // in touch with the cluster
 	itemRoutes = "node/routes" // to the other nodes' pods; only when something is wrong, or was
+	itemEtcd   = "node/etcd"   // a joined control plane's way into etcd, until it votes
 )
 
 // New reads which cluster the machine was told to join.

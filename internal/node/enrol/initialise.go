@@ -37,6 +37,12 @@ func (e *Enrolment) initialise(ctx context.Context) error {
 	})
 	if err != nil {
 		e.cfg.Log.Error("no init service", "error", err)
+		if now.Phase == lock.Claimed && now.By == lock.Init { // nobody else goes on with it
+			e.say(reconcile.Status{
+				Ref: itemLock, Phase: reconcile.Failing, Error: err.Error(), Since: now.Since,
+				Provider: "the slipway that began it, or else you: make the machine anew",
+			})
+		}
 		return nil
 	}
 	ln, err := e.cfg.Listen(ctx)

@@ -20,16 +20,18 @@ const targetSchema = 1
 
 var pinForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-// recall reads which cluster to join. A target that cannot be read is no reason to stop: whoever gave it can give it again.
+// recall reads which cluster to join. A target that cannot be read is no reason to stop: whoever gave it can give it again, and a
+// machine that is in a cluster does not need it.
 func (e *Enrolment) recall() error {
 	var t node.JoinTarget
 	err := durable.Load(e.cfg.Paths.Target, targetSchema, &t)
 	switch {
 	case err == nil:
 		e.target = &t
-	case errors.Is(err, durable.ErrDamaged):
+	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, durable.ErrDamaged), errors.Is(err, durable.ErrSchema), e.cfg.Lock.State().Phase == lock.Committed:
 		e.cfg.Log.Error("which cluster to join cannot be read: tell it again", "error", err)
-	case !errors.Is(err, fs.ErrNotExist):
+	default:
 		return fmt.Errorf("read which cluster to join: %w", err)
 	}
 	return nil

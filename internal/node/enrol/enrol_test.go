@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package enrol
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/pem"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/durable"
+	"github.com/slipway-project/slipway/internal/node"
+	"github.com/slipway-project/slipway/internal/node/joinclient"
+	"github.com/slipway-project/slipway/internal/node/lock"
+	"github.com/slipway-project/slipway/internal/reconcile"
+	"github.com/slipway-project/slipway/internal/rpc"
+)
+
+// What an enrolment does on a whole machine is told in the stories of package sim; here is what it says when a file is bad.
+
+func newConfig(t *testing.T) Config {
+	t.Helper()
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	l, err := lock.Open(at("lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	board := reconcile.NewBoard()
+	agent, err := node.New(node.Config{PlanFile: at("plan"), Log: slog.New(slog.DiscardHandler), Board: board})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Config{
+		Lock: l, Agent: agent, Board: board, Log: slog.New(slog.DiscardHandler),
+		Paths: Paths{Secret: at("secret"), Request: at("request"), Target: at("target"), JoinCA: at("ca.crt"), Permit: at("permit"), Voter: at("voter")},
+	}
+}
+
+func newEnrolment(t *testing.T, c Config) *Enrolment {
+	t.Helper()
+	e, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func status(t *testing.T, b *reconcile.Board, ref string) reconcile.Status {
+	t.Helper()
+	all, _ := b.All()
+	i := slices.IndexFunc(all, func(s reconcile.Status) bool { return s.Ref == ref })
+	if i < 0 {
+		t.Fatalf("nothing is said of %s: %v", ref, all)
+	}
+	return all[i]
+}
+
+// A machine that runs a node needs no target, and one that has none can be told.
+func TestTargetOfAnotherVersion(t *testing.T) {
+	t.Parallel()
+	c := newConfig(t)
+	must(t, durable.Save(c.Paths.Target, targetSchema+1, "x"))
+	e := newEnrolment(t, c)
+	pin := "sha256:" + strings.Repeat("0a", 32)
+	must(t, e.Join(t.Context(), node.JoinTarget{Endpoints: []string{"192.0.2.1:9440"}, Pin: pin}))
+	if target, _ := newEnrolment(t, c).aim(); target == nil || target.Pin != pin {
+		t.Errorf("the target is %+v", target)
+	}
+}
+
+// A claim that nobody goes on with is no secret.
+func TestClaimThatCannotGoOn(t *testing.T) {
+	t.Parallel()
+	c := newConfig(t)
+	must(t, c.Lock.Claim(lock.Init, "request-1"))
+	must(t, durable.Save(c.Paths.Request, 99, "x"))
+	must(t, newEnrolment(t, c).initialise(t.Context()))
+	if s := status(t, c.Board, itemLock); s.Phase != reconcile.Failing || !strings.Contains(s.Error, "request-1") || s.Provider == "" {
+		t.Errorf("said: %+v", s)
+	}
+	if s := c.Lock.State(); s.Phase != lock.Claimed {
+		t.Errorf("the lock is %s", s)
+	}
+}
+
+// A node that has lost its join CA says so, and goes on when somebody puts it back.
+func TestJoinCAComesBack(t *testing.T) {
+	t.Parallel()
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate(t)})
+	c := newConfig(t)
+	e := newEnrolment(t, c)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		found := make(chan bool, 1)
+		go func() { found <- e.joinCA(ctx) != nil }()
+		synctest.Wait()
+		if s := status(t, c.Board, itemRoster); s.Phase != reconcile.Failing || !strings.Contains(s.Error, c.Paths.JoinCA) {
+			t.Errorf("said: %+v", s)
+		}
+		must(t, os.WriteFile(c.Paths.JoinCA, ca, 0o600))
+		time.Sleep(2 * lookForCA)
+		synctest.Wait()
+		select {
+		case ok := <-found:
+			if !ok {
+				t.Error("it has given up")
+			}
+		default:
+			t.Error("it has not seen the file")
+		}
+	})
+}
+
+// Whose turn it is stands on the board, since when, and as long as it lasts.
+func TestMemberWaits(t *testing.T) {
+	t.Parallel()
+	c := newConfig(t)
+	e := newEnrolment(t, c)
+	since := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
+	e.memberWaits(joinclient.Status{For: "the etcd slot", Provider: "n2, which joins", Since: since})
+	if s := status(t, c.Board, itemEtcd); s.Phase != reconcile.Waiting || s.For != "the etcd slot" || s.Provider != "n2, which joins" || !s.Since.Equal(since) {
+		t.Errorf("said: %+v", s)
+	}
+	c.Board.Reset()
+	c.Board.Announce(plan.Plan{})
+	e.Announce()
+	if s := status(t, c.Board, itemEtcd); s.For != "the etcd slot" {
+		t.Errorf("said again: %+v", s)
+	}
+	e.memberWaits(joinclient.Status{})
+	if s := status(t, c.Board, itemEtcd); s.Phase == reconcile.Waiting {
+		t.Errorf("said after its turn has come: %+v", s)
+	}
+}
+
+func certificate(t *testing.T) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	pair, err := rpc.SelfSigned(key, "join CA", time.Now())
+	must(t, err)
+	return pair.Certificate[0]
+}
