@@ -42,6 +42,10 @@ func (w *world) pass(a *agent, name string) {
 		return
 	}
 	switch {
+	case due.stall > 0:
+		close(due.done)
+		_ = sleep(a.ctx, due.stall)
+		return
 	case due.cutOnly:
 		a.m.cut(true)
 	case due.agentOnly:

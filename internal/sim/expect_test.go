@@ -19,7 +19,9 @@ import (
 const patience = 2 * time.Minute
 
 // expectWord asks until the answer is right.
-func (t *teller) expectWord(args []string) error {
+func (t *teller) expectWord(args []string) error { return t.expectFor(patience, args) }
+
+func (t *teller) expectFor(patience time.Duration, args []string) error {
 	if len(args) < 2 {
 		return errors.New("expect WHAT …")
 	}
@@ -28,7 +30,7 @@ func (t *teller) expectWord(args []string) error {
 		return fmt.Errorf("there is no word %q", args[0])
 	}
 	var err error
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(250 * time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if err = ask(t, args[1:]); err == nil {
 			return nil
 		}

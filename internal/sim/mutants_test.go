@@ -31,7 +31,7 @@ func mutants() map[string]mutant {
 			"internal/node/install.go", "if next.Want.Version == 0 {", "if false {", "TestStories/joiner-dies-before-plan",
 		},
 		"a lock that is taken can be claimed": {
-			"internal/node/lock/lock.go", "return State{Phase: Claimed, By: by, ID: id}, old.Phase == Free", "return State{Phase: Claimed, By: by, ID: id}, true", "TestStories/init-or-join",
+			"internal/node/lock/lock.go", "return State{Phase: Claimed, By: by, ID: id}, old.Phase == Free", "return State{Phase: Claimed, By: by, ID: id}, true", "TestStories/init-beats-join",
 		},
 		"a machine is given back before it is clean": {
 			"internal/node/initserver/work.go", "\ts.pass(\"wipe\")\n", "\ts.pass(\"wipe\")\n\t_ = s.release(r)\n", "TestStories/init-fails",
@@ -42,8 +42,8 @@ func mutants() map[string]mutant {
 		"the permit to make a cluster stays": {
 			"internal/node/enrol/belong.go", "os.Remove(e.cfg.Paths.Create)", "os.Remove(e.cfg.Paths.Create + \".\")", "TestStories/init-one",
 		},
-		"a CA is made where one is": {
-			"internal/ca/authority.go", "case !p.certExists && !p.keyExists:", "case true:", "TestCrashEverywhere/init",
+		"a CA is made by anybody who lacks it": {
+			"internal/ca/permit.go", "if w.Permit == \"\" {", "if true {", "TestStories/ca-is-lost",
 		},
 		"a used token lets others in": {
 			"internal/core/admission/decide.go", "case t.UsedBy != \"\" && t.UsedBy != d.req.Key:", "case false:", "TestStories/token-many-at-once",
@@ -57,20 +57,20 @@ func mutants() map[string]mutant {
 		"a control plane may move": {
 			"internal/core/admission/objection.go", "case n.Address.IsValid() && n.Address != a && d.policy.Pools[n.Pool].ControlPlane:", "case false:", "TestStories/same-key-twice",
 		},
-		"the record is written before the token's use": {
+		"a token is never used up": {
 			"internal/control/registry/admit.go", "return j.verdict.UseToken && j.token.UsedBy != j.key", "return false", "TestStories/token-many-at-once",
 		},
 		"a slot never expires": {
 			"internal/control/members/slot.go", "return life - m.now().Sub(m.seen.at)", "return life", "TestStories/slot-holder-dies",
 		},
 		"data of a removed member is kept": {
-			"internal/control/members/permit.go", "s.Holder.Anew = before != \"\" && before != hex", "s.Holder.Anew = false", "TestStories/cut-after-add",
+			"internal/control/members/permit.go", "s.Holder.Anew = before != \"\" && before != hex", "s.Holder.Anew = before == \"never\"", "TestStories/cut-after-add",
 		},
 		"nobody counts those who stay": {
 			"internal/core/membership/next.go", "if q := Quorum(rest.voters); rest.healthy < q {", "if q := Quorum(rest.voters); rest.healthy < 0 {", "TestStories/remove-would-lose-quorum",
 		},
 		"a removed node stays in touch": {
-			"internal/control/joinserver/standing.go", "return known && (!found || n.Removing)", "return false", "TestStories/removed-and-reset",
+			"internal/control/joinserver/standing.go", "return known && (!found || n.Removing)", "return known && found && n.Name == \"\"", "TestStories/removed-and-reset",
 		},
 		"a dead endpoint holds up the others": {
 			"internal/node/joinclient/race.go", "begin := timer.C\n\t\tif next == len(endpoints) {", "begin := timer.C\n\t\tif next == len(endpoints) || running > 0 {", "TestStories/first-endpoint-dead",

@@ -70,9 +70,10 @@ func (s step) String() string { return fmt.Sprintf("%s %q #%d", s.machine, s.nam
 // crash is to happen at a step.
 type crash struct {
 	machine, name string
-	n             int  // 0: the next one
-	agentOnly     bool // only the agent dies; what it supervises lives on
-	cutOnly       bool // nothing dies: the machine is cut off
+	n             int           // 0: the next one
+	agentOnly     bool          // only the agent dies; what it supervises lives on
+	cutOnly       bool          // nothing dies: the machine is cut off
+	stall         time.Duration // nothing dies: the step takes so long
 	done          chan struct{}
 	back          time.Duration // 0: somebody else switches the machine on again
 	then          *crash        // armed when this one has happened

@@ -15,7 +15,7 @@ import (
 func commands() map[string]func(t *teller, args []string) error {
 	return map[string]func(t *teller, args []string) error{
 		"init": (*teller).initWord, "join": (*teller).joinWord, "token": (*teller).tokenWord, "approve": (*teller).approveWord, "remove": (*teller).removeWord, "reset": (*teller).resetWord,
-		"cut": (*teller).cutWord, "fail": (*teller).failWord, "mend": on((*machine).mend), "catchup": (*teller).catchUpWord, "clone": (*teller).cloneWord, "heal": on(func(m *machine) { m.cut(false) }),
+		"cut": (*teller).cutWord, "fail": (*teller).failWord, "mend": on((*machine).mend), "catchup": (*teller).catchUpWord, "clone": (*teller).cloneWord, "lose": (*teller).loseWord, "stall": (*teller).stallWord, "within": (*teller).withinWord, "heal": on(func(m *machine) { m.cut(false) }),
 		"crash": (*teller).crashWord, "kill": (*teller).killWord, "start": (*teller).startWord, "pause": (*teller).pauseWord,
 		"wait": (*teller).waitWord, "expect": (*teller).expectWord,
 	}
@@ -127,6 +127,44 @@ func (t *teller) cloneWord(args []string) error {
 	}
 	to.start()
 	return nil
+}
+
+// loseWord: lose n2 FILE …, while the machine is off.
+func (t *teller) loseWord(args []string) error {
+	m, err := t.machine(args[0])
+	if err != nil {
+		return err
+	}
+	for _, f := range args[1:] {
+		if err := os.Remove(m.disk() + f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stallWord: stall n2 at "claim" 2s. Only for steps that nobody holds anything at.
+func (t *teller) stallWord(args []string) error {
+	if len(args) != 4 {
+		return errors.New("stall MACHINE at STEP TIME")
+	}
+	d, err := time.ParseDuration(args[3])
+	if err != nil {
+		return err
+	}
+	return t.fall(args[:3], crash{stall: d}, nil)
+}
+
+// withinWord: within 3s ready n4. The time counts.
+func (t *teller) withinWord(args []string) error {
+	if len(args) < 3 {
+		return errors.New("within TIME WHAT …")
+	}
+	d, err := time.ParseDuration(args[0])
+	if err != nil {
+		return err
+	}
+	return t.expectFor(d, args[1:])
 }
 
 // startWord switches machines on; one that is on is waited for until its crash has come.

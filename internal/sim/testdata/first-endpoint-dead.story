@@ -7,5 +7,4 @@ wait
 crash n2
 wait 1m
 join n4 worker token via n2 n3 n1
-wait
-expect ready n4
+within 3s ready n4
