@@ -52,7 +52,7 @@ func (u *up) prepareFounder(machines *machine.Local, all fleet) error {
 	var f founding
 	err := durable.Load(u.foundingFile(), foundingSchema, &f)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("read what init was begun: %w", err)
+		return fmt.Errorf("read what init was begun: %w: if the cluster stands, remove that file and its .prev; if not, slipway down --name %s", err, u.cluster.Name)
 	}
 	if err == nil {
 		u.founding = f
@@ -101,8 +101,13 @@ func requestID() string {
 
 // found hands the first machine the request to make the cluster.
 func (u *up) found(ctx context.Context, machines *machine.Local, all fleet, first *member) error {
-	if u.founding.Machine != first.Name {
-		return fmt.Errorf("machine %s is to make the cluster, and this host has given the init secret to %s: slipway down --name %s --purge, then up again",
+	switch u.founding.Machine {
+	case first.Name:
+	case "":
+		return fmt.Errorf("machine %s was in a cluster before and is free now, and no up has given it an init secret: slipway down --name %s, then up again",
+			first.Name, u.cluster.Name)
+	default:
+		return fmt.Errorf("machine %s is to make the cluster, and this host has given the init secret to %s: slipway down --name %s, then up again",
 			first.Name, u.founding.Machine, u.cluster.Name)
 	}
 	want, doc, err := u.decide(all, first)
@@ -183,19 +188,52 @@ func (u *up) founded(ctx context.Context, machines *machine.Local, first *member
 		return err
 	}
 	defer func() { _ = client.Close() }() // nothing is lost with it
-	_, err = client.Watch(ctx, u.founding.ID, func(initclient.Event) {})
+	watching, seen := context.WithCancelCause(ctx)
+	defer seen(nil)
+	go func() {
+		if first.untilCommitted(watching) {
+			seen(errCommitted)
+		}
+	}()
+	_, err = client.Watch(watching, u.founding.ID, func(initclient.Event) {})
 	var failed *initclient.FailedError
 	switch {
 	case errors.As(err, &failed):
 		u.founding.ID = requestID() // another try is another request
 		return errors.Join(fmt.Errorf("initialise %s: %w: run slipway up again when that is mended", first.Name, err),
 			durable.Save(u.foundingFile(), foundingSchema, u.founding))
-	case err != nil:
+	case err != nil && !errors.Is(context.Cause(watching), errCommitted) && !first.committed(ctx):
 		return fmt.Errorf("initialise %s: %w", first.Name, err)
 	}
 	first.phase = committedPhase
 	_ = client.Done(ctx, u.founding.ID) // if it does not hear, it keeps the answer for a while
 	return u.forgetFounding()
+}
+
+// errCommitted: the machine says so itself. Whoever has its answer, another up for example, has ended its init service: then there
+// is nobody left to watch.
+var errCommitted = errors.New("the machine is committed")
+
+// untilCommitted returns when the machine has been in a cluster for a while, so that the answer comes first where there is one.
+func (m *member) untilCommitted(ctx context.Context) bool {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for times := 0; times < 2; {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+		if times++; !m.committed(ctx) {
+			times = 0
+		}
+	}
+	return true
+}
+
+func (m *member) committed(ctx context.Context) bool {
+	_, now, err := m.agent.Meet(ctx)
+	return err == nil && now.phase == committedPhase
 }
 
 // forgetFounding: the secret has done its work.
