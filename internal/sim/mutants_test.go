@@ -64,7 +64,7 @@ func mutants() map[string]mutant {
 			"internal/control/members/slot.go", "return life - m.now().Sub(m.seen.at)", "return life", "TestStories/slot-holder-dies",
 		},
 		"data of a removed member is kept": {
-			"internal/control/members/permit.go", "s.Holder.Anew = before != \"\" && before != hex", "s.Holder.Anew = before == \"never\"", "TestStories/cut-after-add",
+			"internal/node/enrol/belong.go", "if anew || err == nil {", "if anew && have == nil {", "TestStories/cut-after-add",
 		},
 		"nobody counts those who stay": {
 			"internal/core/membership/next.go", "if q := Quorum(rest.voters); rest.healthy < q {", "if q := Quorum(rest.voters); rest.healthy < 0 {", "TestStories/remove-would-lose-quorum",
