@@ -17,11 +17,37 @@ func checkHolds(h plan.Holds) error {
 		return nil
 	}
 	if _, err := os.Stat(h.Mark); errors.Is(err, fs.ErrNotExist) {
-		return nil // the first start: nothing has been there yet
+		return beginAnew(h) // nothing has been there that counts
 	}
 	if _, err := os.Stat(h.Data); err != nil {
 		return fmt.Errorf("refused to start over lost data: %s says that there was some, but: %w: "+
 			"bring it back (mount it, or restore it), or give the cluster up with slipway down", h.Mark, err)
+	}
+	return nil
+}
+
+// beginAnew removes what an earlier start has left, if somebody has said in so many words that it does not count. It runs where the
+// unit's process is going to be, so no other process has the data.
+func beginAnew(h plan.Holds) error {
+	if h.Anew == "" {
+		return nil
+	}
+	if _, err := os.Stat(h.Anew); err != nil {
+		return nil //nolint:nilerr // nobody says so: the unit goes on with what is there
+	}
+	aside := h.Data + ".unfinished" // at once: half of it would be worse than all or nothing
+	err := os.RemoveAll(aside)
+	if err == nil {
+		err = os.Rename(h.Data, aside)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = os.RemoveAll(aside)
+	}
+	if err != nil {
+		return fmt.Errorf("begin anew, for %s exists and %s does not: %w", h.Anew, h.Mark, err)
 	}
 	return nil
 }

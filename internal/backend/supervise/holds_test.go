@@ -42,3 +42,49 @@ func TestHolds(t *testing.T) {
 		})
 	}
 }
+
+// Data goes only while one file says that it may and none that it counts.
+func TestBeginAnew(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		mark, anew, data bool
+		asked            bool // the unit knows the file by which it may begin anew
+		want             bool // the data is there afterwards
+	}{
+		"begun, nothing counts":     {asked: true, anew: true, data: true},
+		"nothing there":             {asked: true, anew: true},
+		"it counts":                 {asked: true, anew: true, mark: true, data: true, want: true},
+		"nobody says that it may":   {asked: true, data: true, want: true},
+		"said, for another unit":    {anew: true, data: true, want: true},
+		"counts, and nobody says":   {asked: true, mark: true, data: true, want: true},
+		"counts, for another unit ": {anew: true, mark: true, data: true, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			h := plan.Holds{Mark: filepath.Join(dir, "mark"), Data: filepath.Join(dir, "data")}
+			anew := filepath.Join(dir, "anew")
+			if tc.asked {
+				h.Anew = anew
+			}
+			for path, there := range map[string]bool{h.Mark: tc.mark, anew: tc.anew} {
+				if there && os.WriteFile(path, nil, 0o600) != nil {
+					t.Fatal("write " + path)
+				}
+			}
+			// What a start that was broken off in the middle of this has left goes, too.
+			for _, folder := range []string{h.Data, h.Data + ".unfinished"} {
+				if tc.data && os.MkdirAll(filepath.Join(folder, "wal"), 0o700) != nil {
+					t.Fatal("make " + folder)
+				}
+			}
+			if err := checkHolds(h); err != nil {
+				t.Fatal(err)
+			}
+			_, err := os.Stat(filepath.Join(h.Data, "wal"))
+			if there := err == nil; there != tc.want {
+				t.Errorf("data there: %t, want %t", there, tc.want)
+			}
+		})
+	}
+}

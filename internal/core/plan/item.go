@@ -113,6 +113,9 @@ type Unit struct {
 type Holds struct {
 	Mark string `json:"mark"` // a file
 	Data string `json:"data"` // a file or folder
+	// Anew is a file, optional. While it exists and Mark does not, nobody counts on Data yet, and each start begins anew: what a start
+	// that was broken off has left may be less than the unit can go on from.
+	Anew string `json:"anew,omitempty"`
 }
 
 // StaticPod is a manifest that the kubelet runs by itself.

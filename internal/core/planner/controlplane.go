@@ -11,7 +11,8 @@ import (
 
 // etcd never starts by itself: the permit says that it begins a cluster or joins one, and has to be given. It starts first of all: everything waits for the API server, and the API server for etcd. Its data is made once: the mark
 // is written when it has been ready for the first time, before the API server can write anything, and from then on etcd does
-// not start over an empty folder.
+// not start over an empty folder. Until then a founder's etcd begins anew at each start: an etcd that dies between making its log and
+// its first entry never finds a leader again.
 func (n *node) etcd() plan.Ref {
 	c := n.cfg.Cluster.Etcd
 	dir := flag(c, "data-dir", config.EtcdDir)
@@ -26,7 +27,7 @@ func (n *node) etcd() plan.Ref {
 	unit := n.unit("etcd", c, plan.Unit{
 		EnvFile:  config.EtcdPermit,
 		Ready:    etcdProbe(c),
-		Holds:    plan.Holds{Mark: config.EtcdMark, Data: dir + "/member"},
+		Holds:    plan.Holds{Mark: config.EtcdMark, Data: dir + "/member", Anew: config.CreatePermit},
 		OOMScore: -997,
 		// It hands the lead over at once, and then waits for watches that never end by themselves. What it has acknowledged is on the disk.
 		StopTimeout: 2 * time.Second,
