@@ -178,64 +178,6 @@ func (u *up) dialInit(ctx context.Context, machines *machine.Local, m *member) (
 		func(ctx context.Context, _, _ string) (net.Conn, error) { return proxy.DialUnix(ctx, socket) })
 }
 
-// founded waits until the cluster has been made. Nobody waits for a single machine when nobody wants to.
-func (u *up) founded(ctx context.Context, machines *machine.Local, first *member) error {
-	if first.phase == committedPhase || u.o.Wait == 0 && !u.several() {
-		return nil
-	}
-	client, err := u.dialInit(ctx, machines, first)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = client.Close() }() // nothing is lost with it
-	watching, seen := context.WithCancelCause(ctx)
-	defer seen(nil)
-	go func() {
-		if first.untilCommitted(watching) {
-			seen(errCommitted)
-		}
-	}()
-	_, err = client.Watch(watching, u.founding.ID, func(initclient.Event) {})
-	var failed *initclient.FailedError
-	switch {
-	case errors.As(err, &failed):
-		u.founding.ID = requestID() // another try is another request
-		return errors.Join(fmt.Errorf("initialise %s: %w: run slipway up again when that is mended", first.Name, err),
-			durable.Save(u.foundingFile(), foundingSchema, u.founding))
-	case err != nil && !errors.Is(context.Cause(watching), errCommitted) && !first.committed(ctx):
-		return fmt.Errorf("initialise %s: %w", first.Name, err)
-	}
-	first.phase = committedPhase
-	_ = client.Done(ctx, u.founding.ID) // if it does not hear, it keeps the answer for a while
-	return u.forgetFounding()
-}
-
-// errCommitted: the machine says so itself. Whoever has its answer, another up for example, has ended its init service: then there
-// is nobody left to watch.
-var errCommitted = errors.New("the machine is committed")
-
-// untilCommitted returns when the machine has been in a cluster for a while, so that the answer comes first where there is one.
-func (m *member) untilCommitted(ctx context.Context) bool {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for times := 0; times < 2; {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-tick.C:
-		}
-		if times++; !m.committed(ctx) {
-			times = 0
-		}
-	}
-	return true
-}
-
-func (m *member) committed(ctx context.Context) bool {
-	_, now, err := m.agent.Meet(ctx)
-	return err == nil && now.phase == committedPhase
-}
-
 // forgetFounding: the secret has done its work.
 func (u *up) forgetFounding() error {
 	for _, path := range []string{u.foundingFile(), u.foundingFile() + ".prev"} {
@@ -246,9 +188,13 @@ func (u *up) forgetFounding() error {
 	return nil
 }
 
+func (u *up) joinCA(machines *machine.Local, of string) string {
+	return filepath.Join(machines.DataDir(u.cluster.Name, of, "etc-kubernetes"), "pki", "join-ca.crt")
+}
+
 // pin is that of the cluster's join CA, as its first machine has it on the disk; it is made within a moment of the plan's start.
 func (u *up) pin(ctx context.Context, machines *machine.Local, first string) (string, error) {
-	path := filepath.Join(machines.DataDir(u.cluster.Name, first, "etc-kubernetes"), "pki", "join-ca.crt")
+	path := u.joinCA(machines, first)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {

@@ -141,19 +141,22 @@ func (s *Status) worst(total, unready int) string {
 	return ""
 }
 
-// Unready lists the items that are not ready: first those at work or in trouble, then those that only wait for others.
+// Unready lists the items that are not ready: first those in trouble, then those at work, which may only feel that trouble, then
+// those that wait for others.
 func (n NodeStatus) Unready() []reconcile.Status {
-	var active, waiting []reconcile.Status
+	var failing, active, waiting []reconcile.Status
 	for _, i := range n.Items {
 		switch i.Phase {
 		case reconcile.Ready:
 		case reconcile.Waiting:
 			waiting = append(waiting, i)
-		case reconcile.Doing, reconcile.Starting, reconcile.Failing:
+		case reconcile.Failing:
+			failing = append(failing, i)
+		case reconcile.Doing, reconcile.Starting:
 			active = append(active, i)
 		}
 	}
-	return append(active, waiting...)
+	return slices.Concat(failing, active, waiting)
 }
 
 // Items tells how the items of one node are, in the order of its plan.

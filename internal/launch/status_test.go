@@ -59,7 +59,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestUnready: trouble comes before waiting, and each is told once.
+// TestUnready: trouble comes before work, and work before waiting; each is told once.
 func TestUnready(t *testing.T) {
 	t.Parallel()
 	n := NodeStatus{
@@ -75,7 +75,7 @@ func TestUnready(t *testing.T) {
 	for _, s := range n.Unready() {
 		got = append(got, s.Ref+" "+string(s.Phase)+" "+s.Error)
 	}
-	want := []string{"unit/a starting ", "unit/c failing exited with 1", "unit/b waiting "}
+	want := []string{"unit/c failing exited with 1", "unit/a starting ", "unit/b waiting "}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("unready (-want +got):\n%s", diff)
 	}

@@ -6,12 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -117,45 +115,6 @@ func (u *up) handOver(ctx context.Context, all fleet) error {
 			}
 			u.report(Event{Stage: StagePlan, Machine: m.Name, Text: fmt.Sprintf("%d items", len(want.Entries)), Total: len(want.Entries)})
 		}
-	}
-	return nil
-}
-
-// invite tells every machine that belongs to nobody which cluster to join, as soon as that is known: from then on it does not need
-// this command any more.
-func (u *up) invite(ctx context.Context, machines *machine.Local, all fleet, first *member) error {
-	for _, m := range all {
-		if m == first || m.phase == committedPhase {
-			continue
-		}
-		if err := u.tell(ctx, machines, all, first, m); err != nil {
-			return err
-		}
-		u.changed()
-		u.report(Event{Stage: StagePlan, Machine: m.Name, Text: "joins"})
-	}
-	return nil
-}
-
-// tell has a machine join now, unless it has.
-func (u *up) tell(ctx context.Context, machines *machine.Local, all fleet, first, m *member) error {
-	if m.phase == committedPhase {
-		return nil
-	}
-	limited, cancel := context.WithTimeout(ctx, u.handOverLimit())
-	defer cancel()
-	pin, err := u.pin(limited, machines, first.Name)
-	if err != nil {
-		return err
-	}
-	var endpoints []string
-	for _, c := range all {
-		if c.controls() && c != m {
-			endpoints = append(endpoints, net.JoinHostPort(c.address().String(), fmt.Sprint(config.JoinPort)))
-		}
-	}
-	if err := m.agent.Join(limited, endpoints, pin, m.Name); err != nil {
-		return fmt.Errorf("machine %s: %w", m.Name, err)
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/durable"
 	"github.com/slipway-project/slipway/internal/node"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
@@ -83,6 +84,26 @@ func TestTargetOfAnotherVersion(t *testing.T) {
 	must(t, e.Join(t.Context(), node.JoinTarget{Endpoints: []string{"192.0.2.1:9440"}, Pin: pin}))
 	if target, _ := newEnrolment(t, c).aim(); target == nil || target.Pin != pin {
 		t.Errorf("the target is %+v", target)
+	}
+}
+
+// A node that has lost where its cluster is can be told again; one that knows it keeps what it knows, and its token is not wanted.
+func TestReminder(t *testing.T) {
+	t.Parallel()
+	c := newConfig(t)
+	pin := "sha256:" + strings.Repeat("0a", 32)
+	must(t, c.Lock.Claim(lock.Join, "join-1"))
+	must(t, c.Lock.Commit("join-1", roster.ClusterID(pin), "n1"))
+	e := newEnrolment(t, c)
+	for _, at := range []string{"192.0.2.1:9440", "192.0.2.2:9440"} {
+		must(t, e.Join(t.Context(), node.JoinTarget{Endpoints: []string{at}, Pin: pin, Token: "secret"}))
+	}
+	target, _ := newEnrolment(t, c).aim()
+	if target == nil || target.Token != "" || !slices.Equal(target.Endpoints, []string{"192.0.2.1:9440"}) {
+		t.Errorf("the target is %+v", target)
+	}
+	if err := e.Join(t.Context(), node.JoinTarget{Endpoints: []string{"192.0.2.1:9440"}, Pin: "sha256:" + strings.Repeat("0b", 32)}); err == nil {
+		t.Error("it took a reminder of another cluster")
 	}
 }
 

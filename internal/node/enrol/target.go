@@ -37,7 +37,8 @@ func (e *Enrolment) recall() error {
 	return nil
 }
 
-// Join keeps which cluster to join. On a machine that is in that cluster already it changes nothing.
+// Join keeps which cluster to join. On a machine that is in that cluster already it changes nothing, unless the machine has lost
+// where the others are.
 func (e *Enrolment) Join(_ context.Context, t node.JoinTarget) error {
 	if !pinForm.MatchString(t.Pin) {
 		return fmt.Errorf("the pin %q is not \"sha256:\" and 64 hex digits: slipway token create prints it", t.Pin)
@@ -53,12 +54,23 @@ func (e *Enrolment) Join(_ context.Context, t node.JoinTarget) error {
 	now := e.cfg.Lock.State()
 	if now.Phase == lock.Committed {
 		if now.Cluster == roster.ClusterID(t.Pin) {
-			return nil
+			return e.remind(t)
 		}
 		return fmt.Errorf("this machine is in cluster %s: take it out first (slipway node remove, slipway node reset)", now.Cluster)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	return e.keepLocked(&t)
+}
+
+// remind keeps where the others are, on a node that does not know it any more. It needs no token.
+func (e *Enrolment) remind(t node.JoinTarget) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.target != nil {
+		return nil
+	}
+	t.Token = ""
 	return e.keepLocked(&t)
 }
 

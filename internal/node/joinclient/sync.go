@@ -190,6 +190,9 @@ func (k *keeper) unreachable(endpoints []netip.AddrPort) Status {
 	if at, no, ok := k.places.no(endpoints); ok {
 		return Status{For: "leave to stay in the cluster", Provider: "the cluster's operator: the audit of " + at.String() + " says why", Detail: no}
 	}
+	if len(endpoints) == 0 {
+		return Status{For: "the address of a join service", Provider: "slipway up or join: this machine has lost the roster and where it has joined"}
+	}
 	var texts []string
 	for _, at := range unique(endpoints) {
 		texts = append(texts, at.String())

@@ -195,6 +195,34 @@ func TestSyncRefused(t *testing.T) {
 	})
 }
 
+// A node that has lost where the others are says so, and goes on when it is told.
+func TestSyncWithoutEndpoints(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	synctest.Test(t, func(t *testing.T) {
+		var told atomic.Bool
+		s := &syncService{}
+		runSync(t, c, s, func(conf *joinclient.SyncConfig) {
+			conf.Endpoints = func() []netip.AddrPort {
+				if told.Load() {
+					return []netip.AddrPort{at(1)}
+				}
+				return nil
+			}
+		})
+		synctest.Wait()
+		if said := c.said(); len(said) != 1 || said[0].For != "the address of a join service" || !strings.Contains(said[0].Provider, "slipway up") {
+			t.Errorf("said %+v", said)
+		}
+		told.Store(true)
+		begun := time.Now()
+		<-s.streams
+		if took := time.Since(begun); took > 10*time.Second {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
 // A renewal survives the end of a stream, is answered once, and is refused with the reason. An abandoned one harms nobody.
 func TestRenew(t *testing.T) {
 	t.Parallel()
