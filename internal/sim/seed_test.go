@@ -53,7 +53,43 @@ func invent(seed uint64) string {
 	say("expect members %d", voters)
 	say("expect records %d", machines)
 	say("expect nodes %d", machines)
+	if dice.IntN(3) == 0 {
+		leave(dice, machines, voters, say)
+	}
 	return b.String()
+}
+
+// leave lets one go again, and come back as somebody new.
+func leave(dice *rand.Rand, machines, voters int, say func(string, ...any)) {
+	who := 2 + dice.IntN(machines-1)
+	say("remove n%d", who)
+	say("expect records %d", machines-1)
+	if dice.IntN(2) == 0 {
+		say("kill n%d at %q", who, []string{"mark the wipe", "wipe", "wiped", "free", "freed", "forget plan.json", "forget machine.key", "forget join-target"}[dice.IntN(8)])
+	}
+	say("reset n%d", who)
+	say("wait 10s")
+	say("expect free n%d", who)
+	say("join n%d worker token", who)
+	say("wait")
+	say("expect records %d", machines)
+	say("expect nodes %d", machines)
+}
+
+// anyStep is one that most runs come to.
+func anyStep(dice *rand.Rand) string {
+	steps := []string{
+		"claim", "claimed", "commit", "committed", "note files", "keep the plan", "plan kept", "finish kubelet", "permit", "promoted", "take roster", "roster taken",
+		"give /etc/kubernetes/pki/ca.crt", "give /etc/kubernetes/pki/ca.key", "give /var/lib/slipway/state/etcd-permit", "give /var/lib/slipway/state/etcd-voter",
+		"spend token", "send hello", "got challenge", "send proof", "got grant", "send keys", "got certificates", "got permit", "got roster", "got promoted",
+		"heard hello", "answer challenge", "heard proof", "answer grant", "answered grant", "heard keys", "answer certificates", "sign kubelet",
+		"put nodes", "put nodes done", "put token", "put token done", "put slot", "put slot done", "put roster", "put roster done",
+		"add learner", "add learner done", "promote", "promote done", "remove member", "remove member done",
+		"make ca", "create cert/join-ca done", "create unit/etcd", "create unit/etcd done", "create unit/kube-apiserver done", "take back the create permit",
+		"init keep request", "init claim", "init claimed", "init install", "init installed", "init keep", "init kept", "init commit", "init committed",
+		"mark the wipe", "wipe", "wiped", "free", "freed", "forget plan.json", "forget plan.json.prev", "discard", "set aside",
+	}
+	return steps[dice.IntN(len(steps))]
 }
 
 // disturb does one bad thing, and undoes it after a while.
@@ -62,7 +98,7 @@ func disturb(dice *rand.Rand, machines int, say func(string, ...any)) {
 	rest := func(most time.Duration) {
 		say("wait %s", time.Duration(dice.Int64N(int64(most))).Round(time.Microsecond))
 	}
-	switch dice.IntN(5) {
+	switch dice.IntN(8) {
 	case 0:
 		rest(2 * time.Second)
 		say("kill %s", victim)
@@ -79,6 +115,10 @@ func disturb(dice *rand.Rand, machines int, say func(string, ...any)) {
 	case 3:
 		rest(time.Second)
 		say("pause %s %s", victim, time.Duration(dice.Int64N(int64(5*time.Second))).Round(time.Millisecond))
+	case 4, 5:
+		say("crash %s at %q back %s", victim, anyStep(dice), time.Duration(dice.Int64N(int64(20*time.Second))).Round(time.Millisecond)+1)
+	case 6:
+		say("kill %s at %q", victim, anyStep(dice))
 	default:
 		rest(10 * time.Millisecond)
 		say("kill %s", victim)

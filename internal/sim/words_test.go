@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -54,7 +55,8 @@ func (t *teller) cutWord(args []string) error {
 	return t.fall(args, crash{cutOnly: true}, func(m *machine) { m.cut(true) })
 }
 
-// fall: crash n1, or crash n1 at "step" [#2].
+// fall: crash n1, or crash n1 at "step" [#2] [back 3s]. With back the machine comes again by itself, and nobody minds if the step
+// never comes.
 func (t *teller) fall(args []string, how crash, now func(m *machine)) error {
 	if len(args) < 3 || args[1] != "at" {
 		return on(now)(t, args)
@@ -65,8 +67,20 @@ func (t *teller) fall(args []string, how crash, now func(m *machine)) error {
 	}
 	c := &how
 	c.machine, c.name, c.done = m.name, args[2], make(chan struct{})
-	if len(args) > 3 {
-		if c.n, err = strconv.Atoi(strings.TrimPrefix(args[3], "#")); err != nil {
+	if unit, ok := strings.CutSuffix(c.name, " started"); ok { // as people say it
+		c.name = "create unit/" + unit + " done"
+	}
+	for i := 3; i < len(args); i++ {
+		if args[i] != "back" {
+			if c.n, err = strconv.Atoi(strings.TrimPrefix(args[i], "#")); err != nil {
+				return err
+			}
+			continue
+		}
+		if i++; i == len(args) {
+			return errors.New("back when?")
+		}
+		if c.back, err = time.ParseDuration(args[i]); err != nil {
 			return err
 		}
 	}
@@ -174,7 +188,7 @@ func (t *teller) startWord(args []string) error {
 		if err != nil {
 			return err
 		}
-		for end := time.Now().Add(5 * time.Minute); m.isOn(); time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(5 * time.Minute); m.isOn() && t.toFall(name); time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
 				return fmt.Errorf("%s never fell: %s", name, m.says())
 			}
@@ -182,6 +196,20 @@ func (t *teller) startWord(args []string) error {
 		m.start()
 	}
 	return nil
+}
+
+// toFall tells whether a crash of the machine is still to come.
+func (t *teller) toFall(name string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.ContainsFunc(t.pending, func(c *crash) bool {
+		select {
+		case <-c.done:
+			return false
+		default:
+			return c.machine == name && c.back == 0 && !c.agentOnly
+		}
+	})
 }
 
 func (m *machine) isOn() bool {

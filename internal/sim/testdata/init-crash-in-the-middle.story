@@ -1,6 +1,6 @@
 # B1-1: a power cut after the CAs are made: the same request goes on, with the same CAs.
 machines 1
-crash n1 at "create unit/etcd done"
+crash n1 at "etcd started"
 init n1
 start n1
 wait
