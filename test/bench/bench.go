@@ -109,7 +109,7 @@ func (b *bench) all(ctx context.Context) (r Report, err error) {
 		return r, err
 	}
 	for i := range b.runs {
-		if err := b.quiet(ctx); err != nil {
+		if err := b.quiet(ctx, fmt.Sprintf("run %d", i+1)); err != nil {
 			return r, err
 		}
 		run, err := b.cycle(ctx, i == b.runs-1)

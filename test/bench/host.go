@@ -45,14 +45,14 @@ func (b *bench) host(ctx context.Context) (Host, error) {
 
 // quiet waits until nobody else works on this host, and measures all the same when that takes too long: each run tells how
 // much CPU others took.
-func (b *bench) quiet(ctx context.Context) error {
+func (b *bench) quiet(ctx context.Context, what string) error {
 	for begun := time.Now(); ; {
 		s, err := share(ctx)
 		if err != nil || s <= quietEnough {
 			return err
 		}
 		if time.Since(begun) > b.settle {
-			b.note("run %d begins while others take %.0f %% of the CPUs", len(b.report.Runs)+1, 100*s)
+			b.note("%s begins while others take %.0f %% of the CPUs", what, 100*s)
 			return nil
 		}
 	}

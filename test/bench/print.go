@@ -17,34 +17,46 @@ func show(w io.Writer, r Report) {
 	fmt.Fprintf(w, "%d runs, %s UTC, %d CPUs, kernel %s, cgroup v%d; load before %s, %.0f %% of the CPUs in use\n",
 		len(r.Runs), r.Host.When, r.Host.CPUs, r.Host.Kernel, map[bool]int{true: 1, false: 2}[r.Host.CgroupV1], r.Host.Load, 100*r.Host.Busy)
 	runs := r.undisturbed()
-	foreign, imported := []float64{}, []float64{}
-	for _, run := range runs {
-		foreign, imported = append(foreign, run.Foreign), append(imported, run.Imported)
-	}
-	f := spread(foreign)
-	fmt.Fprintf(w, "CPU that others took during a boot: %.2f s (%.2f–%.2f)\n", f.Median, f.Min, f.Max)
-	if left := len(r.Runs) - len(runs); left > 0 {
-		fmt.Fprintf(w, "%d runs are left out: others took more than %.0f %% of the CPUs\n", left, 100*disturbed)
-	} else if f.Max > disturbed*float64(r.Host.CPUs)*5 {
-		fmt.Fprintln(w, "WARNING: other work on this host disturbed the runs, and too few were calm to leave the others out")
-	}
+	printDisturbance(w, r, runs)
 	for _, n := range r.Notes {
 		fmt.Fprintln(w, "note:", n)
 	}
 	fmt.Fprintln(w, "\nPeers: the same host, another day.")
 	printFigures(w, r)
-	fmt.Fprintf(w, "\nSeconds count from the start of `slipway up`. CPU is that of the machine's cgroup and of slipway up itself; the import of\n"+
-		"the benchmark's own image is in it, about %.2f s. PSS is that of every process of the machine, CoreDNS and agent included.\n", spread(imported).Median)
 	printSeveral(w, r.Several)
 	if len(runs) == 0 {
 		return
 	}
+	var imported []float64
+	for _, run := range runs {
+		imported = append(imported, run.Imported)
+	}
+	fmt.Fprintf(w, "\nSeconds count from the start of `slipway up`. CPU is that of the machine's cgroup and of slipway up itself; the import of\n"+
+		"the benchmark's own image is in it, about %.2f s. PSS is that of every process of the machine, CoreDNS and agent included.\n", spread(imported).Median)
 	printPath(w, runs)
 	printShares(w, "CPU seconds until DNS answers, by unit", medians(runs), "s")
 	if r.Idle != nil {
 		printShares(w, fmt.Sprintf("PSS after %.0f s, by program, as if alone on the host (the kernel says %d MiB in all)",
 			r.Idle.Rested, r.Idle.Kernel/mebibyte), scaled(r.Idle.PSS), "MiB")
 		printShares(w, "CPU seconds of an idle minute, by program", r.Idle.CPUBy, "s")
+	}
+}
+
+// printDisturbance says what others did during the boots of one machine.
+func printDisturbance(w io.Writer, r Report, calm []Run) {
+	if len(calm) == 0 {
+		return
+	}
+	var foreign []float64
+	for _, run := range calm {
+		foreign = append(foreign, run.Foreign)
+	}
+	f := spread(foreign)
+	fmt.Fprintf(w, "CPU that others took during a boot: %.2f s (%.2f–%.2f)\n", f.Median, f.Min, f.Max)
+	if left := len(r.Runs) - len(calm); left > 0 {
+		fmt.Fprintf(w, "%d runs are left out: others took more than %.0f %% of the CPUs\n", left, 100*disturbed)
+	} else if f.Max > disturbed*float64(r.Host.CPUs)*5 {
+		fmt.Fprintln(w, "WARNING: other work on this host disturbed the runs, and too few were calm to leave the others out")
 	}
 }
 

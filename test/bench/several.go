@@ -44,9 +44,13 @@ func (b *bench) measureSeveral(ctx context.Context) error {
 		return err
 	}
 	for i := range b.several {
-		for _, round := range []func(context.Context, *Several) error{b.growing, b.five} {
-			if err := b.round(ctx, s, round); err != nil {
-				return fmt.Errorf("several machines, round %d: %w", i+1, err)
+		what := fmt.Sprintf("several machines, round %d", i+1)
+		for _, measure := range []func(context.Context, *Several) error{b.growing, b.five} {
+			if err := b.quiet(ctx, what); err != nil {
+				return err
+			}
+			if err := b.round(ctx, s, measure); err != nil {
+				return fmt.Errorf("%s: %w", what, err)
 			}
 		}
 	}
@@ -57,9 +61,6 @@ func (b *bench) measureSeveral(ctx context.Context) error {
 func (b *bench) round(ctx context.Context, s *Several, measure func(context.Context, *Several) error) error {
 	limited, cancel := context.WithTimeout(ctx, severalLimit)
 	defer cancel()
-	if err := b.quiet(limited); err != nil {
-		return err
-	}
 	err := measure(limited, s)
 	if err != nil && b.keep {
 		return err

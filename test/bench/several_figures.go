@@ -28,16 +28,25 @@ func (s *Several) figures() []figure {
 	if s == nil {
 		return nil
 	}
-	of := func(list []Timed) Spread { return spread(values(list)) }
 	once := func(v float64) Spread { return Spread{v, v, v} }
-	out := []figure{
-		{"worker: agent started to Ready", "s", of(s.Worker), 2, 1, peersWorker},
-		{"control planes 1 to 3, whole command", "s", of(s.Grow), 2, 20, peers{}},
-		{"five machines (3+2) all Ready", "s", of(s.Five), 2, 45, peers{}},
-		{"five machines, whole command", "s", of(s.FiveUp), 2, 0, peers{}},
-		{"API server killed: no answer on a worker", "s", of(s.Killed), 2, 3, peers{}},
-		{"its machine lost: no answer on a worker", "s", of(s.Lost), 2, 3, peers{}},
-		{"etcd's leader lost: no acknowledged write", "s", of(s.Writes), 2, 15, peers{}},
+	var out []figure
+	for _, m := range []struct {
+		name   string
+		list   []Timed
+		target float64
+		peers  peers
+	}{
+		{"worker: agent started to Ready", s.Worker, 1, peersWorker},
+		{"control planes 1 to 3, whole command", s.Grow, 20, peers{}},
+		{"five machines (3+2) all Ready", s.Five, 45, peers{}},
+		{"five machines, whole command", s.FiveUp, 0, peers{}},
+		{"API server killed: no answer on a worker", s.Killed, 3, peers{}},
+		{"its machine lost: no answer on a worker", s.Lost, 3, peers{}},
+		{"etcd's leader lost: no acknowledged write", s.Writes, 15, peers{}},
+	} {
+		if len(m.list) > 0 { // what was not measured keeps no target
+			out = append(out, figure{m.name, "s", spread(values(m.list)), 2, m.target, m.peers})
+		}
 	}
 	if j := s.Joins; j != nil {
 		out = append(out,
@@ -68,6 +77,9 @@ func printSeveral(w io.Writer, s *Several) {
 		"agent was started; it has a token and is told at once. Answers are missed by the unluckiest of %d clients on a worker, %d of which\n"+
 		"keep their connections. Seconds in which an API did not answer count from the answer before.\n",
 		s.Acked, s.Missing, o.Median, o.Min, o.Max, 100*disturbed, keeping+anew, keeping)
+	if o.Max > 100*disturbed {
+		fmt.Fprintln(w, "WARNING: other work on this host disturbed these figures where too few calm values were left")
+	}
 	if s.Missing > 0 {
 		fmt.Fprintf(w, "MISSED: %d acknowledged writes are lost\n", s.Missing)
 	}
