@@ -31,7 +31,11 @@ func (n *node) artifacts() error {
 		bins["etcd"], bins["etcdctl"] = "etcd", "etcdctl"
 	}
 	for _, name := range sorted(bins) {
-		if err := n.artifact(name, binPath(name), bins[name]); err != nil {
+		var needs []plan.Ref
+		if component := bins[name]; component == "kube" || component == "kubectl" {
+			needs = n.later()
+		}
+		if err := n.artifact(name, binPath(name), bins[name], needs...); err != nil {
 			return err
 		}
 	}
@@ -43,11 +47,20 @@ func (n *node) artifacts() error {
 	return nil
 }
 
-func (n *node) artifact(name, path, component string) error {
+// later puts off what a worker needs only when its container runtime is on its way: everything is read once, to verify it, and to
+// read all of it at once would only delay what the rest waits for.
+func (n *node) later() []plan.Ref {
+	if n.has(config.RoleControlPlane) {
+		return nil
+	}
+	return []plan.Ref{n.bins["containerd"], n.bins["containerd-shim-runc-v2"]}
+}
+
+func (n *node) artifact(name, path, component string, needs ...plan.Ref) error {
 	digest, ok := n.components[component]
 	if !ok {
 		return fmt.Errorf("plan %s: the bundle has no %s: run slipway bundle build", n.cfg.Name, component)
 	}
-	n.bins[name] = n.Add(plan.Artifact{Path: path, Digest: digest, Name: component})
+	n.bins[name] = n.Add(plan.Artifact{Path: path, Digest: digest, Name: component}, needs...)
 	return nil
 }

@@ -99,16 +99,20 @@ func (n *node) cniConfig() string {
 }
 
 // images imports what runs in pods, from the component store: no registry is asked. One oneshot per image, side by side
-// with the start of the control plane.
+// with the start of the control plane; on a worker one after the other, for its kubelet waits for the first alone.
 func (n *node) images(runtime plan.Ref) ([]plan.Ref, error) {
 	var refs []plan.Ref // the pause image, without which there is no pod, is the first
-	for _, image := range []string{n.cfg.Cluster.PauseImage, n.cfg.Cluster.CoreDNSImage} {
+	for i, image := range []string{n.cfg.Cluster.PauseImage, n.cfg.Cluster.CoreDNSImage} {
 		name := imageName(image)
 		digest, ok := n.components[image]
 		if !ok {
 			return nil, fmt.Errorf("plan %s: the bundle has no image %s: run slipway bundle build", n.cfg.Name, image)
 		}
-		archive := n.Add(plan.Artifact{Path: "/opt/slipway/images/" + name + ".tar", Digest: digest, Name: image})
+		var before, later []plan.Ref
+		if i > 0 && !n.has(config.RoleControlPlane) {
+			before, later = []plan.Ref{refs[0]}, n.later()
+		}
+		archive := n.Add(plan.Artifact{Path: "/opt/slipway/images/" + name + ".tar", Digest: digest, Name: image}, later...)
 		refs = append(refs, n.Add(plan.Unit{
 			Name:    "image-" + name,
 			Oneshot: true,
@@ -118,7 +122,7 @@ func (n *node) images(runtime plan.Ref) ([]plan.Ref, error) {
 				Args:     []string{binPath("ctr"), "--namespace", "k8s.io", "images", "list", "--quiet", imageFilter(image, digest)},
 				Contains: image,
 			},
-		}, runtime, archive, n.bins["ctr"]))
+		}, append(before, runtime, archive, n.bins["ctr"])...))
 	}
 	return refs, nil
 }
