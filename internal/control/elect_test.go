@@ -162,6 +162,7 @@ type book struct {
 	mu         sync.Mutex // guards the fields below
 	nodes      []admission.Node
 	registered []admission.Node
+	removed    []admission.Removed
 	err        error // of every question
 	refused    error // of Register alone
 	changed    func()
@@ -178,6 +179,12 @@ func (b *book) Nodes(context.Context) ([]admission.Node, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.nodes), b.err
+}
+
+func (b *book) Removed(context.Context) ([]admission.Removed, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.removed), b.err
 }
 
 func (b *book) Watch(ctx context.Context, changed func()) error {

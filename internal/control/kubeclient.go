@@ -55,6 +55,11 @@ func (k Kubernetes) ApproveServing(ctx context.Context, known func() map[string]
 	return k.client.ApproveServing(ctx, known, changed)
 }
 
+// Expel keeps removed nodes out.
+func (k Kubernetes) Expel(ctx context.Context, standing func() kube.Standing, changed <-chan struct{}) error {
+	return k.client.Expel(ctx, standing, changed)
+}
+
 // The lease of the leader. It is in a namespace that the API server makes by itself: the leader is there before the first apply.
 const (
 	leaseNamespace = "kube-system"

@@ -19,6 +19,8 @@ type Records interface {
 	// Register writes down machines that have no record yet. What was removed stays removed.
 	Register(ctx context.Context, nodes []admission.Node) error
 	Nodes(ctx context.Context) ([]admission.Node, error)
+	// Removed are the machines that were taken out.
+	Removed(ctx context.Context) ([]admission.Removed, error)
 	// Watch calls changed at the start and after each change, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
 }
@@ -29,37 +31,47 @@ type roll struct {
 	doc     Document
 	open    chan struct{} // has a value when the approver has to look again
 	members chan struct{} // has a value when the nodes to be kept may be others
+	leavers chan struct{} // has a value when others may have been removed
+	awaits  bool          // there are records: until they are read, nobody is believed to be in the cluster still
 
 	mu         sync.Mutex // guards the fields below
 	records    map[string]admission.Node
-	registered bool // every record of the document was written down at some time
+	removed    []string // names of nodes that were removed
+	learned    bool     // the records have been read
+	registered bool     // every record of the document was written down at some time
 }
 
 func newRoll(doc Document) *roll {
-	r := &roll{doc: doc, open: make(chan struct{}, 1), members: make(chan struct{}, 1), records: map[string]admission.Node{}}
+	r := &roll{
+		doc: doc, open: make(chan struct{}, 1), members: make(chan struct{}, 1), leavers: make(chan struct{}, 1), records: map[string]admission.Node{},
+	}
 	for _, n := range doc.Records {
 		r.records[n.Name] = n
 	}
 	return r
 }
 
-// learn takes the records as they are now.
-func (r *roll) learn(nodes []admission.Node) {
+// learn takes the records as they are now. What was removed is not brought back by the document.
+func (r *roll) learn(nodes []admission.Node, removed []admission.Removed) {
 	r.mu.Lock()
+	r.learned, r.removed = true, nil
+	for _, x := range removed {
+		r.removed = append(r.removed, x.Name)
+	}
 	now := map[string]admission.Node{}
 	for _, n := range nodes {
 		now[n.Name] = n
 	}
 	if !r.registered {
 		for _, n := range r.doc.Records {
-			if _, known := now[n.Name]; !known {
+			if _, known := now[n.Name]; !known && !slices.Contains(r.removed, n.Name) {
 				now[n.Name] = n
 			}
 		}
 	}
 	r.records = now
 	r.mu.Unlock()
-	for _, c := range []chan struct{}{r.open, r.members} {
+	for _, c := range []chan struct{}{r.open, r.members, r.leavers} {
 		select {
 		case c <- struct{}{}:
 		default:
@@ -119,7 +131,32 @@ func (p Pool) labels() map[string]string {
 	return out
 }
 
-// machines is what the approver believes. A machine that is being removed gets nothing any more.
+// standing says which nodes are in the cluster, which are on their way out, and which were removed. What the document alone says
+// is no evidence.
+func (r *roll) standing() kube.Standing {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := kube.Standing{In: map[string]bool{}, Leaving: map[string]bool{}, Removed: map[string]bool{}}
+	if !r.learned {
+		return out
+	}
+	for name, rec := range r.records {
+		if rec.Removing {
+			out.Leaving[name] = true
+		} else {
+			out.In[name] = true
+		}
+	}
+	for _, name := range r.removed {
+		if !out.In[name] && !out.Leaving[name] {
+			out.Removed[name] = true
+		}
+	}
+	return out
+}
+
+// machines is what the approver believes. A machine that is being removed gets nothing any more, and nobody gets anything before
+// the records were read: the document may still have machines that were removed.
 func (r *roll) machines() map[string]kube.Machine {
 	out := map[string]kube.Machine{}
 	for name, n := range r.nodes() {
@@ -130,7 +167,7 @@ func (r *roll) machines() map[string]kube.Machine {
 	for name, rec := range r.records {
 		m := out[name]
 		m.Key = rec.Key
-		if rec.Removing {
+		if rec.Removing || r.awaits && !r.learned {
 			m.Addresses = nil
 		}
 		out[name] = m
@@ -162,9 +199,7 @@ func (r Role) follows(ctx context.Context, doc Document, all *roll) error {
 			return err
 		}
 		if err := records.Register(ctx, doc.Records); err != nil { // what is wrong with one node keeps no other out
-			if nodes, unread := records.Nodes(ctx); unread == nil {
-				all.learn(nodes)
-			}
+			_ = read(ctx, records, all) // the error before it says more
 			return err
 		}
 		all.setRegistered()
@@ -177,16 +212,28 @@ func (r Role) learns(ctx context.Context, records Records, all *roll) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	err := records.Watch(ctx, func() {
-		nodes, err := records.Nodes(ctx)
-		if err != nil {
+		if err := read(ctx, records, all); err != nil {
 			stop(err) // and begin anew, later
 			return
 		}
-		all.learn(nodes)
 		r.Board.Set(reconcile.Status{Ref: itemRecords, Phase: reconcile.Ready})
 	})
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
 	return err
+}
+
+// read takes the removed first: a node that comes back in between is in both lists, and so in the cluster.
+func read(ctx context.Context, records Records, all *roll) error {
+	removed, err := records.Removed(ctx)
+	if err != nil {
+		return err
+	}
+	nodes, err := records.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	all.learn(nodes, removed)
+	return nil
 }

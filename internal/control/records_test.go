@@ -43,7 +43,7 @@ func TestRoll(t *testing.T) {
 			r.setRegistered()
 		}
 		if step.learn != nil {
-			r.learn(step.learn)
+			r.learn(step.learn, nil)
 		}
 		if diff := cmp.Diff(step.want, names(r)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", step.what, diff)
@@ -73,7 +73,7 @@ func TestNodeOfRecord(t *testing.T) {
 		},
 		"a pool that is gone": {admission.Node{Name: "n", Pool: "gone"}, said},
 	} {
-		r.learn([]admission.Node{tt.record})
+		r.learn([]admission.Node{tt.record}, nil)
 		same := []cmp.Option{cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })}
 		if diff := cmp.Diff(tt.want, r.nodes()["n"], same...); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -168,4 +168,29 @@ func TestRecordThatIsRefused(t *testing.T) {
 		want["control/records"] = "ready"
 		says(t, "mended", r.Board, want)
 	})
+}
+
+// A leader that begins with an old document believes nothing of it that the records do not say: neither before they were read, nor
+// where they cannot be written.
+func TestDocumentBringsNobodyBack(t *testing.T) {
+	t.Parallel()
+	address := netip.MustParseAddr("192.0.2.2")
+	in, gone, leaving := admission.Node{Name: "in", Address: address}, admission.Node{Name: "gone", Address: address}, admission.Node{Name: "leaving", Removing: true}
+	r := newRoll(Document{Records: []admission.Node{in, gone}})
+	r.awaits = true
+	if m := r.machines(); len(m["in"].Addresses)+len(m["gone"].Addresses) > 0 {
+		t.Errorf("before the records were read, these may serve: %v", m)
+	}
+	if s := r.standing(); len(s.In)+len(s.Leaving)+len(s.Removed) > 0 {
+		t.Errorf("before the records were read: %+v", s)
+	}
+	r.learn([]admission.Node{in, leaving}, []admission.Removed{{Name: "gone"}, {Name: "in"}}) // "in" is another machine's name now
+	want := kube.Standing{In: map[string]bool{"in": true}, Leaving: map[string]bool{"leaving": true}, Removed: map[string]bool{"gone": true}}
+	if diff := cmp.Diff(want, r.standing()); diff != "" {
+		t.Errorf("standing (-want +got):\n%s", diff)
+	}
+	m := r.machines()
+	if _, back := m["gone"]; back || len(m["in"].Addresses) != 1 || len(m["leaving"].Addresses) != 0 {
+		t.Errorf("machines: %v", m)
+	}
 }

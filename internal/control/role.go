@@ -114,6 +114,8 @@ func (r Role) keeps(ctx context.Context, doc Document, fence Fence, granted <-ch
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	all := newRoll(doc)
+	all.awaits = r.hasRecords(doc)
+	group.Go(func() error { return cluster.Expel(ctx, all.standing, all.leavers) })
 	group.Go(func() error { return cluster.ApproveServing(ctx, all.machines, all.open) })
 	group.Go(func() error { return r.nodes(ctx, cluster, all) })
 	group.Go(func() error { return r.follows(ctx, doc, all) })

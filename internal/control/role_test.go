@@ -37,6 +37,7 @@ type cluster struct {
 	seeded   string
 	approver func() map[string]kube.Machine
 	again    <-chan struct{}
+	standing func() kube.Standing
 	ballot   *ballot // nil: this one leads
 
 	drifted                 func(object string)
@@ -95,6 +96,14 @@ func (c *cluster) Drift(ctx context.Context, _ []objects.AddOn, changed func(str
 func (c *cluster) ApproveServing(ctx context.Context, known func() map[string]kube.Machine, changed <-chan struct{}) error {
 	c.mu.Lock()
 	c.approver, c.again = known, changed
+	c.mu.Unlock()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (c *cluster) Expel(ctx context.Context, standing func() kube.Standing, _ <-chan struct{}) error {
+	c.mu.Lock()
+	c.standing = standing
 	c.mu.Unlock()
 	<-ctx.Done()
 	return ctx.Err()

@@ -40,8 +40,10 @@ var known = map[string]map[string]resource{
 	"apiextensions.k8s.io":   {"CustomResourceDefinition": {"customresourcedefinitions", false}},
 	"apiregistration.k8s.io": {"APIService": {"apiservices", false}},
 	"admissionregistration.k8s.io": {
-		"MutatingWebhookConfiguration":   {"mutatingwebhookconfigurations", false},
-		"ValidatingWebhookConfiguration": {"validatingwebhookconfigurations", false},
+		"MutatingWebhookConfiguration":     {"mutatingwebhookconfigurations", false},
+		"ValidatingWebhookConfiguration":   {"validatingwebhookconfigurations", false},
+		"ValidatingAdmissionPolicy":        {"validatingadmissionpolicies", false},
+		"ValidatingAdmissionPolicyBinding": {"validatingadmissionpolicybindings", false},
 	},
 	"certificates.k8s.io": {"CertificateSigningRequest": {"certificatesigningrequests", false}},
 }

@@ -20,6 +20,15 @@ func (r *Registry) Nodes(ctx context.Context) ([]admission.Node, error) {
 	return slices.Clone(b.records.Nodes), nil
 }
 
+// Removed lists the machines that were taken out, and do not come back by themselves.
+func (r *Registry) Removed(ctx context.Context) ([]admission.Removed, error) {
+	b, err := r.book(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Clone(b.records.Removed), nil
+}
+
 // Node finds one record; ErrNotFound when there is none of this name.
 func (r *Registry) Node(ctx context.Context, name string) (admission.Node, error) {
 	b, err := r.book(ctx)

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// A removed node has its certificate still: it can neither register nor ask for another one, and the Node that it had registered
+// before is deleted. The role keeps it so with its own rights; another node, and one that comes back, are let in.
+func TestExpel(t *testing.T) {
+	t.Parallel()
+	s := ownServer(t)
+	super := s.client(t, "super-admin")
+	if _, err := super.Apply(t.Context(), clusterAddOns(t)[:1], nil); err != nil {
+		t.Fatal(err)
+	}
+	a, b := s.client(t, "node-a"), s.client(t, "node-b")
+	if err := register(t, b, "b"); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	now := Standing{In: map[string]bool{"a": true}, Removed: map[string]bool{"b": true}}
+	changed, ended := make(chan struct{}, 1), make(chan error, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	go func() {
+		ended <- s.client(t, "control").Expel(ctx, func() Standing {
+			mu.Lock()
+			defer mu.Unlock()
+			return now
+		}, changed)
+	}()
+	until(t, "the removed node's Node goes and stays away", func() bool {
+		return apierrors.IsForbidden(register(t, b, "b"))
+	})
+	until(t, "its Node is deleted", func() bool {
+		all, err := super.ListNodes(t.Context())
+		return err == nil && len(all) == 0
+	})
+	if err := renew(t, b, "system:node:b"); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "was removed from the cluster") {
+		t.Errorf("a removed node asks for a new certificate: %v", err)
+	}
+	if err := errors.Join(register(t, a, "a"), renew(t, a, "system:node:a")); err != nil {
+		t.Errorf("a node of the cluster: %v", err)
+	}
+	mu.Lock()
+	now = Standing{In: map[string]bool{"a": true, "b": true}}
+	mu.Unlock()
+	changed <- struct{}{}
+	until(t, "it is let in again", func() bool { return register(t, b, "b") == nil })
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// Rights to all Secrets are none to the records, and nobody deletes their namespace by mistake.
+func TestRecordsAreGuarded(t *testing.T) {
+	t.Parallel()
+	s := ownServer(t)
+	if _, err := s.client(t, "super-admin").Apply(t.Context(), clusterAddOns(t)[:1], nil); err != nil {
+		t.Fatal(err)
+	}
+	admin := s.client(t, "admin")
+	in := admin.dyn.Resource(secrets).Namespace(recordsNamespace)
+	forged := func() error {
+		o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"generateName": "nodes-"}}}
+		if _, err := in.Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+		return errors.New("it is taken")
+	}
+	until(t, "the guard is there", func() bool {
+		return strings.Contains(reason(forged()), "the cluster's records of its nodes")
+	})
+	lists := admin.dyn.Resource(configMaps).Namespace(recordsNamespace)
+	for name, want := range map[string]bool{removedName: true, "kube-root-ca.crt": false} {
+		o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}}}
+		if _, err := lists.Create(t.Context(), o, metav1.CreateOptions{}); apierrors.IsForbidden(err) != want {
+			t.Errorf("an administrator writes %s: %v", name, err)
+		}
+	}
+	spaces := admin.dyn.Resource(nodes.GroupVersion().WithResource("namespaces"))
+	if err := spaces.Delete(t.Context(), recordsNamespace, metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("an administrator deletes the records' namespace: %v", err)
+	}
+	if _, err := s.client(t, "control").Records().List(t.Context(), "nodes"); err != nil {
+		t.Errorf("the control role: %v", err)
+	}
+}
+
+func TestBanned(t *testing.T) {
+	t.Parallel()
+	set := func(names ...string) map[string]bool {
+		out := map[string]bool{}
+		for _, n := range names {
+			out[n] = true
+		}
+		return out
+	}
+	have := map[string]string{"back": "was removed", "lost": "was removed", "stays": "is being removed"}
+	got := banned(have, Standing{In: set("back", "in"), Leaving: set("leaves"), Removed: set("stays", "new")})
+	want := map[string]string{"lost": "was removed", "stays": "was removed", "new": "was removed", "leaves": "is being removed"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// until asks a real server, which has no way to tell that a policy has come into force.
+func until(t *testing.T, what string, ask func() bool) {
+	t.Helper()
+	var pace backoff
+	for !ask() {
+		if err := pace.pause(t.Context()); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+}
+
+// register is what a kubelet does at its start.
+func register(t *testing.T, c *Client, name string) error {
+	t.Helper()
+	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": name}}}
+	_, err := c.dyn.Resource(nodes).Create(t.Context(), o, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// renew is what a kubelet does when its client certificate is due.
+func renew(t *testing.T, c *Client, user string) error {
+	t.Helper()
+	csr := &x509.CertificateRequest{}
+	csr.Subject.CommonName, csr.Subject.Organization = user, []string{nodesGroup}
+	o := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": map[string]any{"generateName": "csr-"},
+		"spec": map[string]any{
+			"signerName": "kubernetes.io/kube-apiserver-client-kubelet", "usages": []any{"digital signature", "client auth"},
+			"request": base64.StdEncoding.EncodeToString(newRequest(t, csr, newKey(t))),
+		},
+	}}
+	_, err := c.dyn.Resource(requests).Create(t.Context(), o, metav1.CreateOptions{})
+	return err
+}
