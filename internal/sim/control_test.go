@@ -83,7 +83,7 @@ func (a *agent) register(ctx context.Context, doc document, board *reconcile.Boa
 
 func (a *agent) serveJoins(ctx context.Context, doc document) error {
 	if _, err := a.lock.Wait(ctx, func(s lock.State) bool { return s.Phase == lock.Committed }); err != nil {
-		return nil //nolint:nilerr // ctx has ended
+		return err
 	}
 	s, err := a.joinService(doc)
 	if err != nil {
@@ -104,7 +104,7 @@ func (a *agent) joinService(doc document) (*joinService, error) {
 	joinCA := readCert(a.root + pkiDir + "/join-ca.crt")
 	c, records := a.records(doc)
 	if joinCA == nil || c == nil {
-		return nil, errors.New("there is no join CA")
+		return err // ctx has ended
 	}
 	id := roster.ClusterID(c.pin)
 	log := slog.New(slog.DiscardHandler)
