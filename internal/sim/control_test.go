@@ -75,8 +75,8 @@ func (a *agent) register(ctx context.Context, doc document, board *reconcile.Boa
 				return nil
 			}
 		}
-		if sleep(ctx, 300*time.Millisecond) != nil {
-			return nil
+		if err := sleep(ctx, 300*time.Millisecond); err != nil {
+			return err
 		}
 	}
 }
@@ -104,7 +104,7 @@ func (a *agent) joinService(doc document) (*joinService, error) {
 	joinCA := readCert(a.root + pkiDir + "/join-ca.crt")
 	c, records := a.records(doc)
 	if joinCA == nil || c == nil {
-		return err // ctx has ended
+		return nil, errors.New("there is no join CA")
 	}
 	id := roster.ClusterID(c.pin)
 	log := slog.New(slog.DiscardHandler)
