@@ -116,15 +116,15 @@ func buildAgent(log *slog.Logger) (b built, err error) {
 			return b, err
 		}
 	}
-	key, pin, err := machineKey(filepath.Join(keepDir, "machine.key"))
-	if err != nil {
-		return b, err
-	}
-	found.Key = pin
 	journal, err := lock.Open(filepath.Join(keepDir, "lock"))
 	if err != nil {
 		return b, err
 	}
+	key, pin, err := machineKey(filepath.Join(keepDir, "machine.key"), journal.State().Phase == lock.Committed)
+	if err != nil {
+		return b, err
+	}
+	found.Key = pin
 	custody := &ca.Local{Remote: func(ctx context.Context, w pki.Want, request []byte) ([]byte, error) {
 		return b.enrol.Renew(ctx, w, request)
 	}}

@@ -15,14 +15,21 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/durable"
+	"github.com/slipway-project/slipway/internal/node/enrol"
 )
 
 // machineKey is the machine's identity: made once, never replaced. A damaged one is an error, for a new one would be another
-// machine's.
-func machineKey(path string) (key *ecdsa.PrivateKey, pin string, err error) {
+// machine's. One that is gone from a machine which belongs to a cluster makes it a stranger there: it is remembered that it did.
+func machineKey(path string, committed bool) (key *ecdsa.PrivateKey, pin string, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		if text, err = newMachineKey(path); err != nil {
+		if committed {
+			err = durable.WriteFile(enrol.LostKey(path), 0o600, []byte("the key was gone\n"))
+		}
+		if !committed || err == nil {
+			text, err = newMachineKey(path)
+		}
+		if err != nil {
 			return nil, "", fmt.Errorf("make the machine's key: %w", err)
 		}
 	}

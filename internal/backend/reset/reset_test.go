@@ -58,7 +58,8 @@ func everything(t *testing.T) (dir string, p plan.Plan, given []string) {
 	file := b.Add(plan.File{Path: dir + "/etc/f"}, conf)
 	first := b.Add(plan.Unit{Name: "first"}, data, ca, file)
 	b.Add(plan.Unit{Name: "second"}, first)
-	for _, path := range []string{"/etc/ca.crt", "/etc/ca.key", "/data/member/wal", "/data/x", "/etc/given", "/etc/somebody-elses",
+	for _, path := range []string{
+		"/etc/ca.crt", "/etc/ca.key", "/data/member/wal", "/data/x", "/etc/given", "/etc/somebody-elses",
 		"/etc/.ca.key.41-0.tmp", "/etc/ca.crt.new", "/etc/.f.7-1.tmp", "/etc/.given.7-0.tmp", // a crash has left these
 	} {
 		write(t, dir+path)

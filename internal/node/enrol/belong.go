@@ -38,6 +38,8 @@ func (e *Enrolment) belongs(ctx context.Context, now lock.State) error {
 	}
 	e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Waiting, For: "the cluster's roster", Provider: "a control plane"})
 	defer e.unsay(itemRoster)
+	e.sayLostKey(now)
+	defer e.unsay(itemKey)
 	defer e.unsay(itemRoutes)
 	ca := e.joinCA(ctx)
 	if ca == nil {
@@ -175,7 +177,7 @@ func (e *Enrolment) member(ctx context.Context, s *joinclient.Sync) error {
 			e.cfg.Pass("voter written")
 		}
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // nobody waits any more
+			return nil // nobody waits any more
 		}
 		if err == nil {
 			e.say(reconcile.Status{Ref: itemEtcd, Phase: reconcile.Ready})
@@ -184,7 +186,7 @@ func (e *Enrolment) member(ctx context.Context, s *joinclient.Sync) error {
 		e.cfg.Log.Warn("way into etcd", "error", err)
 		e.say(reconcile.Status{Ref: itemEtcd, Phase: reconcile.Failing, Error: err.Error(), Provider: "this machine, which tries again"})
 		if pause(ctx, time.Second) != nil {
-			return nil //nolint:nilerr // ctx has ended
+			return nil
 		}
 	}
 }

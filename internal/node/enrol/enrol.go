@@ -99,6 +99,7 @@ const (
 	itemLock   = "node/lock"   // a machine that belongs to nobody
 	itemRoster = "node/roster" // in touch with the cluster
 	itemRoutes = "node/routes" // to the other nodes' pods; only when something is wrong, or was
+	itemKey    = "node/key"    // only when it was lost
 	itemEtcd   = "node/etcd"   // a joined control plane's way into etcd, until it votes
 )
 

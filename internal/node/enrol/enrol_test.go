@@ -44,7 +44,7 @@ func newConfig(t *testing.T) Config {
 	}
 	return Config{
 		Lock: l, Agent: agent, Board: board, Log: slog.New(slog.DiscardHandler),
-		Paths: Paths{Secret: at("secret"), Request: at("request"), Target: at("target"), JoinCA: at("ca.crt"), Permit: at("permit"), Voter: at("voter")},
+		Paths: Paths{Key: at("machine.key"), Secret: at("secret"), Request: at("request"), Target: at("target"), JoinCA: at("ca.crt"), Permit: at("permit"), Voter: at("voter")},
 	}
 }
 
@@ -104,6 +104,35 @@ func TestReminder(t *testing.T) {
 	}
 	if err := e.Join(t.Context(), node.JoinTarget{Endpoints: []string{"192.0.2.1:9440"}, Pin: "sha256:" + strings.Repeat("0b", 32)}); err == nil {
 		t.Error("it took a reminder of another cluster")
+	}
+}
+
+// That the cluster does not know the machine's new key is no leave to clean the machine.
+func TestNoResetByANewKey(t *testing.T) {
+	t.Parallel()
+	c := newConfig(t)
+	c.Dial = func(string) joinclient.Dialer {
+		t.Error("the cluster was asked")
+		return nil
+	}
+	must(t, c.Lock.Claim(lock.Join, "join-1"))
+	must(t, c.Lock.Commit("join-1", "c1", "n1"))
+	must(t, os.WriteFile(LostKey(c.Paths.Key), nil, 0o600))
+	e := newEnrolment(t, c)
+	err := e.Reset(t.Context(), "c1", false)
+	if err == nil || !strings.Contains(err.Error(), "slipway node remove n1") {
+		t.Errorf("the reset: %v", err)
+	}
+	if s := c.Lock.State(); s.Phase != lock.Committed {
+		t.Errorf("the lock is %s", s)
+	}
+	e.sayLostKey(c.Lock.State())
+	if s := status(t, c.Board, itemKey); s.Phase != reconcile.Failing || !strings.Contains(s.Provider, "n1") {
+		t.Errorf("said: %+v", s)
+	}
+	must(t, e.forget())
+	if e.hasLostKey() {
+		t.Error("the next machine has lost its key")
 	}
 }
 

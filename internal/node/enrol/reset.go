@@ -62,6 +62,10 @@ func (e *Enrolment) anew(ctx context.Context) error {
 
 // letGo is nil when the cluster says that this machine is no longer one of its nodes.
 func (e *Enrolment) letGo(ctx context.Context, now lock.State) error {
+	if e.hasLostKey() { // the cluster would say no to it in any case
+		return fmt.Errorf("ask cluster %s whether it has let this machine go: the machine has lost its key, and is a stranger to it: "+
+			"run slipway node remove %s, and then say here that the old key is lost for good (--lost)", now.Cluster, now.Node)
+	}
 	ca, err := readCert(e.cfg.Paths.JoinCA)
 	if err != nil {
 		return fmt.Errorf("ask the cluster: %w", err)
@@ -94,7 +98,7 @@ func (e *Enrolment) forget() error {
 	defer e.mu.Unlock()
 	e.target = nil
 	var errs []error
-	for _, path := range []string{e.cfg.Paths.Key, e.cfg.Paths.Target, e.cfg.Paths.Target + ".prev", e.cfg.Paths.Secret, e.cfg.Paths.Request, e.cfg.Paths.Request + ".prev"} {
+	for _, path := range []string{e.cfg.Paths.Key, LostKey(e.cfg.Paths.Key), e.cfg.Paths.Target, e.cfg.Paths.Target + ".prev", e.cfg.Paths.Secret, e.cfg.Paths.Request, e.cfg.Paths.Request + ".prev"} {
 		e.cfg.Pass("forget " + filepath.Base(path))
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
