@@ -74,5 +74,5 @@ func (u *up) silent(limited context.Context, node string, begun time.Time, err e
 	u.result.Unready = []reconcile.Status{{
 		Ref: "machine/" + node, Phase: reconcile.Waiting, Since: begun, For: "its agent", Error: fmt.Sprintf("the agent has not answered for %s", took),
 	}}
-	return &Error{TimedOut, fmt.Errorf("the agent of %s has not answered for %s: see slipway logs --name %s agent: %w", node, took, u.cluster.Name, err)}
+	return &Error{TimedOut, fmt.Errorf("the agent of %s has not answered for %s: see slipway logs --name %s agent --machine %s: %w", node, took, u.cluster.Name, node, err)}
 }

@@ -129,8 +129,8 @@ func (s *Status) worst(total, unready int) string {
 	for _, m := range s.Machines {
 		switch {
 		case m.Node == nil:
-			return fmt.Sprintf("cluster %s: nobody knows: the agent of %s does not answer (its components run on without it): see slipway logs --name %s agent",
-				s.Cluster, m.Name, s.Cluster)
+			return fmt.Sprintf("cluster %s: nobody knows: the agent of %s does not answer (what it has started runs on without it): see slipway logs --name %s agent --machine %s",
+				s.Cluster, m.Name, s.Cluster, m.Name)
 		case len(m.Node.Items) == 0:
 			return fmt.Sprintf("cluster %s is not ready: %s has no plan yet: run slipway up --name %s", s.Cluster, m.Name, s.Cluster)
 		}

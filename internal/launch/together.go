@@ -171,7 +171,7 @@ func (u *up) alive(ctx context.Context, machines *machine.Local, m *member, work
 			return err
 		}
 		if boot == boots {
-			return fmt.Errorf("machine %s: %w, %d times: see slipway logs --name %s machine", m.Name, err, boots, u.cluster.Name)
+			return fmt.Errorf("machine %s: %w, %d times: see slipway logs --name %s machine --machine %s", m.Name, err, boots, u.cluster.Name, m.Name)
 		}
 		u.report(Event{Stage: StageMachine, Machine: m.Name, Phase: "starting", Text: "it went down, starting it again"})
 		if err := u.again(ctx, machines, m); err != nil {
