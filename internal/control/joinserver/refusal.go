@@ -35,6 +35,12 @@ func tell(reason Reason, public string) error {
 	return &refusal{reason: reason, code: codes.FailedPrecondition, detail: public, public: public}
 }
 
+// notYet ends the stream of a node that is being removed. It is no refusal for good: a machine that is asked to reset itself must
+// not take it for leave to do so, for its etcd may count until the end of the removal, which may still be taken back.
+func notYet(node string) error {
+	return &refusal{reason: Removed, code: codes.Aborted, detail: "node " + node + " is being removed"}
+}
+
 // judge turns any error of a stream into the refusal that it is.
 func judge(err error) *refusal {
 	if r, ok := errors.AsType[*refusal](err); ok {

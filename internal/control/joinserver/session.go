@@ -60,7 +60,7 @@ func (e *session) record(ctx context.Context) (admission.Node, error) {
 	case node.Key != e.peer.Key:
 		return admission.Node{}, fmt.Errorf("the records gave another machine's record, of node %s", node.Name)
 	case node.Removing:
-		return admission.Node{}, deny(Removed, "node %s is being removed", node.Name)
+		return admission.Node{}, notYet(node.Name)
 	}
 	return node, nil
 }

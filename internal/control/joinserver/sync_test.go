@@ -16,6 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/roster"
@@ -141,6 +144,9 @@ func TestSyncEndsWithTheRecord(t *testing.T) {
 				t.Errorf("audit: %s", last)
 			}
 			checkTold(t, told, "", last)
+			if gone := status.Code(told) == codes.PermissionDenied; gone != (name == "removed") { // by that a reset knows that it may
+				t.Errorf("the node was told %v", told)
+			}
 			w.rosters.publish(w.roster(2))
 			if reply, err := stays.stream.Recv(); err != nil || len(reply.GetRoster()) == 0 {
 				t.Errorf("the other node got %v, %v", reply, err)

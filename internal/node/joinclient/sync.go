@@ -179,6 +179,8 @@ func (k *keeper) lost(at netip.AddrPort, err error, lived bool) {
 	case rpc.IsUntrusted(err):
 		k.Log.Error("this is not the cluster's join service: go on without it", "endpoint", at, "pin", k.Pin, "why", plainly(err))
 		k.places.mistrusted(at, plainly(err))
+	case status.Code(err) == codes.Aborted: // the service says so of a node that is on its way out, and still counts
+		k.places.failed(at, "the node is being removed: wait for the end of slipway node remove")
 	case lived:
 		k.places.good(at)
 	default:
