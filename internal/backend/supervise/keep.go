@@ -86,6 +86,9 @@ func (u *unit) died(p *process) {
 	u.mu.Unlock()
 	last, reason := u.host.lastLine(u.name), exit.String()
 	u.host.conf.Log.Warn("unit died", "unit", u.name, "pid", p.pid, "exit", reason, "said", last)
+	if full(u.host.conf.LogDir) { // what it said last did not reach its log
+		reason += " with no space left on device (" + u.host.conf.LogDir + ")"
+	}
 	if last != "" {
 		reason += " after saying: " + last
 	}

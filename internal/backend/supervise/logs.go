@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -52,6 +54,12 @@ func (h *Host) lastLine(unit string) string {
 		return ""
 	}
 	return lines[0][:min(len(lines[0]), 200)]
+}
+
+// full reports whether nothing more can be written in a folder.
+func full(dir string) bool {
+	var s unix.Statfs_t
+	return unix.Statfs(dir, &s) == nil && s.Blocks > 0 && s.Bavail == 0
 }
 
 // rotateLogs looks at the sizes now and then; it is one stat per unit.
