@@ -35,7 +35,7 @@ func TestLetGo(t *testing.T) {
 	if _, err := w.registry.UpdateNode(t.Context(), "dev-main-1", func(n *admission.Node) error { n.Removing = true; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if gone, err := ask(time.Second); gone || err == nil || !strings.Contains(err.Error(), "is being removed") {
+	if gone, err := ask(time.Minute); gone || err == nil || !strings.Contains(err.Error(), "is being removed") {
 		t.Errorf("while it is being removed: %t, %v", gone, err)
 	}
 	if err := w.registry.DeleteNode(t.Context(), "dev-main-1"); err != nil {

@@ -53,6 +53,7 @@ const (
 	OtherNode       Reason = "other-node"        // the record has another name
 	Removed         Reason = "removed"           // the record is gone or is being removed
 	NotControlPlane Reason = "not-control-plane" // a worker has no way into etcd
+	TooMuch         Reason = "too-much"          // more streams or renewals than a node can need
 )
 
 // Unavailable means that nobody was judged: something of the cluster does not answer, or the service itself is wrong.

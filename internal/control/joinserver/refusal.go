@@ -35,6 +35,11 @@ func tell(reason Reason, public string) error {
 	return &refusal{reason: reason, code: codes.FailedPrecondition, detail: public, public: public}
 }
 
+// tooMuch refuses for now.
+func tooMuch(format string, args ...any) error {
+	return &refusal{reason: TooMuch, code: codes.ResourceExhausted, detail: fmt.Sprintf(format, args...)}
+}
+
 // notYet ends the stream of a node that is being removed. It is no refusal for good: a machine that is asked to reset itself must
 // not take it for leave to do so, for its etcd may count until the end of the removal, which may still be taken back.
 func notYet(node string) error {

@@ -44,6 +44,7 @@ type Sync struct {
 	renewals chan *renewal
 	members  chan *memberRun
 	denied   func() // optional: hears that a service of the cluster has said no
+	leaving  func() // optional: … or that the node is being removed
 }
 
 // NewSync starts nothing.
@@ -180,7 +181,10 @@ func (k *keeper) lost(at netip.AddrPort, err error, lived bool) {
 		k.Log.Error("this is not the cluster's join service: go on without it", "endpoint", at, "pin", k.Pin, "why", plainly(err))
 		k.places.mistrusted(at, plainly(err))
 	case status.Code(err) == codes.Aborted: // the service says so of a node that is on its way out, and still counts
-		k.places.failed(at, "the node is being removed: wait for the end of slipway node remove")
+		k.places.failed(at, errLeaving.Error())
+		if k.leaving != nil {
+			k.leaving()
+		}
 	case lived:
 		k.places.good(at)
 	default:
