@@ -51,15 +51,17 @@ func (u *up) late(ctx context.Context, err error) error {
 func whileRunning(ctx context.Context, machines *machine.Local, cluster, name string, work func(ctx context.Context) error) error {
 	working, stop := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
+	down := false // not the cause of working: that may be another machine's end
 	watching.Go(func() {
 		if machines.AwaitEnd(working, cluster, name) == nil {
+			down = true
 			stop(errMachineDown)
 		}
 	})
 	err := work(working)
 	stop(nil) // the first cause stays
 	watching.Wait()
-	if err != nil && errors.Is(context.Cause(working), errMachineDown) {
+	if err != nil && down {
 		return errMachineDown
 	}
 	return err
