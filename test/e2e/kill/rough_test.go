@@ -176,3 +176,33 @@ func killProxy(c *kit.Cluster) {
 	}
 	c.T.Fatal("no process of this host is the proxy to the cluster")
 }
+
+// TestPowerCutAtFirstLog pulls the plug when etcd has made its log and has written nothing into it: nothing that it could go on from.
+func TestPowerCutAtFirstLog(t *testing.T) {
+	c := kit.New(t, "rough")
+	cmd := c.Start("up")
+	pid := 0
+	kit.Until(t, 20*time.Second, "the machine runs", func() error {
+		s, err := c.Status()
+		if err != nil || len(s.Machines) != 1 || s.Machines[0].PID == 0 {
+			return fmt.Errorf("status: %+v, %w", s, err)
+		}
+		pid = s.Machines[0].PID
+		return nil
+	})
+	limit, look := time.After(time.Minute), time.NewTicker(100*time.Microsecond) // the moment is short
+	defer look.Stop()
+	for logs := []string(nil); len(logs) == 0; {
+		select {
+		case <-look.C:
+			logs, _ = filepath.Glob(c.Data("etcd", "member", "wal", "*.wal"))
+		case <-limit:
+			t.Fatal("etcd makes no log")
+		}
+	}
+	c.Kill(kit.Process{PID: pid, Args: []string{"PID 1 of " + c.Node}})
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("up: %v\n%s", err, cmd.Said())
+	}
+	c.Healthy(time.Minute)
+}
