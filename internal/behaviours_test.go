@@ -33,4 +33,9 @@ func TestBehavioursNameTests(t *testing.T) {
 			t.Errorf("docs/behaviours.md names %s in %s, which there is not", m[2], m[1])
 		}
 	}
+	for _, m := range regexp.MustCompile("`([a-z0-9-]+\\.story)`").FindAllStringSubmatch(string(text), -1) {
+		if _, err := os.Stat(filepath.Join("sim", "testdata", m[1])); err != nil {
+			t.Errorf("docs/behaviours.md names a story that there is not: %v", err)
+		}
+	}
 }
