@@ -34,10 +34,13 @@ func (b *bench) growing(ctx context.Context, s *Several) error {
 			return err
 		}
 	}
-	return b.timed("control planes 1 to 3", &s.Grow, func() (float64, error) {
+	if err := b.timed("control planes 1 to 3", &s.Grow, func() (float64, error) {
 		up := b.up(ctx, 3, 1)
 		return up.elapsed.Seconds(), up.err
-	})
+	}); err != nil || s.Live != nil {
+		return err
+	}
+	return b.live(ctx, s)
 }
 
 // join boots a machine that is told at once which cluster to join, and returns the seconds from the start of its agent to its
@@ -55,7 +58,7 @@ func (b *bench) join(ctx context.Context, a api, i int) (float64, error) {
 		ready = time.Now()
 		return err
 	})
-	group.Go(func() error { return b.boot1(ctx, name, i) })
+	group.Go(func() error { return b.bootFree(ctx, name, i) })
 	group.Go(func() error { return b.tell(ctx, name, token) })
 	if err := group.Wait(); err != nil {
 		return 0, err
@@ -64,8 +67,8 @@ func (b *bench) join(ctx context.Context, a api, i int) (float64, error) {
 	return ready.Sub(began).Seconds(), err
 }
 
-// boot1 boots one machine that belongs to nobody.
-func (b *bench) boot1(ctx context.Context, name string, i int) error {
+// bootFree boots one machine that belongs to nobody.
+func (b *bench) bootFree(ctx context.Context, name string, i int) error {
 	const beyond = 40 // the addresses of the spec's machines
 	machines, err := b.launcher.Machines(b.runc)
 	if err != nil {

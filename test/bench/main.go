@@ -49,10 +49,15 @@ func main() {
 	flag.DurationVar(&o.settle, "settle", time.Minute, "how long to wait before each run for a host that does nothing else")
 	flag.DurationVar(&o.idle, "idle", time.Minute, "how long to rest before memory is counted, and how long idleness is watched; 0 leaves both out")
 	flag.BoolVar(&o.keep, "keep", false, "leave the last cluster, to look into it")
+	crowd := flag.Bool("crowd", false, "join for many machines; bench starts itself with it")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, o); err != nil {
+	work := func() error { return run(ctx, o) }
+	if *crowd {
+		work = func() error { return runCrowd(ctx, os.Stdin, os.Stdout) }
+	}
+	if err := work(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}

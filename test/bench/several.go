@@ -24,6 +24,7 @@ type Several struct {
 	Acked   int     `json:"acked"`   // writes that were acknowledged
 	Missing int     `json:"missing"` // of those, how many are gone
 	Joins   *Joins  `json:"joins,omitempty"`
+	Live    *Live   `json:"live,omitempty"`
 }
 
 // Timed is a value and how disturbed it is.

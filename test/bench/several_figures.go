@@ -59,6 +59,18 @@ func (s *Several) figures() []figure {
 			figure{"join service, heap kept for a machine", "KiB", once(j.Kept), 1, 0, peers{}},
 		)
 	}
+	if l := s.Live; l != nil {
+		n := fmt.Sprintf("real join service, %d machines: ", l.Machines)
+		out = append(out,
+			figure{n + "tokens, at once, p50", "s", once(l.NewP50), 2, 0, peers{}},
+			figure{n + "tokens, at once, p99", "s", once(l.NewP99), 2, 0, peers{}},
+			figure{n + "known, at once, p50", "s", once(l.AllP50), 2, 0, peers{}},
+			figure{n + "known, at once, p99", "s", once(l.AllP99), 2, 0, peers{}},
+			figure{n + "known, one by one, p50", "ms", once(l.OneP50), 1, 0, peers{}},
+			figure{n + "known, one by one, p99", "ms", once(l.OneP99), 1, 0, peers{}},
+			figure{n + "PSS of its agent grows by", "MiB", once(l.Grown), 1, 0, peers{}},
+		)
+	}
 	return out
 }
 
