@@ -71,7 +71,8 @@ func (l *Local) ensureLocked(ctx context.Context, s Spec) (Change, error) {
 	switch {
 	case !runs:
 		err = l.prepare(ctx, s, old)
-	case now.Process != old.Process:
+	case now.Process != old.Process || now.Spec.Binary != s.Binary: // a later start must not bring an older program back
+		now.Spec.Binary = s.Binary
 		err = l.saveRecord(now)
 	}
 	if err := errors.Join(err, work.Wait()); err != nil || runs {

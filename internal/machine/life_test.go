@@ -63,6 +63,15 @@ func TestBinaryIsReplaced(t *testing.T) {
 	if got := ensure(t, l, s); !got.None() {
 		t.Errorf("nothing is new: %+v", got)
 	}
+	moved := s
+	moved.Binary = exe + ".moved"
+	must(t, os.WriteFile(moved.Binary, append(text, "moved"...), 0o755))
+	if got := ensure(t, l, moved); got != (Change{BinaryReplaced: true}) {
+		t.Errorf("an executable elsewhere: %+v", got)
+	}
+	if got, err := l.Start(t.Context(), s.Cluster, s.Name); err != nil || !got.None() {
+		t.Errorf("a start brings back the one before: %+v, %v", got, err)
+	}
 	other := s
 	other.Index = 7
 	if _, err := l.Ensure(t.Context(), other); err == nil || !strings.Contains(err.Error(), "destroy the cluster first") {

@@ -4,8 +4,10 @@ package machine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -38,9 +40,14 @@ func (l *Local) Remove(ctx context.Context, cluster, name string) error {
 	if err := unmountBelow(dir); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(dir); err != nil {
+	// At one moment it is there, at the next it is not: half a folder would look like a machine that is down.
+	aside := filepath.Join(l.clusterDir(cluster), removedPrefix+name)
+	if err := errors.Join(os.RemoveAll(aside), os.Rename(dir, aside), durable.SyncDir(l.clusterDir(cluster)), os.RemoveAll(aside)); err != nil {
 		return fmt.Errorf("remove machine folder: %w", err)
 	}
 	l.log.Info("machine removed", "cluster", cluster, "machine", name)
-	return durable.SyncDir(l.clusterDir(cluster))
+	return nil
 }
+
+// removedPrefix begins with a dot: such a folder is no machine's.
+const removedPrefix = ".removed-"

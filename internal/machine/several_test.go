@@ -145,6 +145,33 @@ func TestCutAndHeal(t *testing.T) {
 	}
 }
 
+// One machine goes, the other stays. What a removal that was broken off has left is no machine, and the next one takes it.
+func TestRemove(t *testing.T) {
+	l := newLocal(t)
+	specs := several("rm", 2)
+	ensureAll(t, l, specs)
+	gone, stays := specs[1], specs[0]
+	left := filepath.Join(l.clusterDir("rm"), removedPrefix+gone.Name, "data")
+	must(t, os.MkdirAll(left, 0o755), l.Remove(t.Context(), gone.Cluster, gone.Name))
+	list, err := l.List(t.Context(), "rm")
+	must(t, err)
+	if len(list) != 1 || list[0].Name != stays.Name || !list[0].Running {
+		t.Errorf("left: %+v", list)
+	}
+	for _, dir := range []string{filepath.Dir(left), l.folders(gone.Cluster, gone.Name).dir} {
+		if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left: %v", dir, err)
+		}
+	}
+	if err := l.Remove(t.Context(), gone.Cluster, gone.Name); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a second removal: %v", err)
+	}
+	must(t, os.MkdirAll(left, 0o755))
+	if list, err := l.List(t.Context(), "rm"); err != nil || len(list) != 1 {
+		t.Errorf("half a removal is listed: %+v, %v", list, err)
+	}
+}
+
 // A start that waits for the machine's end, and a machine that is destroyed under it.
 func TestOneAtATime(t *testing.T) {
 	l := newLocal(t)
