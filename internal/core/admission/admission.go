@@ -53,3 +53,6 @@ type Token struct {
 
 // MaxTTL is the longest that a token may live.
 const MaxTTL = 15 * time.Minute
+
+// clocksApart is how far the clocks of two control planes may be apart.
+const clocksApart = 5 * time.Minute

@@ -87,6 +87,9 @@ func (d decision) newcomer() Verdict {
 		return refuse(TokenUsed, "token %s was used by the machine with key %s", t.ID, t.UsedBy)
 	case !d.now.Before(t.Expires):
 		return refuse(TokenExpired, "token %s expired at %s", t.ID, t.Expires.UTC().Format(time.RFC3339))
+	case t.Expires.After(d.now.Add(MaxTTL + clocksApart)):
+		return refuse(TokenClock, "token %s expires at %s, which is more than %s from now, %s: this control plane's clock is slow, or that of the one that made it is fast",
+			t.ID, t.Expires.UTC().Format(time.RFC3339), MaxTTL, d.now.Format(time.RFC3339))
 	}
 	if _, ok := d.policy.Pools[t.Pool]; !ok {
 		return refuse(PoolUnknown, "token %s is for pool %q, which the spec does not have", t.ID, t.Pool)

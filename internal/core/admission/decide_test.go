@@ -26,6 +26,8 @@ func rules() Policy {
 	}
 }
 
+func reserve(n int) func(*Policy) { return func(p *Policy) { p.Reserved = []netip.Addr{addr(n)} } }
+
 func share(n int) netip.Prefix {
 	p, _ := Share(netip.MustParsePrefix("10.244.0.0/16"), 24, n)
 	return p
@@ -94,6 +96,8 @@ func TestDecide(t *testing.T) {
 		"token, other key":                   {key: 6, token: with(func(t *Token) { t.Key = pin(7) }), refused: TokenOtherKey},
 		"token, expired this moment":         {key: 6, token: with(func(t *Token) { t.Expires = noon() }), refused: TokenExpired},
 		"token, own and expired":             {key: 6, token: with(func(t *Token) { t.UsedBy, t.Expires = pin(6), noon().Add(-1) }), refused: TokenExpired},
+		"token, of a clock that is fast":     {key: 6, token: with(func(t *Token) { t.Expires = noon().Add(MaxTTL + 6*time.Minute) }), refused: TokenClock},
+		"token, clocks a little apart":       {key: 6, token: with(func(t *Token) { t.Expires = noon().Add(MaxTTL + 4*time.Minute) }), node: "dev-worker-4", index: 254, uses: true},
 		"token, no such pool":                {key: 6, token: with(func(t *Token) { t.Pool = "gpu" }), refused: PoolUnknown},
 		"token, no pool":                     {key: 6, token: with(func(t *Token) { t.Pool = "" }), refused: PoolUnknown},
 		"token, control plane":               {key: 6, token: with(func(t *Token) { t.Pool = "main" }), node: "dev-main-1", index: 254, uses: true},
@@ -114,6 +118,10 @@ func TestDecide(t *testing.T) {
 		"address of a node":                  {key: 6, token: with(nil), change: func(r *Request) { r.Address = addr(2) }, refused: AddressTaken},
 		"address of a pod":                   {key: 6, token: with(nil), change: func(r *Request) { r.Address = netip.MustParseAddr("10.244.3.7") }, refused: AddressReserved},
 		"address of a Service":               {key: 2, change: func(r *Request) { r.Address = netip.MustParseAddr("10.96.0.1") }, refused: AddressReserved},
+		"worker, moves to the API's address": {key: 2, change: func(r *Request) { r.Address = addr(77) }, policy: reserve(77), refused: AddressReserved},
+		"worker, is at the API's address":    {key: 2, policy: reserve(2), node: "dev-worker-0", index: 1},
+		"new worker at the API's address":    {key: 6, token: with(nil), policy: reserve(6), refused: AddressReserved},
+		"control plane at the API's address": {key: 6, token: with(func(t *Token) { t.Pool = "main" }), policy: reserve(6), node: "dev-main-1", index: 254, uses: true},
 		"no address":                         {key: 2, change: func(r *Request) { r.Address = netip.Addr{} }, refused: AddressInvalid},
 		"address 0.0.0.0":                    {key: 2, change: func(r *Request) { r.Address = netip.IPv4Unspecified() }, refused: AddressInvalid},
 		"address of many":                    {key: 2, change: func(r *Request) { r.Address = netip.MustParseAddr("224.0.0.1") }, refused: AddressInvalid},

@@ -5,6 +5,7 @@ package admission
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -32,6 +33,8 @@ func (d decision) address(n Node) *Refusal {
 		return &Refusal{AddressReserved, fmt.Sprintf("address %s lies in the pod range %s", a, d.policy.PodCIDR)}
 	case d.policy.ServiceCIDR.Contains(a):
 		return &Refusal{AddressReserved, fmt.Sprintf("address %s lies in the Service range %s", a, d.policy.ServiceCIDR)}
+	case n.Address != a && !d.policy.Pools[n.Pool].ControlPlane && slices.Contains(d.policy.Reserved, a):
+		return &Refusal{AddressReserved, fmt.Sprintf("address %s is one where clients look for the API", a)}
 	case n.Address.IsValid() && n.Address != a && d.policy.Pools[n.Pool].ControlPlane:
 		return &Refusal{AddressMoved, fmt.Sprintf("control plane %s has the address %s and comes from %s", n.Name, n.Address, a)}
 	}

@@ -31,6 +31,7 @@ type Policy struct {
 	NodePodPrefix int
 	ServiceCIDR   netip.Prefix
 	Pools         map[string]Pool
+	Reserved      []netip.Addr // where clients look for the API: no worker can come to have one of these addresses
 }
 
 // Pool is what machines of it become.
@@ -76,6 +77,7 @@ const (
 	TokenUnknown    Reason = "token-unknown"    // there never was such a token, or it was revoked or swept
 	TokenWrong      Reason = "token-wrong"      // the text is not that of the token with its id
 	TokenExpired    Reason = "token-expired"    // it is too late
+	TokenClock      Reason = "token-clock"      // it lives for longer than a token may: a control plane's clock is wrong
 	TokenUsed       Reason = "token-used"       // another machine has used it
 	TokenOtherKey   Reason = "token-other-key"  // it is for another machine
 	PoolUnknown     Reason = "pool-unknown"     // the token's pool is not in the spec
@@ -84,7 +86,7 @@ const (
 	NameOther       Reason = "name-other"       // the machine believes to have another name than its record
 	NameContested   Reason = "name-contested"   // yet another machine waits for the name already
 	AddressInvalid  Reason = "address-invalid"  // it cannot be the address of a machine
-	AddressReserved Reason = "address-reserved" // it lies in the range of pods or Services
+	AddressReserved Reason = "address-reserved" // it lies in the range of pods or Services, or clients look for the API there
 	AddressTaken    Reason = "address-taken"    // another node has it
 	AddressMoved    Reason = "address-moved"    // a control plane's address never changes: etcd's members know it by that
 	VersionBad      Reason = "version-bad"      // it cannot be read as one
