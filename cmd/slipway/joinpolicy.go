@@ -5,6 +5,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
+	"net/netip"
 	"slices"
 
 	"github.com/slipway-project/slipway/internal/control"
@@ -27,12 +29,27 @@ func policyOf(doc control.Document) (admission.Policy, error) {
 	}
 	p := admission.Policy{
 		Cluster: cluster.Name, APIServer: release.Kubernetes, PodCIDR: cluster.PodCIDR, NodePodPrefix: cluster.NodePodPrefix,
-		ServiceCIDR: cluster.ServiceCIDR, Pools: map[string]admission.Pool{},
+		ServiceCIDR: cluster.ServiceCIDR, Pools: map[string]admission.Pool{}, Reserved: apiAddresses(cluster),
 	}
 	for _, pool := range cluster.Pools {
 		p.Pools[pool.Name] = admission.Pool{ControlPlane: slices.Contains(pool.Roles, config.RoleControlPlane)}
 	}
 	return p, nil
+}
+
+// apiAddresses are where clients look for the API beside the control planes' own: a kubelet's serving certificate for one of them
+// would pass for the API server's.
+func apiAddresses(c config.Cluster) (all []netip.Addr) {
+	balancer, _, err := net.SplitHostPort(c.LoadBalancer)
+	if err != nil {
+		balancer = c.LoadBalancer
+	}
+	for _, text := range append([]string{balancer}, c.ExtraSANs...) {
+		if a, err := netip.ParseAddr(text); err == nil {
+			all = append(all, a.Unmap())
+		}
+	}
+	return all
 }
 
 // voters are the control planes whose etcd counts.

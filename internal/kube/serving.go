@@ -80,6 +80,9 @@ func judge(r request, known map[string]Machine, other func(node, pin string) str
 	}
 	for _, ip := range csr.IPAddresses {
 		a, ok := netip.AddrFromSlice(ip)
+		if a.Unmap().IsLoopback() { // every node asks its own for the API
+			return deny, fmt.Sprintf("the address %s is every machine's", ip)
+		}
 		if !ok || !slices.ContainsFunc(machine.Addresses, func(r netip.Addr) bool { return r.Unmap() == a.Unmap() }) {
 			return deny, fmt.Sprintf("the address %s is not recorded for node %s", ip, node)
 		}

@@ -69,7 +69,7 @@ func TestJudge(t *testing.T) {
 
 		"foreign address":       {csr: func(c *x509.CertificateRequest) { c.IPAddresses[0] = net.ParseIP("10.0.0.2") }, want: deny, wantWhy: "10.0.0.2 is not recorded for node a"},
 		"one address more":      {csr: func(c *x509.CertificateRequest) { c.IPAddresses = append(c.IPAddresses, net.ParseIP("8.8.8.8")) }, want: deny, wantWhy: "8.8.8.8 is not recorded"},
-		"loopback":              {csr: func(c *x509.CertificateRequest) { c.IPAddresses = []net.IP{net.ParseIP("127.0.0.1")} }, want: deny, wantWhy: "127.0.0.1 is not recorded"},
+		"loopback":              {csr: func(c *x509.CertificateRequest) { c.IPAddresses = []net.IP{net.ParseIP("127.0.0.1")} }, want: deny, wantWhy: "127.0.0.1 is every machine's"},
 		"another node's name":   {csr: func(c *x509.CertificateRequest) { c.Subject.CommonName = "system:node:b" }, want: deny, wantWhy: `its name is "system:node:b"`},
 		"another DNS name":      {csr: func(c *x509.CertificateRequest) { c.DNSNames = []string{"b"} }, want: deny, wantWhy: `DNS name "b" is not the node's name "a"`},
 		"one DNS name more":     {csr: func(c *x509.CertificateRequest) { c.DNSNames = append(c.DNSNames, "kubernetes.default.svc") }, want: deny, wantWhy: "kubernetes.default.svc"},
