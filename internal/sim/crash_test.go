@@ -4,6 +4,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -50,6 +51,64 @@ expect members 2
 expect records 2
 expect name n2 dev-main-1
 expect nodes 2`,
+	"leaving": `machines 2
+init n1
+join n2 worker
+wait
+remove n2
+reset n2
+wait 5s
+join n2 worker token
+wait
+expect records 2
+expect nodes 2`,
+}
+
+// longSweeps take too long for every day: SIM_ALL=1 tells them, too.
+var longSweeps = map[string]string{
+	"third control plane": `machines 3
+init n1
+join n2 control-plane
+wait
+join n3 control-plane
+wait
+expect clusters 1
+expect members 3
+expect records 3
+expect nodes 3`,
+	"leaving control plane": `machines 3
+init n1
+join n2 control-plane
+join n3 control-plane
+wait
+remove n3
+reset n3
+wait 5s
+join n3 worker token
+wait
+expect members 2
+expect records 3
+expect nodes 3`,
+	"init that fails": `machines 1
+fail n1 unit/kube-apiserver
+init n1
+wait 32m
+expect init request-n1 "did not come to be"
+expect free n1
+mend n1
+init n1 as request-two
+wait 20s
+expect init request-two committed
+expect nodes 1`,
+}
+
+// swept are the sweeps of this run.
+func swept() map[string]string {
+	all := maps.Clone(sweeps)
+	if os.Getenv("SIM_ALL") != "" {
+		maps.Copy(all, longSweeps)
+	}
+	return all
 }
 
 // back is how long a machine stays off after a crash.
@@ -75,7 +134,7 @@ func spent() bool { return os.Getenv("SIM_ALL") == "" && time.Since(started) > 4
 // TestCrashEverywhere lets each machine fall once at each of its steps: by power, and its agent alone.
 func TestCrashEverywhere(t *testing.T) {
 	t.Parallel()
-	for name, text := range sweeps {
+	for name, text := range swept() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, points := survey(t, name, text)
@@ -101,7 +160,7 @@ func TestCrashEverywhere(t *testing.T) {
 // TestCrashTwice lets a machine fall a second time while it recovers from the first.
 func TestCrashTwice(t *testing.T) {
 	t.Parallel()
-	for name, text := range sweeps {
+	for name, text := range swept() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, points := survey(t, name, text)

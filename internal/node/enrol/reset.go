@@ -32,7 +32,7 @@ func (e *Enrolment) Reset(ctx context.Context, cluster string, lost bool) error 
 	case cluster != now.Cluster:
 		return fmt.Errorf("this machine belongs to cluster %s, not to %q: name the one that it is in", now.Cluster, cluster)
 	}
-	if !lost {
+	if !lost && !e.cfg.Agent.Wiping() { // what has begun is not asked for again: the way to ask may be gone
 		if err := e.letGo(ctx, now); err != nil {
 			return err
 		}
