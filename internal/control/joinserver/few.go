@@ -10,47 +10,59 @@ import (
 // Nodes are known and not limited as strangers are. A stolen one must not be able to keep a control plane busy all the same.
 const (
 	maxStreams   = 8               // of one node at once: it needs one, and those of its past die within half a minute
-	renewBurst   = 16              // renewals of one stream at once
+	renewBurst   = 16              // renewals of one node at once
 	renewAgainIn = 2 * time.Second // and in the long run
 )
 
-// streams counts the streams of each node.
-type streams struct {
+// budgets are what each node has used up. There are no more of them than nodes.
+type budgets struct {
 	mu    sync.Mutex // guards the field below
-	nodes map[string]int
+	nodes map[string]*budget
 }
 
-func newStreams() *streams { return &streams{nodes: map[string]int{}} }
+type budget struct {
+	streams int
+	next    time.Time // when a node that has just used up its burst may renew again, less the burst
+}
 
-// begin reports false when the node has too many; otherwise end must follow.
-func (s *streams) begin(key string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.nodes[key] >= maxStreams {
+func newBudgets() *budgets { return &budgets{nodes: map[string]*budget{}} }
+
+func (b *budgets) ofLocked(key string) *budget {
+	if b.nodes[key] == nil {
+		b.nodes[key] = &budget{}
+	}
+	return b.nodes[key]
+}
+
+// begin reports false when the node has too many streams; otherwise end must follow.
+func (b *budgets) begin(key string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := b.ofLocked(key)
+	if n.streams >= maxStreams {
 		return false
 	}
-	s.nodes[key]++
+	n.streams++
 	return true
 }
 
-func (s *streams) end(key string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.nodes[key]--; s.nodes[key] == 0 {
-		delete(s.nodes, key)
-	}
+func (b *budgets) end(key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.nodes[key].streams--
 }
 
-// pace lets renewBurst through at once, and one each renewAgainIn. The zero value is full.
-type pace struct{ free time.Time }
-
-func (p *pace) take(now time.Time) bool {
-	if begin := now.Add(-(renewBurst - 1) * renewAgainIn); p.free.Before(begin) {
-		p.free = begin
+// renew lets renewBurst through at once, and one each renewAgainIn, however many streams they come on.
+func (b *budgets) renew(key string, now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := b.ofLocked(key)
+	if full := now.Add(-(renewBurst - 1) * renewAgainIn); n.next.Before(full) {
+		n.next = full
 	}
-	if p.free.After(now) {
+	if n.next.After(now) {
 		return false
 	}
-	p.free = p.free.Add(renewAgainIn)
+	n.next = n.next.Add(renewAgainIn)
 	return true
 }

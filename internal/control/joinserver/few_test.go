@@ -53,7 +53,7 @@ func TestStreamsOfOneNode(t *testing.T) {
 }
 
 // Nor can it have certificates signed without an end.
-func TestRenewalsOfOneStream(t *testing.T) {
+func TestRenewalsOfOneNode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rpc.Limits{})
 	m := worker(w)
@@ -65,6 +65,9 @@ func TestRenewalsOfOneStream(t *testing.T) {
 	}
 	if err := k.end(); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("100 renewals at once: %v", err)
+	}
+	if err := m.sync(t).greeted().sendKeys(request).end(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one more on a new stream: %v", err)
 	}
 	signed := 0
 	for _, e := range w.audit() {

@@ -104,7 +104,7 @@ type Server struct {
 	slots    chan struct{} // one token for each signature that is being made or checked
 	standing *standing
 	used     *usedKeys
-	streams  *streams
+	budgets  *budgets
 }
 
 // New checks the configuration and starts nothing.
@@ -126,7 +126,7 @@ func New(c Config) (*Server, error) {
 	if c.Workers <= 0 {
 		c.Workers = 2 * runtime.GOMAXPROCS(0)
 	}
-	return &Server{Config: c, slots: make(chan struct{}, c.Workers), standing: newStanding(), used: newUsedKeys(), streams: newStreams()}, nil
+	return &Server{Config: c, slots: make(chan struct{}, c.Workers), standing: newStanding(), used: newUsedKeys(), budgets: newBudgets()}, nil
 }
 
 // work does what costs processor time: a bounded number at once, so that strangers cannot take the machine from its components.

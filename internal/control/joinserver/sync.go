@@ -33,7 +33,6 @@ type syncing struct {
 	stream     SyncStream
 	generation uint64 // of the roster that the node has
 	member     membership
-	renewals   pace
 }
 
 func (y *syncing) run(ctx context.Context) error {
@@ -41,11 +40,11 @@ func (y *syncing) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !y.streams.begin(node.Key) {
+	if !y.budgets.begin(node.Key) {
 		y.recorded(node)
 		return tooMuch("node %s has %d streams", node.Name, maxStreams)
 	}
-	defer y.streams.end(node.Key)
+	defer y.budgets.end(node.Key)
 	in := receive(ctx, y.stream.Recv)
 	if err := y.greet(in, node); err != nil {
 		return err
@@ -158,7 +157,7 @@ func (y *syncing) take(ctx context.Context, m *joinv1.SyncRequest) error {
 
 // renew signs for new keys under the rules of a join.
 func (y *syncing) renew(ctx context.Context, requests map[string][]byte) error {
-	if !y.renewals.take(y.Now()) {
+	if !y.budgets.renew(y.peer.Key, y.Now()) {
 		return tooMuch("more than %d renewals, and one in %s", renewBurst, renewAgainIn)
 	}
 	ticket, _, err := y.ticket(ctx)
