@@ -43,7 +43,7 @@ func tokenCreate(e Env) *cobra.Command {
 		Args: noArgs,
 	}
 	nameFlag(e, cmd, &name)
-	cmd.Flags().StringVar(&o.Pool, "pool", "worker", "pool of the spec that the machine becomes part of")
+	cmd.Flags().StringVar(&o.Pool, "pool", "", "pool of the spec that the machine becomes part of (default: the only one of workers)")
 	cmd.Flags().StringVar(&o.Node, "node", "", "the only name that the token is good for (default: a new one)")
 	cmd.Flags().StringVar(&o.Key, "key", "", "pin of the only machine that may use it: sha256: and 64 hex digits (default: the first that comes)")
 	cmd.Flags().DurationVar(&o.TTL, "ttl", admission.MaxTTL, "how long it is good for; 15 minutes is the most")

@@ -210,7 +210,11 @@ func (r *remoteInit) follow(ctx context.Context) (Initialised, error) {
 		return Initialised{}, fmt.Errorf("keep the kubeconfig: %w", err)
 	}
 	r.req.Cluster = result.Cluster
-	return r.result(true), r.remember()
+	if err := r.remember(); err != nil {
+		return Initialised{}, err
+	}
+	_ = r.client.Done(ctx, r.req.ID) // the machine forgets answer and secret; if it does not hear, after an hour
+	return r.result(true), nil
 }
 
 func (r *remoteInit) result(changed bool) Initialised {

@@ -212,7 +212,6 @@ func TestTokens(t *testing.T) {
 	}{
 		"too long":     {registry.TokenSpec{Pool: "worker", TTL: admission.MaxTTL + 1}, "15m0s"},
 		"negative":     {registry.TokenSpec{Pool: "worker", TTL: -1}, "a second"},
-		"no pool":      {registry.TokenSpec{}, "no pool"},
 		"unknown pool": {registry.TokenSpec{Pool: "gpu"}, "gpu"},
 		"bad name":     {registry.TokenSpec{Pool: "worker", Node: "A"}, "name"},
 		"other pool":   {registry.TokenSpec{Pool: "worker", Node: "dev-main-0"}, "in pool main"},
@@ -222,6 +221,17 @@ func TestTokens(t *testing.T) {
 		if _, text, err := r.CreateToken(t.Context(), tt.spec); err == nil || text != "" || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	if only, _, err := r.CreateToken(t.Context(), registry.TokenSpec{}); err != nil || only.Pool != "worker" {
+		t.Errorf("no pool named: %q, %v, want the only one of workers", only.Pool, err)
+	} else if err := r.RevokeToken(t.Context(), only.ID); err != nil {
+		t.Error(err)
+	}
+	two := r.WithPolicy(func(context.Context) (admission.Policy, error) {
+		return admission.Policy{Pools: map[string]admission.Pool{"main": {ControlPlane: true}, "a": {}, "b": {}}}, nil
+	})
+	if _, _, err := two.CreateToken(t.Context(), registry.TokenSpec{}); err == nil || !strings.Contains(err.Error(), "it has a, b, main") {
+		t.Errorf("no pool named, and there are two: %v", err)
 	}
 	token, text, err := r.CreateToken(t.Context(), registry.TokenSpec{Pool: "worker", Node: "edge", Key: pin(6), TTL: time.Minute})
 	if err != nil {

@@ -8,6 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
@@ -71,6 +74,9 @@ func (r *Registry) checkSpec(ctx context.Context, spec TokenSpec) (TokenSpec, er
 	if exists && spec.Pool == "" {
 		spec.Pool = node.Pool
 	}
+	if spec.Pool == "" {
+		spec.Pool = onlyWorkers(rules.Pools)
+	}
 	if spec.TTL == 0 {
 		spec.TTL = admission.MaxTTL
 	}
@@ -79,7 +85,7 @@ func (r *Registry) checkSpec(ctx context.Context, spec TokenSpec) (TokenSpec, er
 	case spec.TTL < time.Second || spec.TTL > admission.MaxTTL:
 		return spec, fmt.Errorf("it would live for %s: the least is a second, the most %s", spec.TTL, admission.MaxTTL)
 	case spec.Pool == "":
-		return spec, errors.New("it names no pool")
+		return spec, fmt.Errorf("it names no pool, and the spec has not just one of workers; it has %s", strings.Join(slices.Sorted(maps.Keys(rules.Pools)), ", "))
 	case !has(rules.Pools, spec.Pool):
 		return spec, fmt.Errorf("the spec has no pool %.80q", spec.Pool)
 	case spec.Node != "" && !admission.ValidName(spec.Node):
@@ -94,6 +100,20 @@ func (r *Registry) checkSpec(ctx context.Context, spec TokenSpec) (TokenSpec, er
 		return spec, fmt.Errorf("the machine with this key is node %s and needs no token", owner.Name)
 	}
 	return spec, nil
+}
+
+// onlyWorkers is the pool that is meant when none is named: that of workers, if there is only one.
+func onlyWorkers(pools map[string]admission.Pool) (name string) {
+	for n, p := range pools {
+		switch {
+		case p.ControlPlane:
+		case name != "":
+			return ""
+		default:
+			name = n
+		}
+	}
+	return name
 }
 
 func has(pools map[string]admission.Pool, name string) bool {
