@@ -14,12 +14,11 @@ import (
 
 // mutant is a line that is made wrong on purpose, and the test that must notice.
 type mutant struct {
-	file, from, to string // from is one place in the file
+	file, from, to string // from is one place in one of these files
 	killer         string // -run
 }
 
-// mutants are what the simulation has to find. TestMutants looks that their places are still there; to run them, give it a work
-// tree of its own:
+// mutants are what the simulation has to find. They are tried in a work tree of their own, at whose commit this test is run:
 //
 //	git worktree add --detach /tmp/mutants && SIM_MUTANTS=/tmp/mutants go test ./internal/sim -run Mutants -v -timeout 30m
 func mutants() map[string]mutant {
@@ -40,7 +39,7 @@ func mutants() map[string]mutant {
 			"internal/node/initserver/work.go", "if state.Phase != lock.Claimed || state.By != lock.Init {\n\t\treturn nil", "if true {\n\t\treturn nil", "TestStories/init-crash-in-the-middle",
 		},
 		"the permit to make a cluster stays": {
-			"internal/node/enrol/belong.go", "os.Remove(e.cfg.Paths.Create)", "os.Remove(e.cfg.Paths.Create + \".\")", "TestStories/init-one",
+			"internal/node/enrol/*.go", "os.Remove(e.cfg.Paths.Create)", "os.Remove(e.cfg.Paths.Create + \".\")", "TestStories/init-one",
 		},
 		"a CA is made by anybody who lacks it": {
 			"internal/ca/permit.go", "if w.Permit == \"\" {", "if true {", "TestStories/ca-is-lost",
@@ -81,27 +80,43 @@ func mutants() map[string]mutant {
 	}
 }
 
-const repo = "../.."
-
-// TestMutants holds the list to the code, and with SIM_MUTANTS tries every one.
+// TestMutants tries every one.
 func TestMutants(t *testing.T) {
 	t.Parallel()
 	tree := os.Getenv("SIM_MUTANTS")
+	if tree == "" {
+		t.Skip("SIM_MUTANTS names no work tree")
+	}
 	for name, m := range mutants() {
-		text, err := os.ReadFile(filepath.Join(repo, m.file))
-		if err != nil || strings.Count(string(text), m.from) != 1 {
-			t.Errorf("%s: %s does not hold %q once (%v): find the new place of the line", name, m.file, m.from, err)
-			continue
-		}
-		if tree != "" {
-			t.Run(name, func(t *testing.T) { m.try(t, tree, string(text)) })
-		}
+		t.Run(name, func(t *testing.T) { m.try(t, tree) })
 	}
 }
 
+// find gives the file of the mutant's line.
+func (m mutant) find(t *testing.T, tree string) (path, text string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(tree, m.file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(f, "_test.go") && strings.Count(string(data), m.from) == 1 {
+			path, text = f, string(data)
+		}
+	}
+	if path == "" {
+		t.Fatalf("%s does not hold %q once: find the new place of the line", m.file, m.from)
+	}
+	return path, text
+}
+
 // try breaks the line in the work tree, and wants the killer to fail there.
-func (m mutant) try(t *testing.T, tree, text string) {
-	path := filepath.Join(tree, m.file)
+func (m mutant) try(t *testing.T, tree string) {
+	path, text := m.find(t, tree)
 	if err := os.WriteFile(path, []byte(strings.Replace(text, m.from, m.to, 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
