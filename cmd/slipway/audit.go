@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,22 +24,30 @@ type audit struct {
 
 const auditMost = 16 << 20 // bytes; then the file becomes FILE.1 and a new one is begun
 
-func (a *audit) decision(e joinserver.Entry) { a.write(e.String()) }
+// decision writes what was granted twice: strangers who are refused can fill and turn over the one file, not the other.
+func (a *audit) decision(e joinserver.Entry) {
+	a.write(a.path, e.String())
+	switch e.Reason {
+	case joinserver.Granted, joinserver.Certified, joinserver.Permitted, joinserver.Promoted:
+		a.write(strings.TrimSuffix(a.path, ".log")+"-granted.log", e.String())
+	default:
+	}
+}
 
 func (a *audit) refused(r rpc.Refused) {
-	a.write(fmt.Sprintf("%s rpc id=%s peer=%s key=%s method=%q code=%s reason=%q untold=%d",
+	a.write(a.path, fmt.Sprintf("%s rpc id=%s peer=%s key=%s method=%q code=%s reason=%q untold=%d",
 		r.At.UTC().Format(time.RFC3339Nano), r.ID, r.Peer.Addr, r.Peer.Key, r.Method, r.Code, r.Reason, r.Untold))
 }
 
-func (a *audit) write(line string) {
+func (a *audit) write(path, line string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if info, err := os.Stat(a.path); err == nil && info.Size() > auditMost {
-		if err := os.Rename(a.path, a.path+".1"); err != nil {
+	if info, err := os.Stat(path); err == nil && info.Size() > auditMost {
+		if err := os.Rename(path, path+".1"); err != nil {
 			a.log.Error("audit not rotated", "error", err)
 		}
 	}
-	f, err := os.OpenFile(a.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err == nil {
 		_, err = f.WriteString(line + "\n")
 		if closed := f.Close(); err == nil {

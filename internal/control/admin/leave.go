@@ -93,6 +93,9 @@ func (s *server) remove(ctx context.Context, r *controlv1.RemoveNodeRequest, say
 		}
 	}
 	s.Log.Info("node removed", "node", name, "key", l.record.Key, "lost", r.GetLost())
+	if l.member {
+		say("it has held the keys of all CAs: if the machine is not to be trusted, this cluster is not, either")
+	}
 	say(name + " is removed")
 	return nil
 }

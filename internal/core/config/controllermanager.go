@@ -33,7 +33,7 @@ func controllerManager(c Cluster) defaults {
 		{"cluster-signing-kubelet-serving-key-file", ClusterCA + ".key", std("")},
 		{"cluster-signing-kube-apiserver-client-cert-file", ClusterCA + ".crt", std("")},
 		{"cluster-signing-kube-apiserver-client-key-file", ClusterCA + ".key", std("")},
-		{"cluster-signing-duration", "8760h0m0s", std("")},
+		{"cluster-signing-duration", "720h0m0s", std("kubelets renew in time; Kubernetes' own year is long for a node that was taken out")},
 
 		{"controllers", "*", std("")},
 		{"kube-api-qps", "100", std("Kubernetes' own 20 costs about 5 s at start")},

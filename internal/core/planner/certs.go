@@ -16,6 +16,11 @@ import (
 // remote signer, as soon as it has been let in and knows whom to trust.
 func (n *node) certificates() {
 	wants := pki.Worker(n.pkiParams())
+	if !n.has(config.RoleControlPlane) {
+		for i := range wants {
+			wants[i].Lifetime = workerLife
+		}
+	}
 	if n.has(config.RoleControlPlane) {
 		wants = append(pki.ControlPlane(n.pkiParams()), wants...)
 	} else {

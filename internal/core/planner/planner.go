@@ -135,4 +135,6 @@ func flag(c config.Component, name, otherwise string) string {
 const (
 	leafLife = 365 * 24 * time.Hour
 	caLife   = 10 * leafLife
+	// A worker's certificates are renewed by its control planes while it is in touch; one that was taken out is harmless soon.
+	workerLife = 30 * 24 * time.Hour
 )
