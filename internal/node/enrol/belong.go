@@ -36,6 +36,7 @@ func (e *Enrolment) belongs(ctx context.Context, now lock.State) error {
 	if err := os.Remove(e.cfg.Paths.Create); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("take back the permit to make a cluster: %w", err)
 	}
+	e.spendEtcdPermit()
 	e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Waiting, For: "the cluster's roster", Provider: "a control plane"})
 	defer e.unsay(itemRoster)
 	e.sayLostKey(now)
@@ -48,7 +49,7 @@ func (e *Enrolment) belongs(ctx context.Context, now lock.State) error {
 	file := rosterfile.Open(e.cfg.Paths.Roster, ca)
 	s, err := joinclient.NewSync(joinclient.SyncConfig{
 		Endpoints: func() []netip.AddrPort { return e.places(file) }, Pin: roster.Pin(ca.RawSubjectPublicKeyInfo), Key: e.cfg.Key, Node: now.Node,
-		Slipway: e.cfg.Slipway, Generation: file.Generation, Log: e.cfg.Log, Own: e.own, From: func() netip.Addr { return e.facts().Address },
+		Slipway: e.cfg.Slipway, Generation: e.unlessLost(file.Generation), Log: e.cfg.Log, Own: e.own, From: func() netip.Addr { return e.facts().Address },
 		Dial: e.cfg.Dial(roster.Pin(ca.RawSubjectPublicKeyInfo)), Random: e.cfg.Random,
 		Roster: func(signed []byte) error {
 			e.cfg.Pass("take roster")
@@ -56,6 +57,7 @@ func (e *Enrolment) belongs(ctx context.Context, now lock.State) error {
 			e.cfg.Pass("roster taken")
 			if err == nil {
 				e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Ready})
+				e.knownAgain()
 			}
 			return err
 		},

@@ -130,9 +130,44 @@ func TestNoResetByANewKey(t *testing.T) {
 	if s := status(t, c.Board, itemKey); s.Phase != reconcile.Failing || !strings.Contains(s.Provider, "n1") {
 		t.Errorf("said: %+v", s)
 	}
+	generation := e.unlessLost(func() uint64 { return 7 })
+	if got := generation(); got != 0 {
+		t.Errorf("it asks for rosters after %d", got)
+	}
+	e.knownAgain()
+	if all, _ := c.Board.All(); len(all) != 0 || e.hasLostKey() || generation() != 7 {
+		t.Errorf("once it is known: %v", all)
+	}
+	must(t, os.WriteFile(LostKey(c.Paths.Key), nil, 0o600))
 	must(t, e.forget())
 	if e.hasLostKey() {
 		t.Error("the next machine has lost its key")
+	}
+}
+
+// A founder's etcd begins a cluster once; whoever joins keeps its permit as it is.
+func TestEtcdPermitIsSpent(t *testing.T) {
+	t.Parallel()
+	founder := "ETCD_INITIAL_CLUSTER=n1=https://192.0.2.1:2380\nETCD_INITIAL_CLUSTER_STATE=new\n"
+	spent := strings.Replace(founder, "=new", "=existing", 1)
+	for name, tc := range map[string]struct{ have, want string }{
+		"founder":       {founder, spent},
+		"spent before":  {spent, spent},
+		"joined":        {spent + "SLIPWAY_ETCD_MEMBER=1\n", spent + "SLIPWAY_ETCD_MEMBER=1\n"},
+		"no etcd there": {"", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newConfig(t)
+			if tc.have != "" {
+				must(t, os.WriteFile(c.Paths.Permit, []byte(tc.have), 0o600))
+			}
+			newEnrolment(t, c).spendEtcdPermit()
+			got, err := os.ReadFile(c.Paths.Permit)
+			if string(got) != tc.want || (err == nil) != (tc.want != "") {
+				t.Errorf("the permit: %q, %v", got, err)
+			}
+		})
 	}
 }
 

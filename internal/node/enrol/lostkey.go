@@ -27,6 +27,29 @@ func (e *Enrolment) sayLostKey(now lock.State) {
 	}
 	e.say(reconcile.Status{
 		Ref: itemKey, Phase: reconcile.Failing, Error: "the machine's key was lost: its cluster takes it for a stranger",
-		Provider: fmt.Sprintf("slipway node remove %s, then slipway node reset --lost", now.Node),
+		Provider: fmt.Sprintf("slipway node approve %s", now.Node),
 	})
+}
+
+// knownAgain is told when the cluster has sent this node a roster, which it does for nobody whose key it does not know.
+func (e *Enrolment) knownAgain() {
+	if !e.hasLostKey() {
+		return
+	}
+	if err := os.Remove(LostKey(e.cfg.Paths.Key)); err != nil {
+		e.cfg.Log.Warn("forget that the key was lost", "error", err)
+		return
+	}
+	e.unsay(itemKey)
+	e.cfg.Board.Drop(itemKey)
+}
+
+// unlessLost asks for a roster in any case while the key is a new one: whether one comes tells whether the cluster knows it.
+func (e *Enrolment) unlessLost(generation func() uint64) func() uint64 {
+	return func() uint64 {
+		if e.hasLostKey() {
+			return 0
+		}
+		return generation()
+	}
 }

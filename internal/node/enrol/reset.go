@@ -64,7 +64,7 @@ func (e *Enrolment) anew(ctx context.Context) error {
 func (e *Enrolment) letGo(ctx context.Context, now lock.State) error {
 	if e.hasLostKey() { // the cluster would say no to it in any case
 		return fmt.Errorf("ask cluster %s whether it has let this machine go: the machine has lost its key, and is a stranger to it: "+
-			"run slipway node remove %s, and then say here that the old key is lost for good (--lost)", now.Cluster, now.Node)
+			"let it in with slipway node approve %s; or run slipway node remove %s, and then reset it with --lost", now.Cluster, now.Node, now.Node)
 	}
 	ca, err := readCert(e.cfg.Paths.JoinCA)
 	if err != nil {
