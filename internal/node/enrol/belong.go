@@ -170,6 +170,9 @@ func (e *Enrolment) member(ctx context.Context, s *joinclient.Sync) error {
 		if _, err := os.Stat(e.cfg.Paths.Voter); err == nil {
 			return nil
 		}
+		if e.hasCounted() { // the file was lost; on the only control plane nobody else could give it back
+			return e.cfg.Agent.Give(plan.Given{Path: e.cfg.Paths.Voter, Mode: 0o600, Content: []byte("it has counted before\n")})
+		}
 		err := s.Member(ctx, joinclient.Member{
 			Started: func() bool { return e.cfg.Agent.Running(etcdUnit) }, Permit: e.permit, Waiting: e.memberWaits,
 		})
@@ -194,6 +197,16 @@ func (e *Enrolment) member(ctx context.Context, s *joinclient.Sync) error {
 }
 
 // memberWaits says whose turn it is before this node's: that etcd's permit is missing tells nobody why.
+// hasCounted tells whether this node's etcd has voted: its mark is written after the promotion, never before.
+func (e *Enrolment) hasCounted() bool {
+	u, ok := e.cfg.Agent.Unit(etcdUnit)
+	if !ok || u.Holds.Mark == "" {
+		return false
+	}
+	_, err := os.Stat(u.Holds.Mark)
+	return err == nil
+}
+
 func (e *Enrolment) memberWaits(w joinclient.Status) {
 	if w.For == "" {
 		e.say(reconcile.Status{Ref: itemEtcd, Phase: reconcile.Starting, For: "its own etcd", Provider: "unit/" + etcdUnit})
