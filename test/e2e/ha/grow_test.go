@@ -80,6 +80,7 @@ func removeWorker(c *kit.Cluster) {
 	if r := c.TryKubectl("", "get", "node", worker.Node); r.Code == 0 {
 		c.T.Errorf("the Node is left: %s", r)
 	}
+	staysOut(worker)
 	c.Must("node", "reset", worker.Node, "--yes")
 	clean(worker)
 	if worker.Pin() == key {
@@ -90,6 +91,23 @@ func removeWorker(c *kit.Cluster) {
 	worker.Join(token, "--node", worker.Node)
 	c.AllReady(soon, 3, 1)
 	worker.Process("kubelet")
+}
+
+// staysOut: the kubelet of a removed node still has its certificate, and does not become a node again by it.
+func staysOut(c *kit.Cluster) {
+	c.T.Helper()
+	before := len(c.Read("log", "slipway", "kubelet.log"))
+	c.Kill(c.Process("kubelet"))
+	kit.Until(c.T, soon, "the next kubelet is refused as a node", func() error {
+		said := string(c.Read("log", "slipway", "kubelet.log")[before:])
+		if !strings.Contains(said, "Unable to register node with API server") {
+			return fmt.Errorf("it says %s", said[max(0, len(said)-300):])
+		}
+		return nil
+	})
+	if r := c.TryKubectl("", "get", "node", c.Node); r.Code == 0 {
+		c.T.Errorf("the removed node is back: %s", r)
+	}
 }
 
 func node(c *kit.Cluster, name string) kit.Node {
@@ -165,5 +183,5 @@ func clean(c *kit.Cluster) {
 	if s := c.Must("node", "reset", c.Node, "--yes"); !strings.Contains(s.Out, "free already") {
 		c.T.Errorf("after the reset, %s", s)
 	}
-	c.T.Log(fmt.Sprintf("looked at %s in %.1f s", c.Node, time.Since(begun).Seconds()))
+	c.T.Logf("looked at %s in %.1f s", c.Node, time.Since(begun).Seconds())
 }

@@ -46,7 +46,7 @@ func podNetwork(c *kit.Cluster) {
 			if err != nil {
 				return err
 			}
-			c.T.Cleanup(func() { udp.Close() })
+			c.T.Cleanup(func() { _ = udp.Close() }) // nothing is lost with it
 			tcp, err := net.Listen("tcp4", ":9000")
 			if err != nil {
 				return err

@@ -119,7 +119,7 @@ func unbroken(c *kit.Cluster, poller *kit.Poller, what string) {
 	c.T.Helper()
 	gap, answers, err := poller.Gap()
 	c.T.Logf("%s: %d answers, longest gap %.2f s", what, answers, gap.Seconds())
-	if gap > 2*time.Second || answers == 0 { // nothing of what was lost lies on the path of the packets; what remains is a busy host
+	if gap > 5*time.Second || answers == 0 { // nothing of what was lost lies on the path of the packets; what remains is a busy host
 		c.T.Errorf("%s: no answer for %s: %v", what, gap, err)
 	}
 }

@@ -63,7 +63,7 @@ func TestUpKilledEverySecond(t *testing.T) {
 			done = true
 		case <-time.After(time.Second):
 			_ = cmd.Process.Kill()
-			<-ended
+			_ = <-ended // it was killed
 		}
 		now := authorities(c)
 		if diff := changed(seen, now); len(diff) > 0 {
