@@ -53,17 +53,21 @@ func TestUpKilledEverySecond(t *testing.T) {
 			t.Fatal("the cluster does not come up although every up goes on")
 		}
 		cmd := c.Start("up", "--control-planes", "3")
-		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }()
+		ended := make(chan struct{})
+		var err error
+		go func() {
+			err = cmd.Wait()
+			close(ended)
+		}()
 		select {
-		case err := <-ended:
+		case <-ended:
 			if err != nil {
 				t.Fatalf("up %d: %v\n%s", kills, err, cmd.Said())
 			}
 			done = true
 		case <-time.After(time.Second):
 			_ = cmd.Process.Kill()
-			_ = <-ended // it was killed
+			<-ended
 		}
 		now := authorities(c)
 		if diff := changed(seen, now); len(diff) > 0 {
