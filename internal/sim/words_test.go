@@ -5,7 +5,6 @@ package sim
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -89,96 +88,6 @@ func (t *teller) fall(args []string, how crash, now func(m *machine)) error {
 	t.armed = append(t.armed, c)
 	t.pending = append(t.pending, c)
 	return nil
-}
-
-// failWord: fail n1 unit/etcd …: these items cannot be done.
-func (t *teller) failWord(args []string) error {
-	m, err := t.machine(args[0])
-	if err != nil {
-		return err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.broken = map[string]bool{}
-	for _, ref := range args[1:] {
-		m.broken[ref] = true
-	}
-	return nil
-}
-
-func (m *machine) mend() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.broken = nil
-}
-
-// catchUpWord: catchup 1h, before there is a cluster.
-func (t *teller) catchUpWord(args []string) (err error) {
-	t.catchUp, err = time.ParseDuration(args[0])
-	return err
-}
-
-// cloneWord: clone n2 n3: the second has the first one's key from now on.
-func (t *teller) cloneWord(args []string) error {
-	if len(args) != 2 {
-		return errors.New("clone FROM TO")
-	}
-	from, err := t.machine(args[0])
-	if err != nil {
-		return err
-	}
-	to, err := t.machine(args[1])
-	if err != nil {
-		return err
-	}
-	to.crash()
-	key, err := os.ReadFile(from.disk() + keyFile)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(to.disk()+keyFile, key, 0o600); err != nil {
-		return err
-	}
-	to.start()
-	return nil
-}
-
-// loseWord: lose n2 FILE …, while the machine is off.
-func (t *teller) loseWord(args []string) error {
-	m, err := t.machine(args[0])
-	if err != nil {
-		return err
-	}
-	for _, f := range args[1:] {
-		if err := os.Remove(m.disk() + f); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// stallWord: stall n2 at "claim" 2s. Only for steps that nobody holds anything at.
-func (t *teller) stallWord(args []string) error {
-	if len(args) != 4 {
-		return errors.New("stall MACHINE at STEP TIME")
-	}
-	d, err := time.ParseDuration(args[3])
-	if err != nil {
-		return err
-	}
-	return t.fall(args[:3], crash{stall: d}, nil)
-}
-
-// withinWord: within 3s ready n4. The time counts.
-func (t *teller) withinWord(args []string) error {
-	if len(args) < 3 {
-		return errors.New("within TIME WHAT …")
-	}
-	d, err := time.ParseDuration(args[0])
-	if err != nil {
-		return err
-	}
-	return t.expectFor(d, args[1:])
 }
 
 // startWord switches machines on; one that is on is waited for until its crash has come.
