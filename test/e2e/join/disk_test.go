@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-// diskSize is what a machine that is control plane and worker needs, several times.
+// diskSize, a gibibyte, is what a machine that is control plane and worker needs, several times.
 const diskSize = "1g"
 
 // ownDisk gives the machine that is to be made a disk of its own, in memory.
@@ -71,6 +71,7 @@ func TestFullDisk(t *testing.T) {
 			c := kit.New(t, "disk")
 			disk := ownDisk(c)
 			filler := filepath.Join(disk, "filler")
+			ballast(t, filler+"-before")
 			if moment != "" {
 				cmd := c.Start("up", "--wait", "0")
 				kit.Until(t, soon, moment+" exists", func() error { _, err := os.Stat(filepath.Join(disk, moment)); return err })
@@ -81,7 +82,7 @@ func TestFullDisk(t *testing.T) {
 			}
 			before := authorities(c)
 			clearly(c, "no space left on device")
-			if err := os.Remove(filler); err != nil {
+			if err := errors.Join(os.Remove(filler), os.Remove(filler+"-before")); err != nil {
 				t.Fatal(err)
 			}
 			c.MustUp()
@@ -90,6 +91,19 @@ func TestFullDisk(t *testing.T) {
 				t.Errorf("authorities before %v and after %v", before, now)
 			}
 		})
+	}
+}
+
+// ballast leaves of the disk what is filled in a moment: more than etcd takes for its log.
+func ballast(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, 1<<30-160<<20); err != nil {
+		t.Fatal(err)
 	}
 }
 
