@@ -41,6 +41,7 @@ func TestJoin(t *testing.T) {
 		refused(c, second.For(c.T), used, "token-used")
 		leaksNothing(c, used)
 	})
+	c.Part(t, "keys stay where they were made", func(c *kit.Cluster) { keysStayAtHome(c) })
 	c.Part(t, "a revoked token lets nobody in", func(c *kit.Cluster) {
 		token := c.NewToken("--pool", "worker")
 		c.Must("token", "revoke", token.ID)

@@ -114,6 +114,7 @@ type Unit struct {
 	PID      int    `json:"pid"` // in the machine
 	Ready    bool   `json:"ready"`
 	Restarts int    `json:"restarts"`
+	Oneshot  bool   `json:"oneshot"` // runs to its end
 }
 
 // Status asks slipway.
@@ -140,7 +141,7 @@ func (c *Cluster) Units() (map[string]Unit, error) {
 		}
 		units := map[string]Unit{}
 		for _, u := range m.Node.Units {
-			if !strings.HasPrefix(u.Name, "image-") { // has run to its end
+			if !u.Oneshot { // that has run to its end, or will
 				units[u.Name] = u
 			}
 		}
