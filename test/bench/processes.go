@@ -95,7 +95,7 @@ func (b *bench) processes() ([]process, error) {
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, path := range all {
 		text, err := os.ReadFile(path)
-		if err != nil || !strings.Contains(string(text), "\x00proxy-serve\x00") || !strings.Contains(string(text), b.place.apiSocket()) {
+		if err != nil || !strings.Contains(string(text), "\x00proxy-serve\x00") || !strings.Contains(string(text), "/clusters/"+b.place.name+"/proxy") {
 			continue
 		}
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
