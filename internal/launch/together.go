@@ -62,14 +62,16 @@ func (u *up) follow(ctx context.Context, machines *machine.Local, all fleet, fir
 	group, work := errgroup.WithContext(limited)
 	group.Go(func() error {
 		return u.alive(work, machines, first, func(ctx context.Context) error {
-			if err := u.founded(ctx, machines, first); err != nil {
-				if ctx.Err() != nil { // what keeps it is on the machine's board
-					_ = u.glance(context.WithoutCancel(ctx), first) // never fails
+			both, ctx := errgroup.WithContext(ctx)
+			both.Go(func() error {
+				err := u.founded(ctx, machines, first)
+				if err == nil {
+					once.Do(func() { close(made) })
 				}
 				return err
-			}
-			once.Do(func() { close(made) })
-			return u.await(ctx, first)
+			})
+			both.Go(func() error { return u.await(ctx, first) }) // how it gets on is seen meanwhile, and what keeps it
+			return both.Wait()
 		})
 	})
 	for _, m := range all {

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -113,6 +114,9 @@ func (e *Enrolment) unlessWiping(read func() (roster.Roster, <-chan struct{}, er
 
 // routed says what is wrong with the routes to other nodes' pods.
 func (e *Enrolment) routed(problem string) {
+	if strings.HasPrefix(problem, "no roster") {
+		return // which has an item of its own
+	}
 	if problem == "" {
 		e.say(reconcile.Status{Ref: itemRoutes, Phase: reconcile.Ready})
 		return
