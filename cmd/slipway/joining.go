@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -26,6 +27,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/rosters"
 	"github.com/slipway-project/slipway/internal/control/tickets"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/compose"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/etcd"
@@ -94,10 +96,11 @@ func (j *joining) assemble(doc control.Document) (p parts, err error) {
 	}
 	pin := roster.Pin(joinCA.RawSubjectPublicKeyInfo)
 	id := roster.ClusterID(pin)
-	policy, err := policyOf(doc)
+	cluster, release, err := compose.Kept(doc.Config, doc.Cluster)
 	if err != nil {
 		return p, err
 	}
+	policy := policyOf(cluster, release)
 	client, err := kube.Connect(doc.Kubeconfig, j.log)
 	if err != nil {
 		return p, err
@@ -117,7 +120,7 @@ func (j *joining) assemble(doc control.Document) (p parts, err error) {
 	p.joins, err = joinserver.New(joinserver.Config{
 		Cluster: id, Self: j.pin, Records: records, Log: j.log, Audit: j.crash.audit(j.audit.decision),
 		Verifiers: map[string]attest.Verifier{"key": attestkey.Verifier{}, "token": token.Verifier{Records: records}},
-		Tickets: tickets.Maker{ID: id, Document: doc, Roster: func() []byte {
+		Tickets: tickets.Maker{ID: id, Document: doc, Cluster: cluster, Roster: func() []byte {
 			signed, _, _ := p.rosters.Current()
 			return signed
 		}},
@@ -125,7 +128,7 @@ func (j *joining) assemble(doc control.Document) (p parts, err error) {
 		ControlPlane: func(pool string) bool { return policy.Pools[pool].ControlPlane },
 	})
 	if err != nil {
-		return p, err
+		return p, errors.Join(err, p.etcd.Close())
 	}
 	p.server = rpc.NewServer(rpc.ServerOptions{
 		TLS: rpc.ServerTLS(joinCertificate, rpc.AnyKey), Log: j.log, Audit: j.audit.refused,

@@ -4,37 +4,27 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 
-	"github.com/slipway-project/slipway/internal/control"
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/control/members"
 	"github.com/slipway-project/slipway/internal/control/rosters"
 	"github.com/slipway-project/slipway/internal/core/admission"
-	"github.com/slipway-project/slipway/internal/core/compose"
+	"github.com/slipway-project/slipway/internal/core/catalog"
 	"github.com/slipway-project/slipway/internal/core/config"
 )
 
 // policyOf is what the spec says of machines that join.
-func policyOf(doc control.Document) (admission.Policy, error) {
-	cluster, release, problems, err := compose.Cluster("the cluster's spec", doc.Config, doc.Cluster, "")
-	switch {
-	case err != nil:
-		return admission.Policy{}, err
-	case len(problems) > 0:
-		return admission.Policy{}, fmt.Errorf("the kept spec: %s", problems[0])
-	}
+func policyOf(cluster config.Cluster, release catalog.Release) admission.Policy {
 	p := admission.Policy{
 		Cluster: cluster.Name, APIServer: release.Kubernetes, PodCIDR: cluster.PodCIDR, NodePodPrefix: cluster.NodePodPrefix,
 		ServiceCIDR: cluster.ServiceCIDR, Pools: map[string]admission.Pool{}, Reserved: apiAddresses(cluster),
 	}
 	for _, pool := range cluster.Pools {
-		p.Pools[pool.Name] = admission.Pool{ControlPlane: slices.Contains(pool.Roles, config.RoleControlPlane)}
+		p.Pools[pool.Name] = admission.Pool{ControlPlane: pool.Has(config.RoleControlPlane)}
 	}
-	return p, nil
+	return p
 }
 
 // apiAddresses are where clients look for the API beside the control planes' own: a kubelet's serving certificate for one of them

@@ -50,7 +50,7 @@ func (l *Launcher) Diff(ctx context.Context, p Planned) (Difference, error) {
 		return Difference{}, err
 	}
 	defer all.close()
-	control, err := all.document(p.Cluster.Config, p.Node.Name, p.have)
+	d, err := all.decide(p.Cluster.Config, p.Node.Name, p.have)
 	if err != nil {
 		return Difference{}, err
 	}
@@ -59,7 +59,7 @@ func (l *Launcher) Diff(ctx context.Context, p Planned) (Difference, error) {
 		return Difference{}, err
 	}
 	defer agent.Close()
-	r, err := agent.client.Diff(ctx, &nodev1.DiffRequest{Plan: wire, Control: control}, grpc.WaitForReady(true))
+	r, err := agent.client.Diff(ctx, &nodev1.DiffRequest{Plan: wire, Control: d.doc}, grpc.WaitForReady(true))
 	if err != nil {
 		return Difference{}, fmt.Errorf("compare with the machine: %w", err)
 	}

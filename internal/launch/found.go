@@ -14,11 +14,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/core/admission"
-	"github.com/slipway-project/slipway/internal/core/compose"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/planner"
@@ -110,11 +107,7 @@ func (u *up) found(ctx context.Context, machines *machine.Local, all fleet, firs
 		return fmt.Errorf("machine %s is to make the cluster, and this host has given the init secret to %s: slipway down --name %s, then up again",
 			first.Name, u.founding.Machine, u.cluster.Name)
 	}
-	want, doc, err := u.decide(all, first)
-	if err != nil {
-		return err
-	}
-	node, err := u.configured(first)
+	d, err := u.decide(all, first)
 	if err != nil {
 		return err
 	}
@@ -125,13 +118,17 @@ func (u *up) found(ctx context.Context, machines *machine.Local, all fleet, firs
 	defer func() { _ = client.Close() }() // nothing is lost with it
 	limited, cancel := context.WithTimeout(ctx, u.handOverLimit())
 	defer cancel()
-	ticket := plan.Ticket{Version: plan.Version, Plan: want, Control: doc, Files: founderFiles(node)}
-	if _, err := client.Init(limited, u.founding.ID, ticket); err != nil {
+	if _, err := client.Init(limited, u.founding.ID, d.founding()); err != nil {
 		return fmt.Errorf("initialise %s: %w", first.Name, err)
 	}
 	u.changed()
-	u.report(Event{Stage: StagePlan, Machine: first.Name, Text: fmt.Sprintf("%d items", len(want.Entries)), Total: len(want.Entries)})
+	u.report(Event{Stage: StagePlan, Machine: first.Name, Text: fmt.Sprintf("%d items", len(d.plan.Entries)), Total: len(d.plan.Entries)})
 	return nil
+}
+
+// founding is the ticket by which the machine makes the cluster.
+func (d decided) founding() plan.Ticket {
+	return plan.Ticket{Version: plan.Version, Plan: d.plan, Control: d.doc, Files: founderFiles(d.node)}
 }
 
 // founderFiles are the permits of the one machine that makes a cluster.
@@ -143,32 +140,14 @@ func founderFiles(n config.Node) []plan.Given {
 	}
 }
 
-func (u *up) configured(m *member) (config.Node, error) {
-	with, err := u.cluster.Config.WithNode(m.pool.Name, m.Name, m.address(), m.Index)
+// decide plans for one machine. The spec is kept once nothing can refuse it any more, and before any machine knows of it.
+func (u *up) decide(all fleet, m *member) (decided, error) {
+	d, err := all.decide(u.cluster.Config, m.Name, u.components)
 	if err != nil {
-		return config.Node{}, err
-	}
-	return config.ForNode(with, m.Name, m.facts)
-}
-
-// decide makes one machine's plan and, for a control plane, its document. The spec is kept once nothing can refuse it any more,
-// and before any machine knows of it.
-func (u *up) decide(all fleet, m *member) (plan.Plan, []byte, error) {
-	records, err := all.records(u.cluster.Config)
-	if err != nil {
-		return plan.Plan{}, nil, err
-	}
-	record := records[slices.IndexFunc(records, func(r admission.Node) bool { return r.Name == m.Name })]
-	_, want, err := compose.Node(u.cluster.Config, record, u.components)
-	if err != nil {
-		return plan.Plan{}, nil, err
-	}
-	doc, err := all.document(u.cluster.Config, m.Name, u.components)
-	if err != nil {
-		return plan.Plan{}, nil, err
+		return decided{}, err
 	}
 	u.kept = true
-	return want, doc, u.keepSpec(u.cluster)
+	return d, u.keepSpec(u.cluster)
 }
 
 // dialInit reaches a machine's init service through its unix socket, and trusts the key that the machine's provider knows.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/slipway-project/slipway/internal/core/compose"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/planner"
@@ -19,25 +18,11 @@ func (r *remoteInit) ticket(f initclient.Facts, have planner.Components) (plan.T
 	if err != nil {
 		return plan.Ticket{}, "", err
 	}
-	records, err := all.records(r.cluster.Config)
+	d, err := all.decide(r.cluster.Config, first.Name, have)
 	if err != nil {
 		return plan.Ticket{}, "", err
 	}
-	for _, record := range records {
-		if record.Name != first.Name {
-			continue
-		}
-		node, want, err := compose.Node(r.cluster.Config, record, have)
-		if err != nil {
-			return plan.Ticket{}, "", err
-		}
-		doc, err := all.document(r.cluster.Config, first.Name, have)
-		if err != nil {
-			return plan.Ticket{}, "", err
-		}
-		return plan.Ticket{Version: plan.Version, Plan: want, Control: doc, Files: founderFiles(node)}, first.Name, nil
-	}
-	return plan.Ticket{}, "", fmt.Errorf("plan %s: it has no record", first.Name)
+	return d.founding(), first.Name, nil
 }
 
 // fleet is what is known of the spec's machines: this one, and those whose address the spec names. The others get their records

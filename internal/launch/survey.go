@@ -4,10 +4,13 @@ package launch
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"slices"
 
+	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/compose"
 	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/machine"
 )
@@ -44,28 +47,34 @@ func (l *Launcher) survey(ctx context.Context, c config.Cluster) (fleet, error) 
 	return all, nil
 }
 
-// document is what up would give the control role on a node; empty where the node has none.
-func (f fleet) document(c config.Cluster, node string, have planner.Components) ([]byte, error) {
-	records, err := f.records(c)
+// decided is what one machine is given: its configuration, its plan, and the control role's document where it has that role.
+type decided struct {
+	node config.Node
+	plan plan.Plan
+	doc  []byte
+}
+
+// decide plans for one machine of the fleet.
+func (f fleet) decide(c config.Cluster, name string, have planner.Components) (d decided, err error) {
+	records, err := f.records(c) // in the order of the fleet
 	if err != nil {
-		return nil, err
+		return d, err
 	}
-	var nodes []config.Node
+	at := slices.IndexFunc(records, func(r admission.Node) bool { return r.Name == name })
+	if at < 0 {
+		return d, fmt.Errorf("plan %s: it has no record", name)
+	}
+	if d.node, d.plan, err = compose.Node(c, records[at], have); err != nil || !f[at].controls() {
+		return d, err
+	}
+	nodes := make([]config.Node, 0, len(records))
 	for _, r := range records {
-		n, _, err := compose.Node(c, r, have)
+		n, err := compose.Configure(c, r)
 		if err != nil {
-			return nil, err
+			return d, err
 		}
 		nodes = append(nodes, n)
 	}
-	for _, m := range f {
-		if m.Name != node {
-			continue
-		}
-		if !m.controls() {
-			return nil, nil
-		}
-		return controlDocument(c, node, nodes, records, have)
-	}
-	return nil, errors.New("no such node")
+	d.doc, err = controlDocument(c, name, nodes, records, have)
+	return d, err
 }

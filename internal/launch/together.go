@@ -102,12 +102,12 @@ func (u *up) handOver(ctx context.Context, all fleet) error {
 			if m.phase != committedPhase || m.controls() != controls {
 				continue
 			}
-			want, doc, err := u.decide(all, m)
+			d, err := u.decide(all, m)
 			if err != nil {
 				return err
 			}
 			limited, cancel := context.WithTimeout(ctx, u.handOverLimit())
-			changed, err := m.agent.Apply(limited, want, doc)
+			changed, err := m.agent.Apply(limited, d.plan, d.doc)
 			cancel()
 			if err != nil {
 				return fmt.Errorf("machine %s: %w", m.Name, err)
@@ -115,7 +115,7 @@ func (u *up) handOver(ctx context.Context, all fleet) error {
 			if changed {
 				u.changed()
 			}
-			u.report(Event{Stage: StagePlan, Machine: m.Name, Text: fmt.Sprintf("%d items", len(want.Entries)), Total: len(want.Entries)})
+			u.report(Event{Stage: StagePlan, Machine: m.Name, Text: fmt.Sprintf("%d items", len(d.plan.Entries)), Total: len(d.plan.Entries)})
 		}
 	}
 	return nil

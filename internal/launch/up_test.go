@@ -43,14 +43,14 @@ func TestSpecIsKeptWhenNothingRefusesIt(t *testing.T) {
 	u, _ := newUp(t, UpOptions{})
 	all := alone(u)
 	u.components = planner.Components{}
-	if _, _, err := u.decide(all, all[0]); err == nil {
+	if _, err := u.decide(all, all[0]); err == nil {
 		t.Fatal("a plan without components was not refused")
 	}
 	if _, err := os.Stat(u.specFile("dev")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a refused spec was kept: %v", err)
 	}
 	u.components = placeholders(u.cluster.Release)
-	if _, _, err := u.decide(all, all[0]); err != nil {
+	if _, err := u.decide(all, all[0]); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(u.specFile("dev")); err != nil {

@@ -27,6 +27,7 @@ import (
 type Maker struct {
 	ID       string // of the cluster
 	Document control.Document
+	Cluster  config.Cluster // of the document's spec
 	// Roster is the newest signed roster, or nil while there is none.
 	Roster func() []byte
 	Root   string // in front of every path of this machine; empty but for tests
@@ -37,14 +38,7 @@ func (m Maker) For(ctx context.Context, r admission.Node) (t plan.Ticket, secret
 	if err := ctx.Err(); err != nil {
 		return t, nil, err
 	}
-	cluster, _, problems, err := compose.Cluster("the cluster's spec", m.Document.Config, m.Document.Cluster, "")
-	switch {
-	case err != nil:
-		return t, nil, fmt.Errorf("make ticket of %s: %w", r.Name, err)
-	case len(problems) > 0:
-		return t, nil, fmt.Errorf("make ticket of %s: %s", r.Name, problems[0])
-	}
-	node, want, err := compose.Node(cluster, r, planner.Components(m.Document.Components))
+	node, want, err := compose.Node(m.Cluster, r, planner.Components(m.Document.Components))
 	if err != nil {
 		return t, nil, fmt.Errorf("make ticket of %s: %w", r.Name, err)
 	}

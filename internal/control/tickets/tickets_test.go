@@ -58,7 +58,7 @@ func maker(t *testing.T) tickets.Maker {
 		}
 	}
 	return tickets.Maker{
-		ID: "id", Root: root, Roster: func() []byte { return []byte("roster") },
+		ID: "id", Root: root, Cluster: c, Roster: func() []byte { return []byte("roster") },
 		Document: control.Document{Version: control.Version, Cluster: "dev", Self: "dev-main-0", Config: config.Print(c), Components: components},
 	}
 }
@@ -130,7 +130,7 @@ func TestForRefuses(t *testing.T) {
 		want  string
 	}{
 		"no roster":   {func(m *tickets.Maker) { m.Roster = func() []byte { return nil } }, "there is no roster yet"},
-		"no spec":     {func(m *tickets.Maker) { m.Document.Config = []byte("{") }, "make ticket of dev-main-1"},
+		"no pool":     {func(m *tickets.Maker) { m.Cluster.Pools = nil }, "make ticket of dev-main-1"},
 		"no binary":   {func(m *tickets.Maker) { m.Document.Components = nil }, "the bundle has no"},
 		"no CA":       {func(m *tickets.Maker) { _ = os.Remove(m.Root + "/etc/kubernetes/pki/ca.crt") }, "ca.crt"},
 		"no CA's key": {func(m *tickets.Maker) { _ = os.Remove(m.Root + "/etc/kubernetes/pki/etcd/ca.key") }, "etcd/ca.key"},

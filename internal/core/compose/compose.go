@@ -7,6 +7,8 @@
 package compose
 
 import (
+	"fmt"
+
 	"github.com/slipway-project/slipway/internal/core/catalog"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/spec"
@@ -39,6 +41,18 @@ func Cluster(file string, text []byte, name, version string) (config.Cluster, ca
 	}
 	complete, problems := config.Complete(parsed, known)
 	return complete, release, problems, nil
+}
+
+// Kept is a cluster's completed spec, as its control document keeps it.
+func Kept(text []byte, name string) (config.Cluster, catalog.Release, error) {
+	c, release, problems, err := Cluster("the cluster's spec", text, name, "")
+	switch {
+	case err != nil:
+		return config.Cluster{}, release, err
+	case len(problems) > 0:
+		return config.Cluster{}, release, fmt.Errorf("the kept spec: %s", problems[0])
+	}
+	return c, release, nil
 }
 
 func minors() []string {

@@ -67,9 +67,9 @@ func TestClusterSaysWhatIsWrong(t *testing.T) {
 func TestNodeIsTheSameFromTheCompletedSpec(t *testing.T) {
 	t.Parallel()
 	c, components := cluster(t, "spec:\n  pools:\n  - {name: main, roles: [control-plane], count: 3}\n  - {name: w, labels: {tier: gold}, count: 2}\n")
-	kept, _, problems, err := compose.Cluster("kept", config.Print(c), "dev", "")
-	if err != nil || len(problems) > 0 {
-		t.Fatal(err, problems)
+	kept, _, err := compose.Kept(config.Print(c), "dev")
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, r := range []admission.Node{
 		{Name: "dev-main-1", Pool: "main", Index: 7, Address: netip.MustParseAddr("192.0.2.7")},
@@ -89,6 +89,15 @@ func TestNodeIsTheSameFromTheCompletedSpec(t *testing.T) {
 		}
 		if one.Node != r.Name {
 			t.Errorf("a plan for %s", one.Node)
+		}
+	}
+}
+
+func TestKeptRefuses(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"{": "the kept spec: ", head + "spec: {kubernetesVersion: \"1.12\"}\n": `"1.12"`} {
+		if _, _, err := compose.Kept([]byte(text), "dev"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
 }

@@ -13,19 +13,28 @@ import (
 
 // Node is the plan of the node that a record describes, and the configuration that it follows from.
 func Node(c config.Cluster, r admission.Node, have planner.Components) (config.Node, plan.Plan, error) {
-	with, err := c.WithNode(r.Pool, r.Name, r.Address, r.Index)
+	node, err := Configure(c, r)
 	if err != nil {
 		return config.Node{}, plan.Plan{}, err
-	}
-	node, err := config.ForNode(with, r.Name, Facts(r))
-	if err != nil {
-		return config.Node{}, plan.Plan{}, err
-	}
-	if r.PodCIDR.IsValid() && node.PodCIDR != r.PodCIDR {
-		return config.Node{}, plan.Plan{}, fmt.Errorf("plan %s: its record has the pod range %s, and share %d is %s", r.Name, r.PodCIDR, r.Index, node.PodCIDR)
 	}
 	p, err := planner.For(node, have)
 	return node, p, err
+}
+
+// Configure is the configuration of the node that a record describes.
+func Configure(c config.Cluster, r admission.Node) (config.Node, error) {
+	with, err := c.WithNode(r.Pool, r.Name, r.Address, r.Index)
+	if err != nil {
+		return config.Node{}, err
+	}
+	node, err := config.ForNode(with, r.Name, Facts(r))
+	if err != nil {
+		return config.Node{}, err
+	}
+	if r.PodCIDR.IsValid() && node.PodCIDR != r.PodCIDR {
+		return config.Node{}, fmt.Errorf("plan %s: its record has the pod range %s, and share %d is %s", r.Name, r.PodCIDR, r.Index, node.PodCIDR)
+	}
+	return node, nil
 }
 
 // Facts are a record's, as a configuration needs them.
