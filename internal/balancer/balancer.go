@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/rest"
 )
 
 // Config says what to balance. Roster, JoinCA and ClusterCA are files, and read again when they matter.
@@ -100,18 +101,8 @@ func run(ctx context.Context, c Config, p pace) error {
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("accept API clients: %w", err)
 		default: // out of files, or a client that went away: others must not suffer
-			sleep(ctx, p.backOff)
+			_ = rest.For(ctx, p.backOff) // the next accept tells whether ctx has ended
 		}
-	}
-}
-
-// sleep waits, or less when ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }
 

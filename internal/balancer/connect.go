@@ -5,11 +5,12 @@ package balancer
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/splice"
 )
 
 // serve joins a client to a server until both directions have ended, one has failed, the server is given up, or ctx ends.
@@ -17,7 +18,7 @@ func (p *pool) serve(ctx context.Context, client net.Conn) {
 	defer client.Close()
 	conn, s, release := p.connect(ctx)
 	if conn == nil {
-		reset(client)
+		splice.Reset(client)
 		return
 	}
 	defer conn.Close()
@@ -27,8 +28,8 @@ func (p *pool) serve(ctx context.Context, client net.Conn) {
 	defer leave()
 	defer context.AfterFunc(ctx, l.cut)()
 	var back sync.WaitGroup
-	back.Go(func() { copyHalf(client, conn) })
-	copyHalf(conn, client)
+	back.Go(func() { splice.Half(client, conn) })
+	splice.Half(conn, client)
 	back.Wait()
 }
 
@@ -102,26 +103,4 @@ func (p *pool) race(ctx context.Context, list []choice) (net.Conn, choice) {
 		}
 	}
 	return nil, choice{}
-}
-
-// copyHalf carries one direction to its end and passes the end on. After an error both directions are over: a connection
-// that was reset must not look like one that was finished.
-func copyHalf(dst, src net.Conn) {
-	_, err := io.Copy(dst, src) // TCP to TCP: the kernel does it (splice), without a buffer of ours
-	if err == nil {
-		if c, ok := dst.(interface{ CloseWrite() error }); ok {
-			err = c.CloseWrite()
-		}
-	}
-	if err != nil {
-		reset(dst)
-		reset(src)
-	}
-}
-
-func reset(c net.Conn) {
-	if tcp, ok := c.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0)
-	}
-	_ = c.Close()
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/splice"
 )
 
 // pool is the API servers and the connections to them.
@@ -62,7 +63,7 @@ func (s state) String() string { return [...]string{"unknown", "ready", "out"}[s
 type link struct{ client, server net.Conn }
 
 // cut ends a link as a crashed server would, so that the client knows its request may be lost and asks again elsewhere.
-func (l *link) cut() { reset(l.client); reset(l.server) }
+func (l *link) cut() { splice.Reset(l.client); splice.Reset(l.server) }
 
 func newPool(c Config, p pace, self string) *pool {
 	return &pool{c: c, pace: p, self: self, trust: &trust{file: c.ClusterCA}, changed: make(chan struct{})}

@@ -23,6 +23,7 @@ import (
 
 	initv1 "github.com/slipway-project/slipway/api/init/v1"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/rest"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
@@ -152,12 +153,8 @@ const (
 
 // rest waits before the next try, and tells what it waited for if ctx ends meanwhile.
 func (c *Client) rest(ctx context.Context, try int, cause error) error {
-	t := time.NewTimer(min(longestRest, firstRest<<min(try, 10)))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("machine %s: wait for its agent, whose last answer was %q: %w", c.address, status.Convert(cause).Message(), context.Cause(ctx))
+	if err := rest.For(ctx, min(longestRest, firstRest<<min(try, 10))); err != nil {
+		return fmt.Errorf("machine %s: wait for its agent, whose last answer was %q: %w", c.address, status.Convert(cause).Message(), err)
 	}
+	return nil
 }

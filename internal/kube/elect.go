@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/slipway-project/slipway/internal/rest"
 )
 
 // ElectConfig says what is led, and who wants to lead it. The three times are those of Kubernetes' own components.
@@ -102,7 +104,7 @@ func (e *elector) acquire(ctx context.Context) error {
 			continue
 		}
 		pace.reset()
-		if !sleep(ctx, wait) {
+		if rest.For(ctx, wait) != nil {
 			return ended(ctx, e.why)
 		}
 	}
@@ -159,17 +161,5 @@ func (e *elector) keep(ctx context.Context, h *held) error {
 		case ctx.Err() == nil:
 			e.log.Warn("lease is not renewed", "lease", e.cfg.Name, "why", reason(err), "left", h.left())
 		}
-	}
-}
-
-// sleep tells whether the time has passed; otherwise ctx has ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }

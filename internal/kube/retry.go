@@ -12,6 +12,8 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/slipway-project/slipway/internal/rest"
 )
 
 const (
@@ -40,14 +42,7 @@ func (b *backoff) pause(ctx context.Context) error {
 	}
 	d := b.next/2 + rand.N(b.next) // jitter: agents of many machines must not knock together
 	b.next = min(b.next*8/5, b.longest())
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
+	return rest.For(ctx, d)
 }
 
 // longest keeps the pauses short while a server is likely to be starting, which is when somebody waits.

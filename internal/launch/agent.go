@@ -21,6 +21,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/proxy"
 	"github.com/slipway-project/slipway/internal/reconcile"
+	"github.com/slipway-project/slipway/internal/rest"
 	"github.com/slipway-project/slipway/internal/trace"
 )
 
@@ -135,17 +136,8 @@ func (a *Agent) Watch(ctx context.Context, each func(s reconcile.Status, converg
 		case status.Code(err) == codes.Unimplemented:
 			return fmt.Errorf("watch the agent: %w: another slipway runs on the machine: run slipway up again", err)
 		case !heard:
-			pause(ctx) // it lives and says nothing; to ask at once again would only keep it busy
+			_ = rest.For(ctx, 20*time.Millisecond) // it lives and says nothing; to ask at once again would only keep it busy
 		}
-	}
-}
-
-func pause(ctx context.Context) {
-	timer := time.NewTimer(20 * time.Millisecond)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
 	}
 }
 

@@ -17,6 +17,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/splice"
 )
 
 // ServeUnix listens on socketPath and passes connections on to a TCP address, which is asked for each time, until ctx ends. It
@@ -98,9 +100,9 @@ func pass(ctx context.Context, client net.Conn, hops []dialer) {
 // deliver carries one direction, beginning with what has been read already.
 func deliver(dst, src net.Conn, first []byte) {
 	if _, err := dst.Write(first); len(first) > 0 && err != nil {
-		reset(dst)
-		reset(src)
+		splice.Reset(dst)
+		splice.Reset(src)
 		return
 	}
-	copyHalf(dst, src)
+	splice.Half(dst, src)
 }

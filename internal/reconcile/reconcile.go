@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/rest"
 	"github.com/slipway-project/slipway/internal/trace"
 )
 
@@ -144,7 +145,7 @@ func (l *Loop) untilDone(ctx context.Context, ref string, f func() error) error 
 		}
 		delay := backoff(n)
 		l.failed(ref, err, n, delay)
-		if err := sleep(ctx, delay); err != nil {
+		if err := rest.For(ctx, delay); err != nil {
 			return err
 		}
 	}
@@ -154,17 +155,6 @@ func (l *Loop) failed(ref string, err error, n int, delay time.Duration) {
 	l.Log.Warn("step failed, trying again", "item", ref, "error", err, "attempt", n+1, "in", delay)
 	l.Board.span(ref, func(s *trace.Span) { s.Attempts++ })
 	l.Board.Set(Status{Ref: ref, Phase: Failing, Error: err.Error()})
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // backoff grows from 50 ms to 10 s, with a fifth of jitter so that machines do not march in step.

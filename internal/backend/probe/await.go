@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/rest"
 )
 
 // The pace of asking: quick while a start is likely to end soon, calm when it has been long in coming.
@@ -24,19 +25,10 @@ func (p *Prober) Await(ctx context.Context, pr plan.Probe, waiting func(reason s
 		asked := time.Now()
 		err := p.Ask(ctx, pr)
 		if err != nil && pr.Kind == plan.ProbeExec {
-			rest(ctx, 2*time.Since(asked)) // a command costs CPU time that what is being waited for needs
+			_ = rest.For(ctx, min(2*time.Since(asked), time.Second)) // a command costs CPU time that what is being waited for needs
 		}
 		return err
 	}, waiting)
-}
-
-func rest(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(min(d, time.Second))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }
 
 // Until calls ask, at 20 to 50 ms intervals in the beginning, until it returns nil or ctx ends.

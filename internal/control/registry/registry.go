@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/rest"
 )
 
 // Registry is the records, typed. It is safe for concurrent use.
@@ -89,12 +90,5 @@ func pause(ctx context.Context, n int) error {
 	if n == 0 {
 		return context.Cause(ctx)
 	}
-	timer := time.NewTimer(rand.N(time.Duration(min(n, 20)) * time.Millisecond))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
+	return rest.For(ctx, rand.N(time.Duration(min(n, 20))*time.Millisecond))
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/slipway-project/slipway/internal/node/rosterfile"
 	"github.com/slipway-project/slipway/internal/node/routes"
 	"github.com/slipway-project/slipway/internal/reconcile"
+	"github.com/slipway-project/slipway/internal/rest"
 )
 
 // joinPort is where control planes let machines in.
@@ -92,7 +93,7 @@ func (e *Enrolment) joinCA(ctx context.Context) *x509.Certificate {
 			return ca
 		}
 		e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Failing, Error: err.Error(), Provider: "a backup, or another node's copy"})
-		if pause(ctx, lookForCA) != nil {
+		if rest.For(ctx, lookForCA) != nil {
 			return nil
 		}
 	}
@@ -194,7 +195,7 @@ func (e *Enrolment) member(ctx context.Context, s *joinclient.Sync) error {
 		}
 		e.cfg.Log.Warn("way into etcd", "error", err)
 		e.say(reconcile.Status{Ref: itemEtcd, Phase: reconcile.Failing, Error: err.Error(), Provider: "this machine, which tries again"})
-		if pause(ctx, time.Second) != nil {
+		if rest.For(ctx, time.Second) != nil {
 			return nil
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/reconcile"
+	"github.com/slipway-project/slipway/internal/rest"
 )
 
 // joins asks to be let in until somebody has claimed the machine: this flow, or init.
@@ -51,7 +52,7 @@ func (e *Enrolment) joins(ctx context.Context) error {
 		}
 		e.cfg.Log.Error("join undone", "error", err)
 		e.say(reconcile.Status{Ref: itemLock, Phase: reconcile.Failing, Error: err.Error(), Provider: "this machine, which tries again"})
-		if pause(ctx, joinAgain) != nil {
+		if rest.For(ctx, joinAgain) != nil {
 			return nil //nolint:nilerr // ctx has ended
 		}
 	}
@@ -160,15 +161,4 @@ func random() string {
 	raw := make([]byte, 8)
 	_, _ = rand.Read(raw) // never fails
 	return hex.EncodeToString(raw)
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/rest"
 )
 
 // guard tells the right secret from wrong ones. Guessing 160 bits is hopeless; the guard makes it slow as well, and keeps it from
@@ -45,7 +47,7 @@ func newGuard(hash [sha256.Size]byte, open bool) *guard {
 func (g *guard) check(ctx context.Context, source netip.Addr, secret []byte) (ok bool, tries int) {
 	from := prefix(source)
 	if wait := g.enter(from); wait > 0 {
-		err := sleep(ctx, wait)
+		err := rest.For(ctx, wait)
 		g.leave()
 		if err != nil {
 			return false, 0
@@ -113,15 +115,4 @@ func prefix(a netip.Addr) netip.Prefix {
 		return netip.Prefix{} // no address: all of those are one source
 	}
 	return p
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/node/lock"
+	"github.com/slipway-project/slipway/internal/rest"
 )
 
 // Resume goes on with the request that has claimed this machine, if one has, and returns when it is over: committed, or undone.
@@ -119,7 +120,7 @@ func (s *Server) commit(ctx context.Context, r *request, result Result) error {
 		}
 		s.cfg.Log.Error("commit this machine; it is tried until the disk has an answer", "error", err)
 		r.feed.add(Event{Text: err.Error()})
-		if err := sleep(ctx, s.cfg.Pause(try)); err != nil {
+		if err := rest.For(ctx, s.cfg.Pause(try)); err != nil {
 			return err
 		}
 	}
@@ -183,7 +184,7 @@ func (s *Server) insist(ctx context.Context, r *request, what string, do func() 
 		}
 		s.cfg.Log.Error(what+"; it is tried again", "error", err, "try", try+1)
 		r.feed.add(Event{Text: fmt.Sprintf("%s (try %d): %s", what, try+1, err)})
-		if err := sleep(ctx, s.cfg.Pause(try)); err != nil {
+		if err := rest.For(ctx, s.cfg.Pause(try)); err != nil {
 			return err
 		}
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/rest"
 )
 
 // Config is what a machine joins with.
@@ -102,7 +103,7 @@ func Join(ctx context.Context, c Config) (Grant, error) {
 		if ctx.Err() != nil {
 			return Grant{}, context.Cause(ctx)
 		}
-		if err := sleep(ctx, j.judge(err)); err != nil {
+		if err := rest.For(ctx, j.judge(err)); err != nil {
 			return Grant{}, err
 		}
 	}

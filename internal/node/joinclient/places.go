@@ -4,7 +4,6 @@ package joinclient
 
 import (
 	"cmp"
-	"context"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -135,15 +134,4 @@ func unique(endpoints []netip.AddrPort) []netip.AddrPort {
 		}
 	}
 	return out
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

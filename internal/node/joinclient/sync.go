@@ -17,6 +17,7 @@ import (
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
 	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/rest"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
@@ -89,7 +90,7 @@ func (s *Sync) Run(ctx context.Context) error {
 	for {
 		l, soon := k.connect(ctx)
 		if l == nil {
-			if err := sleep(ctx, soon); err != nil {
+			if err := rest.For(ctx, soon); err != nil {
 				return err
 			}
 			continue

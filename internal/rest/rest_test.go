@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rest_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/rest"
+)
+
+func TestFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		if err := rest.For(t.Context(), time.Minute); err != nil || time.Since(begun) != time.Minute {
+			t.Errorf("%v after %s", err, time.Since(begun))
+		}
+		why := errors.New("enough")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(time.Second, func() { cancel(why) })
+		begun = time.Now()
+		if err := rest.For(ctx, time.Minute); !errors.Is(err, why) || time.Since(begun) != time.Second {
+			t.Errorf("%v after %s, want the cause after a second", err, time.Since(begun))
+		}
+	})
+}
