@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/render"
+)
+
+func TestFinish(t *testing.T) {
+	t.Parallel()
+	var b plan.Builder
+	dir, file := b.Add(plan.Dir{Path: "/a"}), b.Add(plan.File{Path: "/a/f"})
+	p := b.Plan("c", "n", "r")
+	for name, tc := range map[string]struct {
+		make func(r *render.Rendered)
+		want string
+	}{
+		"all said": {func(r *render.Rendered) { r.Add("z", 0o644, "", dir); r.Leave(file, "why") }, ""},
+		"nothing":  {func(*render.Rendered) {}, "render dir//a: it is in no file and not left out\nrender file//a/f: it is in no file and not left out"},
+		"no reason": {
+			func(r *render.Rendered) { r.Leave(dir, ""); r.Leave(file, "why") }, "leave out dir//a: there is no reason",
+		},
+		"twice": {
+			func(r *render.Rendered) { r.Add("z", 0o644, "", dir); r.Add("a", 0, ""); r.Add("z", 0o644, "", file) },
+			`render file "z": it is there twice`,
+		},
+		"above":    {func(r *render.Rendered) { r.Add("../z", 0o644, "", dir, file) }, `render file "../z": its path is not clean and relative`},
+		"absolute": {func(r *render.Rendered) { r.Add("/z", 0o644, "", dir, file) }, `render file "/z": its path is not clean and relative`},
+		"unclean":  {func(r *render.Rendered) { r.Add("a//z", 0o644, "", dir, file) }, `render file "a//z": its path is not clean and relative`},
+		"unnamed":  {func(r *render.Rendered) { r.Add("", 0o644, "", dir, file) }, `render file "": its path is not clean and relative`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var r render.Rendered
+			tc.make(&r)
+			got := ""
+			if _, err := r.Finish(p); err != nil {
+				got = err.Error()
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("error (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestFinishSortsFiles(t *testing.T) {
+	t.Parallel()
+	var r render.Rendered
+	r.Add("b", 0, "")
+	r.Add("a/z", 0, "")
+	r.Add("a", 0, "")
+	r, err := r.Finish(plan.Plan{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range r.Files {
+		got = append(got, f.Path)
+	}
+	if diff := cmp.Diff([]string{"a", "a/z", "b"}, got); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+}
