@@ -134,6 +134,11 @@ func Unanswered(err error) bool {
 	return (errors.As(err, &status) || errors.As(err, &wire)) && classify(err) == away
 }
 
+// Starting tells that an error may come from a server that has just started: it is away yet, or does not know its own roles yet.
+func Starting(err error) bool {
+	return Unanswered(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
+}
+
 // reason is an error for people: the URL and the client's wrappings are left out.
 func reason(err error) string {
 	var u *url.Error

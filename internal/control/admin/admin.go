@@ -27,6 +27,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/kube"
+	"github.com/slipway-project/slipway/internal/rest"
 )
 
 // Nodes are the cluster's records of its machines, as package registry keeps them.
@@ -86,8 +87,32 @@ type server struct {
 	Config
 }
 
-// askLimit is for one source when several are asked: the others' answers must not wait long.
-const askLimit = 5 * time.Second
+const (
+	// askLimit is for one source when several are asked: the others' answers must not wait long.
+	askLimit = 5 * time.Second
+	// startLimit is for an API server that has just been started again, which it is while etcd's members change. Then the operator's
+	// side asks another control plane.
+	startLimit = 15 * time.Second
+	askAgain   = 100 * time.Millisecond
+)
+
+// patiently does again what an API server refuses that is just starting; do goes on from where it was. say may be nil.
+func patiently(ctx context.Context, say func(string), do func() error) error {
+	begun, last := time.Now(), ""
+	for {
+		err := do()
+		if !kube.Starting(err) || errors.Is(err, context.DeadlineExceeded) || time.Since(begun) > startLimit {
+			return err
+		}
+		if text := err.Error(); say != nil && text != last {
+			last = text
+			say("waiting for the API server: " + text)
+		}
+		if rest.For(ctx, askAgain) != nil {
+			return err
+		}
+	}
+}
 
 // document is what decides a pool's roles. Without it nobody knows what a node is.
 func (s *server) document() (control.Document, error) {
@@ -117,7 +142,7 @@ func coded(err error) error {
 		code = codes.Canceled
 	case errors.Is(err, context.DeadlineExceeded):
 		code = codes.DeadlineExceeded
-	case kube.Unanswered(err):
+	case kube.Starting(err):
 		code = codes.Unavailable
 	case errors.Is(err, registry.ErrNotFound), errors.Is(err, kube.ErrNoNode):
 		code = codes.NotFound

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -18,6 +19,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	controlv1 "github.com/slipway-project/slipway/api/control/v1"
 	"github.com/slipway-project/slipway/internal/control"
@@ -34,11 +37,16 @@ type world struct {
 	nodes   map[string]kube.NodeInfo
 	etcd    map[string]members.Standing
 	fail    map[string]error // by call, "drain w1"
+	once    map[string]error // the same, for the first time
 	calls   []string
 }
 
 func (w *world) call(what string) error {
 	w.calls = append(w.calls, what)
+	if err := w.once[what]; err != nil {
+		delete(w.once, what)
+		return err
+	}
 	return w.fail[what]
 }
 
@@ -102,8 +110,8 @@ func (c cluster) DeleteNode(_ context.Context, node string) error {
 
 func (w *world) DeleteNode(_ context.Context, name string) error {
 	err := w.call("delete record " + name)
-	if err == nil {
-		delete(w.records, name)
+	if w.fail["delete record "+name] == nil {
+		delete(w.records, name) // also when the answer is lost
 	}
 	return err
 }
@@ -302,6 +310,35 @@ func TestRemoveIsResumed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An API server that has just been started again answers in between that it knows nobody, or not at all.
+func TestRemoveWaitsForTheServer(t *testing.T) {
+	t.Parallel()
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "nodes.all", errors.New("no roles yet"))
+	for _, step := range []string{"mark c2 true", "drain c2 5m0s", "delete Node c2", "delete record c2"} {
+		t.Run(step, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				w.once = map[string]error{step: fmt.Errorf("ask: %w", forbidden)}
+				lines, err := w.remove(t, &controlv1.RemoveNodeRequest{Name: "c2"})
+				if _, left := w.records["c2"]; err != nil || left {
+					t.Errorf("error %v, record left: %t", err, left)
+				}
+				if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "waiting for the API server: ") }) {
+					t.Errorf("does not say that it waits: %q", lines)
+				}
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w, begun := newWorld(), time.Now()
+		w.fail["mark c2 true"] = forbidden
+		if _, err := w.remove(t, &controlv1.RemoveNodeRequest{Name: "c2"}); status.Code(err) != codes.Unavailable || time.Since(begun) > startLimit+time.Second {
+			t.Errorf("after %s: %v; another control plane should be asked soon", time.Since(begun), err)
+		}
+	})
 }
 
 func TestDrain(t *testing.T) {

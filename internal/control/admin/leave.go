@@ -54,22 +54,34 @@ func (s *server) DrainNode(r *controlv1.DrainNodeRequest, stream grpc.ServerStre
 //	nothing is done   ▼                             the mark is taken back
 //	               cut anywhere: the same command goes on, for what is done is found done
 func (s *server) RemoveNode(r *controlv1.RemoveNodeRequest, stream grpc.ServerStreamingServer[controlv1.Progress]) error {
-	err := s.remove(stream.Context(), r, teller(stream))
+	say := teller(stream)
+	var marked, again bool
+	err := patiently(stream.Context(), say, func() error {
+		err := s.remove(stream.Context(), r, &marked, say)
+		if again && status.Code(err) == codes.NotFound {
+			return nil // the answer to its deletion was lost
+		}
+		again = true
+		return err
+	})
 	if err != nil && status.Code(coded(err)) != codes.Canceled {
 		s.Log.Warn("node is not removed", "node", r.GetName(), "why", err)
 	}
 	return coded(err)
 }
 
-func (s *server) remove(ctx context.Context, r *controlv1.RemoveNodeRequest, say func(string)) error {
+// remove tries once. marked tells whether it was this command that has marked the record, now or in an earlier try.
+func (s *server) remove(ctx context.Context, r *controlv1.RemoveNodeRequest, marked *bool, say func(string)) error {
 	name := r.GetName()
 	l, err := s.mayRemove(ctx, name)
 	if err != nil {
 		return err
 	}
+	l.marked = *marked
 	if err := s.mark(ctx, &l); err != nil {
 		return err
 	}
+	*marked = l.marked
 	if !r.GetLost() {
 		say("moving its pods away")
 		err := s.Kube.Drain(ctx, name, limit(r.GetTimeoutSeconds()), say)
@@ -105,7 +117,7 @@ type leaver struct {
 	record   admission.Node
 	recorded bool // it has a record; otherwise it is a Node and nothing else
 	member   bool // it is a control plane, and may be in etcd
-	marked   bool // by this very call
+	marked   bool // by this very command
 }
 
 // mayRemove looks, and changes nothing.
@@ -157,7 +169,7 @@ func (s *server) mark(ctx context.Context, l *leaver) error {
 		return nil
 	}
 	_, err := s.Nodes.UpdateNode(ctx, l.record.Name, func(n *admission.Node) error {
-		l.marked, n.Removing = !n.Removing, true
+		l.marked, n.Removing = l.marked || !n.Removing, true
 		return nil
 	})
 	return err

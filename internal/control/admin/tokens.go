@@ -12,6 +12,7 @@ import (
 
 	controlv1 "github.com/slipway-project/slipway/api/control/v1"
 	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/core/admission"
 )
 
 // CreateToken makes a token. The invitation comes first: a token that nobody can use must not lie about.
@@ -19,12 +20,21 @@ func (s *server) CreateToken(ctx context.Context, r *controlv1.CreateTokenReques
 	if r.GetTtlSeconds() < 0 {
 		return nil, status.Errorf(codes.InvalidArgument, "a token cannot live for %d seconds", r.GetTtlSeconds())
 	}
-	inv, err := s.Invite(ctx)
+	var inv Invitation
+	err := patiently(ctx, nil, func() (err error) {
+		inv, err = s.Invite(ctx)
+		return err
+	})
 	if err != nil {
 		return nil, coded(err)
 	}
 	spec := registry.TokenSpec{Pool: r.GetPool(), Node: r.GetNode(), Key: r.GetKey(), TTL: time.Duration(r.GetTtlSeconds()) * time.Second}
-	t, text, err := s.Tokens.CreateToken(ctx, spec)
+	var t admission.Token
+	var text string
+	err = patiently(ctx, nil, func() (err error) {
+		t, text, err = s.Tokens.CreateToken(ctx, spec)
+		return err
+	})
 	if err != nil {
 		return nil, coded(err)
 	}

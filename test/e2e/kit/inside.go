@@ -3,6 +3,7 @@
 package kit
 
 import (
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -70,7 +71,14 @@ type Process struct {
 // Processes lists what runs in the machine, its pods included.
 func (c *Cluster) Processes() []Process {
 	c.T.Helper()
-	var found []Process
+	found := c.processes()
+	if len(found) == 0 {
+		c.T.Fatalf("nothing runs in %s", c.Node)
+	}
+	return found
+}
+
+func (c *Cluster) processes() (found []Process) {
 	mine := filepath.Join("/", c.Name, c.Node)
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range dirs {
@@ -81,9 +89,6 @@ func (c *Cluster) Processes() []Process {
 		if p, err := process(dir); err == nil { // it may have ended since
 			found = append(found, p)
 		}
-	}
-	if len(found) == 0 {
-		c.T.Fatalf("no process is in a cgroup that contains %s", mine)
 	}
 	return found
 }
@@ -120,8 +125,17 @@ func process(dir string) (p Process, err error) {
 // Process finds the one process whose program has this name. A test that kills it kills nothing else.
 func (c *Cluster) Process(program string, args ...string) Process {
 	c.T.Helper()
+	p, err := c.TryProcess(program, args...)
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	return p
+}
+
+// TryProcess is Process of a machine that may just be starting.
+func (c *Cluster) TryProcess(program string, args ...string) (Process, error) {
 	var found []Process
-	for _, p := range c.Processes() {
+	for _, p := range c.processes() {
 		if filepath.Base(p.Args[0]) == program && len(p.Args) > len(args) && strings.Join(p.Args[1:1+len(args)], " ") == strings.Join(args, " ") {
 			found = append(found, p)
 		}
@@ -132,9 +146,9 @@ func (c *Cluster) Process(program string, args ...string) Process {
 		})
 	}
 	if len(found) != 1 {
-		c.T.Fatalf("processes %s %v in %s: %v, want one", program, args, c.Node, found)
+		return Process{}, fmt.Errorf("processes %s %v in %s: %v, want one", program, args, c.Node, found)
 	}
-	return found[0]
+	return found[0], nil
 }
 
 // Kill sends SIGKILL to a process of the machine.
