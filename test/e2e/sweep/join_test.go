@@ -65,6 +65,9 @@ func ofJoin(phases []string) (all []crash) {
 	return all
 }
 
+// sometimes are phases that a join need not pass: the roster that comes with the ticket may be the newest.
+var sometimes = []string{"take roster", "roster taken"}
+
 // registered is a phase that only the cluster sees: the API has the machine's Node, and nobody has called it ready.
 const registered = "kubelet registered"
 
@@ -101,7 +104,7 @@ func (j *joins) crashAll(t *testing.T, pool string, all [][]crash) {
 	}
 	for _, one := range missed {
 		t.Run(fmt.Sprint("alone ", one), func(t *testing.T) {
-			if left := j.join(t, pool, []crash{one}).left; len(left) > 0 {
+			if left := j.join(t, pool, []crash{one}).left; len(left) > 0 && !slices.Contains(sometimes, one.At) {
 				t.Errorf("these never came: %v", left)
 			}
 		})
