@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package systemd_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-project/slipway/internal/core/pki"
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/render"
+	"github.com/slipway-project/slipway/internal/render/systemd"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// everyKind is a plan with every kind of item, and each setting of a unit at least once.
+func everyKind() plan.Plan {
+	var b plan.Builder
+	dir := b.Add(plan.Dir{Path: "/var/lib/my data/100%", Mode: 0o700, Data: true})
+	conf := b.Add(plan.File{Path: "/etc/kubernetes/kubelet.yaml", Mode: 0o600, Content: "kind: KubeletConfiguration\n"})
+	b.Add(plan.File{Path: "/etc/kubernetes/encryption.yaml", Mode: 0o600, Content: "key: {{k}}\n", Fill: map[string]string{"{{k}}": "/k"}})
+	bin := b.Add(plan.Artifact{Path: "/opt/slipway/bin/etcd", Digest: "sha256:" + strings.Repeat("0", 64), Name: "etcd v3.6.0"})
+	mount := b.Add(plan.Mount{Target: "/var/lib/my-etcd", Source: "/dev/disk/by-label/etcd", Type: "ext4", Options: []string{"noatime", "nodev"}})
+	cert := b.Add(plan.Cert{Want: pki.Want{Name: "ca", Kind: pki.CA, KeyPath: "/etc/kubernetes/pki/ca.key"}})
+	b.Add(plan.Kubeconfig{Path: "/etc/kubernetes/admin.conf", Cluster: "c", User: "admin", Server: "https://127.0.0.1:6443"}, cert)
+	etcd := b.Add(plan.Unit{
+		Name: "etcd", Args: []string{"/bin/true", "--name=a b", "--cost=100%", "--literal=$HOME", ""},
+		Env: []string{"A=two words", "B=50%"}, EnvFile: "/var/lib/slipway/state/etcd-permit", Dir: "/var/lib/my data/100%",
+		Ready:    plan.Probe{Kind: plan.ProbeHTTP, URL: "http://127.0.0.1:2381/readyz"},
+		Holds:    plan.Holds{Mark: "/var/lib/slipway/state/mark", Data: "/var/lib/my-etcd/member"},
+		OOMScore: -997, StopTimeout: 2500 * time.Millisecond,
+	}, dir, bin, mount, cert)
+	gate := b.Add(plan.Gate{Name: "etcd-voter", Provider: "a control plane", Ready: plan.Probe{Kind: plan.ProbeFile, Path: "/voter"}}, etcd)
+	b.Add(plan.Unit{Name: "kube-apiserver", Args: []string{"/bin/true"}, Ready: plan.Probe{Kind: plan.ProbeTCP}, KillChildren: true}, gate)
+	runtime := b.Add(plan.Unit{Name: "containerd", Args: []string{"/bin/true"}, Ready: plan.Probe{Kind: plan.ProbeNotify}}, conf)
+	image := b.Add(plan.Unit{Name: "image-pause", Args: []string{"/bin/true"}, Oneshot: true}, runtime)
+	b.Add(plan.Unit{Name: "kubelet", Args: []string{"/bin/true"}, OOMScore: -999}, conf, image)
+	b.Add(plan.StaticPod{Path: "/etc/kubernetes/manifests/web.yaml", Manifest: "kind: Pod\n"}, conf)
+	return b.Plan("c", "n1", "v1.36.4")
+}
+
+func TestRenderOfEveryKind(t *testing.T) {
+	t.Parallel()
+	r, err := systemd.Render(everyKind())
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden := filepath.Join("testdata", "every-kind.txt")
+	if *update {
+		if err := os.WriteFile(golden, []byte(text(r)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), text(r)); diff != "" {
+		t.Errorf("rewrite with -update if that is meant: %s", diff)
+	}
+}
+
+// text shows a rendering as one file for people.
+func text(r render.Rendered) string {
+	var b strings.Builder
+	for _, f := range r.Files {
+		fmt.Fprintf(&b, "-- %s %04o --\n%s", f.Path, f.Mode, f.Content)
+	}
+	b.WriteString("-- left --\n")
+	for _, l := range r.Left {
+		fmt.Fprintf(&b, "%s: %s\n", l.Ref, l.Reason)
+	}
+	return b.String()
+}
+
+func TestRenderedUnitsAreUnderstood(t *testing.T) {
+	t.Parallel()
+	r, err := systemd.Render(everyKind())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	var units []string
+	for _, f := range r.Files {
+		if name, ok := strings.CutPrefix(f.Path, "etc/systemd/system/"); ok {
+			path := filepath.Join(dir, name)
+			if err := os.WriteFile(path, f.Content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			units = append(units, path)
+		}
+	}
+	if len(units) < 7 {
+		t.Fatalf("only %d unit files: the test looks at the wrong folder", len(units))
+	}
+	verify(t, dir, units...)
+}
+
+func TestHandlesAreUnderstood(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var paths []string
+	for name, content := range map[string][]byte{
+		systemd.NodeTarget:    systemd.NodeTargetUnit([]string{"slipway-a.service"}),
+		systemd.ClusterTarget: systemd.ClusterTargetUnit(),
+		systemd.Slice:         systemd.SliceUnit(),
+		"slipway-a.service": systemd.Service(plan.Unit{Name: "a", Args: []string{"/bin/true"}}, systemd.Options{
+			LogDir: "/var/log/slip%way", Before: []string{"/bin/true", "x y"}, Pause: "100ms",
+		}),
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, path)
+	}
+	verify(t, dir, paths...)
+}
+
+// What lies between two units does not hide the one from the other, and a oneshot, which orders nothing at the end, does not either.
+func TestAfterSeesThroughWhatIsNoUnit(t *testing.T) {
+	t.Parallel()
+	p := everyKind()
+	find := func(r plan.Ref) (plan.Entry, bool) { return p.Find(r.String()) }
+	for unit, want := range map[string][]string{"kube-apiserver": {"etcd"}, "kubelet": {"containerd"}, "etcd": nil} {
+		e, ok := p.Find("unit/" + unit)
+		if !ok {
+			t.Fatal(unit)
+		}
+		if diff := cmp.Diff(want, systemd.After(e, find)); diff != "" {
+			t.Errorf("%s: %s", unit, diff)
+		}
+	}
+}
