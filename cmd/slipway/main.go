@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slipway-project/slipway/internal/backend/holds"
 	"github.com/slipway-project/slipway/internal/backend/supervise"
 	"github.com/slipway-project/slipway/internal/balancer"
 	"github.com/slipway-project/slipway/internal/cli"
@@ -28,6 +29,9 @@ var version = "dev"
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "unit-exec" { // becomes the unit: a signal that comes now is the unit's
 		fail(supervise.Exec(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == holds.Command { // the same in a container
+		fail(holds.Guard(os.Args[2:]))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

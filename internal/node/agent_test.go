@@ -208,7 +208,7 @@ func TestNewPlanRemoves(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	l := m.boot(t, m.config())
-	l.send(t, planOf(plan.Dir{Path: "/a"}, plan.StaticPod{Path: "/p"}, etcd()), "")
+	l.send(t, planOf(plan.Dir{Path: "/a"}, plan.StaticPod{Name: "p", Path: "/p"}, etcd()), "")
 	l.converged(t)
 	l.send(t, planOf(plan.Dir{Path: "/a"}), "")
 	last, _ := l.converged(t)

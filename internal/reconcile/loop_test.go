@@ -58,7 +58,7 @@ func smallCluster(h *fake.Host) plan.Plan {
 		image := unit("import")
 		image.Oneshot = true
 		b.Add(image, runtime)
-		b.Add(plan.StaticPod{Path: "/etc/c/pod.yaml", Manifest: "kind: Pod\n"}, dir)
+		b.Add(plan.StaticPod{Name: "web", Path: "/etc/c/pod.yaml", Manifest: "kind: Pod\n"}, dir)
 	})
 }
 

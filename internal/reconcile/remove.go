@@ -84,11 +84,7 @@ func (l *Loop) removeOnce(ctx context.Context, e plan.Entry) error {
 // lookAtInputs shows the host what a unit reads: it cannot tell how a unit is without having seen its inputs, and those of one
 // that goes have not been looked at before. What they are like does not matter.
 func (l *Loop) lookAtInputs(ctx context.Context, e plan.Entry, plans ...plan.Plan) {
-	u, ok := e.Item.(plan.Unit)
-	if !ok {
-		return
-	}
-	for _, in := range u.Inputs {
+	for _, in := range plan.Inputs(e.Item) {
 		for _, p := range plans {
 			if input, ok := p.Find(in.String()); ok {
 				_, _ = l.Host.Observe(ctx, input)

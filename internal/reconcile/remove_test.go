@@ -31,7 +31,7 @@ func TestRemove(t *testing.T) {
 		})
 		l.Board.Reset()
 		converge(t, l, want, before)
-		if diff := cmp.Diff(`remove staticpod//etc/c/pod.yaml
+		if diff := cmp.Diff(`remove staticpod/web
 remove unit/import
 remove unit/api
 remove unit/etcd

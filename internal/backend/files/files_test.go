@@ -138,7 +138,7 @@ func TestRemoveRefusesWhatWasNotMade(t *testing.T) {
 		"file that is a symlink":    plan.File{Path: link},
 		"file that is a folder":     plan.File{Path: folder},
 		"artifact that is a file":   plan.Artifact{Path: target},
-		"static pod that is a link": plan.StaticPod{Path: link},
+		"static pod that is a link": plan.StaticPod{Name: "link", Path: link},
 		"key that is a folder":      plan.Cert{Want: pki.Want{Kind: pki.Leaf, CertPath: folder, KeyPath: folder}},
 		"kubeconfig that is a link": plan.Kubeconfig{Path: link},
 	} {
@@ -191,7 +191,7 @@ func TestStaticPodAppearsWhole(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	h := newHost(t, dir, nil)
-	p := plan.StaticPod{Path: filepath.Join(dir, "manifests", "web.yaml"), Manifest: "kind: Pod\n"}
+	p := plan.StaticPod{Name: "web", Path: filepath.Join(dir, "manifests", "web.yaml"), Manifest: "kind: Pod\n"}
 	wantState(t, h, p, absent())
 	make1(t, h, p)
 	write(t, p.Path, "kind: Cat\n")

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/slipway-project/slipway/internal/backend/holds"
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
@@ -52,7 +53,7 @@ func Exec(args []string) error {
 	if r.Token != *token {
 		return errors.New("another agent has taken over: this start is no longer wanted")
 	}
-	if err := checkHolds(r.Unit.Holds); err != nil {
+	if err := holds.Prepare(r.Unit.Holds); err != nil {
 		return err
 	}
 	if err := syscall.Exec(command[0], command, os.Environ()); err != nil {

@@ -26,11 +26,9 @@ func (b *Builder) Add(it Item, needs ...Ref) Ref {
 			panic("plan: " + ref.id + " needs " + n.id + ", which is not in the plan")
 		}
 	}
-	if u, ok := it.(Unit); ok {
-		for _, in := range u.Inputs {
-			if !slices.Contains(needs, in) { // it could be started before what it reads is there
-				panic("plan: " + ref.id + " has the input " + in.id + " and does not need it")
-			}
+	for _, in := range Inputs(it) {
+		if !slices.Contains(needs, in) { // it could be started before what it reads is there
+			panic("plan: " + ref.id + " has the input " + in.id + " and does not need it")
 		}
 	}
 	b.index[ref] = len(b.entries)

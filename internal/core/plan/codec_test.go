@@ -31,7 +31,10 @@ func everyKind() plan.Plan {
 		Path: "/etc/k.conf", Cluster: "c", User: "u", Server: "https://127.0.0.1:6443", CAFile: "/ca", CertFile: "/c", KeyFile: "/k", Embed: true,
 	}, cert)
 	gate := b.Add(plan.Gate{Name: "quorum", Provider: "the others", Ready: plan.Probe{Kind: plan.ProbeFile, Path: "/p"}})
-	b.Add(plan.StaticPod{Path: "/etc/kubernetes/manifests/p.yaml", Manifest: "kind: Pod\n"}, gate)
+	b.Add(plan.StaticPod{
+		Name: "p", Path: "/etc/kubernetes/manifests/p.yaml", Manifest: "kind: Pod\n", At: "/data/p.yaml", Component: true, Image: "x:1",
+		Ready: plan.Probe{Kind: plan.ProbeTCP, Address: "a:2"}, Inputs: []plan.Ref{file}, Holds: plan.Holds{Mark: "/m", Data: "/d", Anew: "/n"},
+	}, gate, file)
 	b.Add(plan.Unit{
 		Name: "u", Args: []string{"/opt/bin/x", "--a"}, Env: []string{"A=b"}, EnvFile: "/env", Dir: "/", Oneshot: true, Inputs: []plan.Ref{file},
 		Ready: plan.Probe{

@@ -44,10 +44,10 @@ func TestDiff(t *testing.T) {
 		},
 		"a gate that differs": {want: chain(gate), have: map[string]plan.State{"gate/g": differs}},
 		"removal, last made first gone": {
-			want: chain(plan.Dir{Path: "/new"}), before: chain(dir, file, plan.StaticPod{Path: "/p"}),
-			have: map[string]plan.State{"dir//d": right, "artifact//d/f": differs, "staticpod//p": right, "dir//new": absent},
+			want: chain(plan.Dir{Path: "/new"}), before: chain(dir, file, plan.StaticPod{Name: "p", Path: "/p"}),
+			have: map[string]plan.State{"dir//d": right, "artifact//d/f": differs, "staticpod/p": right, "dir//new": absent},
 			steps: []string{
-				"remove staticpod//p: the plan no longer has it", "remove artifact//d/f: the plan no longer has it", "remove dir//d: the plan no longer has it",
+				"remove staticpod/p: the plan no longer has it", "remove artifact//d/f: the plan no longer has it", "remove dir//d: the plan no longer has it",
 				"create dir//new: it does not exist",
 			},
 		},
@@ -79,7 +79,7 @@ func drawPlan(t *rapid.T, label string) plan.Plan {
 	var refs []plan.Ref
 	for _, name := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f"}), 0, 6, rapid.ID[string]).Draw(t, label) {
 		item := rapid.SampledFrom([]plan.Item{
-			plan.Dir{Path: name}, plan.StaticPod{Path: name}, plan.Gate{Name: name}, plan.Artifact{Path: name}, plan.Kubeconfig{Path: name},
+			plan.Dir{Path: name}, plan.StaticPod{Name: name, Path: name}, plan.Gate{Name: name}, plan.Artifact{Path: name}, plan.Kubeconfig{Path: name},
 		}).Draw(t, "item")
 		var needs []plan.Ref
 		if len(refs) > 0 {

@@ -118,11 +118,29 @@ type Holds struct {
 	Anew string `json:"anew,omitempty"`
 }
 
-// StaticPod is a manifest that the kubelet runs by itself.
+// StaticPod is a manifest that the kubelet runs by itself, and, where Ready says so, the process that comes of it.
 type StaticPod struct {
-	Path     string `json:"path"`
+	Name     string `json:"name"` // of the component or of the user's pod; unique in the plan
+	Path     string `json:"path"` // in the kubelet's folder of manifests
 	Manifest string `json:"manifest"`
+	// At, if set, is where the manifest lies, and Path a link to it: on a volume without which the pod must not start.
+	At string `json:"at,omitempty"`
+
+	// Component: the manifest has the marks PodUID and PodInputs, the pod runs one of the node's components, and it is ready when the
+	// process of this very manifest runs and Ready says yes. Otherwise the pod is the user's, and ready when its manifest is there.
+	Component bool   `json:"component,omitempty"`
+	Ready     Probe  `json:"ready,omitzero"`
+	Inputs    []Ref  `json:"inputs,omitempty"` // as Unit's
+	Holds     Holds  `json:"holds,omitzero"`   // as Unit's; looked at before the manifest is written, and by Guard before each start
+	Image     string `json:"image,omitempty"`  // for people
 }
+
+// Marks in the manifest of a component's pod, which the node replaces when it writes it: both follow from the manifest and from what
+// the inputs hold, so that each content is a pod of its own.
+const (
+	PodUID    = "{{slipway-pod-uid}}"
+	PodInputs = "{{slipway-pod-inputs}}"
+)
 
 // Gate is a condition that somebody else makes true; waiting for it has no limit and always has a reason.
 type Gate struct {
@@ -148,7 +166,7 @@ func (i Mount) Key() string      { return i.Target }
 func (i Cert) Key() string       { return i.Want.Name }
 func (i Kubeconfig) Key() string { return i.Path }
 func (i Unit) Key() string       { return i.Name }
-func (i StaticPod) Key() string  { return i.Path }
+func (i StaticPod) Key() string  { return i.Name }
 func (i Gate) Key() string       { return i.Name }
 
 func (Dir) isItem()        {}

@@ -54,3 +54,37 @@ func (p Plan) Find(ref string) (Entry, bool) {
 	}
 	return Entry{}, false
 }
+
+// Process finds the entry of a component's process, whichever form it has: a unit, or a static pod.
+func (p Plan) Process(name string) (Entry, bool) {
+	for _, kind := range []Kind{KindUnit, KindStaticPod} {
+		if e, ok := p.Find(string(kind) + "/" + name); ok {
+			return e, true
+		}
+	}
+	return Entry{}, false
+}
+
+// Inputs are the items whose change means another process; nil for what is no process.
+func Inputs(it Item) []Ref {
+	switch it := it.(type) {
+	case Unit:
+		return it.Inputs
+	case StaticPod:
+		return it.Inputs
+	default:
+		return nil
+	}
+}
+
+// HoldsOf is what a process must not begin anew without; the zero Holds for what is no process.
+func HoldsOf(it Item) Holds {
+	switch it := it.(type) {
+	case Unit:
+		return it.Holds
+	case StaticPod:
+		return it.Holds
+	default:
+		return Holds{}
+	}
+}

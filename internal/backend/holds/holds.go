@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package supervise
+// Package holds keeps a process from beginning anew over data that was lost or is not mounted (see [plan.Holds]), whichever way the
+// process is started. It removes data only where somebody has said in so many words that it does not count, and starts nothing but
+// what its own process becomes.
+//
+// Read [Refuse] and [Prepare]; [Guard] is both for a process that a kubelet starts:
+//
+//	slipway pod-exec --mark=… --data=… --anew=… --env-file=… -- /etcd --name=…
+package holds
 
 import (
 	"errors"
@@ -11,13 +18,24 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// checkHolds refuses a start over lost data. What cannot be looked at counts as there to have been, and as not there now.
-func checkHolds(h plan.Holds) error {
+// Prepare is for the process that is about to become the program: it refuses a start over lost data, and begins anew where it may.
+func Prepare(h plan.Holds) error {
 	if h.Mark == "" {
 		return nil
 	}
 	if _, err := os.Stat(h.Mark); errors.Is(err, fs.ErrNotExist) {
 		return beginAnew(h) // nothing has been there that counts
+	}
+	return Refuse(h)
+}
+
+// Refuse refuses a start over lost data. What cannot be looked at counts as there to have been, and as not there now.
+func Refuse(h plan.Holds) error {
+	if h.Mark == "" {
+		return nil
+	}
+	if _, err := os.Stat(h.Mark); errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
 	if _, err := os.Stat(h.Data); err != nil {
 		return fmt.Errorf("refused to start over lost data: %s says that there was some, but: %w: "+

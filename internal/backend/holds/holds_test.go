@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package supervise
+package holds_test
 
 import (
 	"os"
@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slipway-project/slipway/internal/backend/holds"
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
@@ -22,20 +23,20 @@ func TestHolds(t *testing.T) {
 	}
 	away := filepath.Join(dir, "away")
 	for name, tc := range map[string]struct {
-		holds plan.Holds
+		given plan.Holds
 		want  string // part of the refusal
 	}{
 		"nothing asked":      {},
-		"first start":        {holds: plan.Holds{Mark: away, Data: away}},
-		"first start, again": {holds: plan.Holds{Mark: away, Data: data}},
-		"data there":         {holds: plan.Holds{Mark: mark, Data: data}},
-		"data lost":          {holds: plan.Holds{Mark: mark, Data: away}, want: "lost data"},
-		"data out of sight":  {holds: plan.Holds{Mark: mark, Data: filepath.Join(file, "x")}, want: "lost data"},
-		"mark out of sight":  {holds: plan.Holds{Mark: filepath.Join(file, "x"), Data: away}, want: "lost data"},
+		"first start":        {given: plan.Holds{Mark: away, Data: away}},
+		"first start, again": {given: plan.Holds{Mark: away, Data: data}},
+		"data there":         {given: plan.Holds{Mark: mark, Data: data}},
+		"data lost":          {given: plan.Holds{Mark: mark, Data: away}, want: "lost data"},
+		"data out of sight":  {given: plan.Holds{Mark: mark, Data: filepath.Join(file, "x")}, want: "lost data"},
+		"mark out of sight":  {given: plan.Holds{Mark: filepath.Join(file, "x"), Data: away}, want: "lost data"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			err := checkHolds(tc.holds)
+			err := holds.Prepare(tc.given)
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
@@ -78,7 +79,7 @@ func TestBeginAnew(t *testing.T) {
 					t.Fatal("make " + folder)
 				}
 			}
-			if err := checkHolds(h); err != nil {
+			if err := holds.Prepare(h); err != nil {
 				t.Fatal(err)
 			}
 			_, err := os.Stat(filepath.Join(h.Data, "wal"))
