@@ -14,8 +14,8 @@ import (
 
 	"github.com/slipway-project/slipway/internal/artifact"
 	"github.com/slipway-project/slipway/internal/core/catalog"
+	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/durable"
-	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/proxy"
 )
 
@@ -28,7 +28,7 @@ type Access struct {
 
 // Access makes the API of a cluster reachable, starting its proxy if it does not run, and writes the host's kubeconfig.
 func (l *Launcher) Access(ctx context.Context, name string) (Access, error) {
-	machines, err := l.Machines(l.runcPath(ctx))
+	machines, err := l.provider(ctx, name)
 	if err != nil {
 		return Access{}, err
 	}
@@ -39,20 +39,13 @@ func (l *Launcher) Access(ctx context.Context, name string) (Access, error) {
 	return l.access(ctx, machines, name, node)
 }
 
-func (l *Launcher) access(ctx context.Context, machines *machine.Local, name, node string) (Access, error) {
-	c := l.proxyConfig(name)
-	var err error
-	if c.Sockets, err = apiSockets(ctx, machines, name, node); err != nil {
+func (l *Launcher) access(ctx context.Context, machines provider, name, node string) (Access, error) {
+	server, err := machines.Server(ctx, node)
+	if err != nil {
 		return Access{}, err
 	}
-	c.Exe = machines.Binary(name, node) // one file in memory for proxy and agent
-	endpoint, err := proxy.Spawn(ctx, c)
-	if err != nil {
-		return Access{}, fmt.Errorf("start the API proxy: %w", err)
-	}
-	a := Access{Kubeconfig: l.kubeconfigFile(name), Server: "https://" + endpoint.Addr.String()}
-	inside := filepath.Join(machines.DataDir(name, node, "etc-kubernetes"), "admin.conf")
-	text, err := os.ReadFile(inside)
+	a := Access{Kubeconfig: l.kubeconfigFile(name), Server: server}
+	text, err := machines.At(node).Read(ctx, config.AdminConf)
 	if errors.Is(err, fs.ErrNotExist) {
 		return a, fmt.Errorf("cluster %s: %w: see slipway status --name %s", name, errNoCredential, name)
 	}
@@ -87,8 +80,8 @@ func withServer(kubeconfig, server string) (string, error) {
 
 // controlPlane is the first machine of a cluster that runs and has the administrator's credential; while none has it, the first
 // that runs.
-func controlPlane(ctx context.Context, machines *machine.Local, name string) (string, error) {
-	all, err := machines.List(ctx, name)
+func controlPlane(ctx context.Context, machines provider, name string) (string, error) {
+	all, err := machines.List(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -98,7 +91,7 @@ func controlPlane(ctx context.Context, machines *machine.Local, name string) (st
 	first := ""
 	for _, m := range all {
 		switch {
-		case m.Running && hasCredential(machines, name, m.Name):
+		case m.Running && hasCredential(ctx, machines, m.Name):
 			return m.Name, nil
 		case m.Running && first == "":
 			first = m.Name
@@ -115,24 +108,9 @@ func (l *Launcher) proxyConfig(name string) proxy.Config {
 }
 
 // hasCredential tells whether a machine has the administrator's credential, as control planes do.
-func hasCredential(machines *machine.Local, cluster, name string) bool {
-	_, err := os.Stat(filepath.Join(machines.DataDir(cluster, name, "etc-kubernetes"), "admin.conf"))
+func hasCredential(ctx context.Context, machines provider, name string) bool {
+	_, err := machines.At(name).Read(ctx, config.AdminConf)
 	return err == nil
-}
-
-// apiSockets are the ways to the API: of node first, then of all running control planes.
-func apiSockets(ctx context.Context, machines *machine.Local, name, node string) ([]string, error) {
-	all, err := machines.List(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	sockets := []string{filepath.Join(machines.RunDir(name, node), "api.sock")}
-	for _, m := range all {
-		if m.Running && m.Name != node && hasCredential(machines, name, m.Name) {
-			sockets = append(sockets, filepath.Join(machines.RunDir(name, m.Name), "api.sock"))
-		}
-	}
-	return sockets, nil
 }
 
 func (l *Launcher) kubeconfigFile(name string) string {
@@ -162,15 +140,11 @@ func (l *Launcher) runcPath(ctx context.Context) string {
 }
 
 // reachable opens the way for the user's kubectl; while the credential is not there yet it only starts the proxy.
-func (u *up) reachable(ctx context.Context, machines *machine.Local, node string) error {
+func (u *up) reachable(ctx context.Context, machines provider, node string) error {
 	a, err := u.access(ctx, machines, u.cluster.Name, node)
 	if err != nil && (u.o.Wait > 0 || !errors.Is(err, errNoCredential)) {
 		return err
 	}
 	u.result.Kubeconfig, u.result.Server = a.Kubeconfig, a.Server
 	return nil
-}
-
-func (u *up) agentSocket(m *machine.Local, name string) string {
-	return filepath.Join(m.RunDir(u.cluster.Name, name), "agent.sock")
 }

@@ -32,10 +32,28 @@ type Agent struct {
 }
 
 // DialAgent prepares a connection to an agent's socket. The first question waits until the agent answers or its ctx ends.
-func DialAgent(ctx context.Context, socket string) (*Agent, error) {
+func DialAgent(_ context.Context, socket string) (*Agent, error) {
+	return dialAgent(func(ctx context.Context) (net.Conn, error) { return proxy.DialUnix(ctx, socket) })
+}
+
+// dialer connects to an agent, once.
+type dialer func(ctx context.Context) (net.Conn, error)
+
+// toAgent is the way to the agent of a machine.
+func toAgent(at place) dialer {
+	return func(ctx context.Context) (net.Conn, error) { return at.Dial(ctx, agentSock) }
+}
+
+// ownAgent is the way to the agent of the machine that this program runs on.
+func ownAgent(ctx context.Context) (net.Conn, error) { return proxy.DialUnix(ctx, OwnSocket) }
+
+// agentAt is DialAgent of a machine.
+func agentAt(at place) (*Agent, error) { return dialAgent(toAgent(at)) }
+
+func dialAgent(dial dialer) (*Agent, error) {
 	conn, err := grpc.NewClient("passthrough:///agent",
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // a 0600 unix socket
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dialSoon(ctx, socket) }),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dialSoon(ctx, dial) }),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("reach the agent: %w", err)
@@ -45,11 +63,11 @@ func DialAgent(ctx context.Context, socket string) (*Agent, error) {
 
 // dialSoon tries every few milliseconds: gRPC's own back-off starts at a second, which an agent that is just starting
 // does not deserve.
-func dialSoon(ctx context.Context, socket string) (net.Conn, error) {
+func dialSoon(ctx context.Context, dial dialer) (net.Conn, error) {
 	tick := time.NewTicker(3 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		conn, err := proxy.DialUnix(ctx, socket)
+		conn, err := dial(ctx)
 		if err == nil {
 			return conn, nil
 		}

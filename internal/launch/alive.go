@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
@@ -48,12 +47,12 @@ func (u *up) late(ctx context.Context, err error) error {
 }
 
 // whileRunning does work that ends when the machine does, with errMachineDown.
-func whileRunning(ctx context.Context, machines *machine.Local, cluster, name string, work func(ctx context.Context) error) error {
+func whileRunning(ctx context.Context, at place, work func(ctx context.Context) error) error {
 	working, stop := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
 	down := false // not the cause of working: that may be another machine's end
 	watching.Go(func() {
-		if machines.AwaitEnd(working, cluster, name) == nil {
+		if at.AwaitEnd(working) == nil {
 			down = true
 			stop(errMachineDown)
 		}

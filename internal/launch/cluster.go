@@ -55,22 +55,27 @@ func (l *Launcher) known(name string) error {
 }
 
 // machinesOf opens the machines of a cluster that exists.
-func (l *Launcher) machinesOf(ctx context.Context, name string) (*machine.Local, []machine.Status, error) {
+func (l *Launcher) machinesOf(ctx context.Context, name string) (provider, []machine.Status, error) {
 	if err := l.known(name); err != nil {
 		return nil, nil, err
 	}
-	local, err := l.Machines(l.runcPath(ctx))
+	machines, err := l.provider(ctx, name)
 	if err != nil {
 		return nil, nil, err
 	}
-	list, err := local.List(ctx, name)
+	list, err := machines.List(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	slices.SortFunc(list, func(a, b machine.Status) int {
 		return cmp.Or(cmp.Compare(a.Index, b.Index), strings.Compare(a.Name, b.Name))
 	})
-	return local, list, nil
+	return machines, list, nil
+}
+
+// provider opens the machines of a cluster, which need not exist.
+func (l *Launcher) provider(ctx context.Context, cluster string) (provider, error) {
+	return l.local(cluster, l.runcPath(ctx))
 }
 
 // MachineNames lists the machines of a cluster, first one first.
@@ -103,8 +108,4 @@ func pick(cluster string, list []machine.Status, name string) (machine.Status, e
 
 func notRunning(cluster, name string) error {
 	return fmt.Errorf("machine %s: %w: start it with slipway up --name %s", name, machine.ErrNotRunning, cluster)
-}
-
-func agentSocket(local *machine.Local, cluster, name string) string {
-	return filepath.Join(local.RunDir(cluster, name), "agent.sock")
 }

@@ -54,7 +54,7 @@ func (l *Launcher) Diff(ctx context.Context, p Planned) (Difference, error) {
 	if err != nil {
 		return Difference{}, err
 	}
-	agent, err := DialAgent(ctx, p.socket)
+	agent, err := dialAgent(p.agent)
 	if err != nil {
 		return Difference{}, err
 	}

@@ -12,7 +12,7 @@ import (
 
 // dismiss takes away machines that the spec no longer has. Only one that says itself that it belongs to no cluster goes: the
 // cluster has to let the others go first.
-func (u *up) dismiss(ctx context.Context, machines *machine.Local) error {
+func (u *up) dismiss(ctx context.Context, machines provider) error {
 	list := u.machines
 	var free []string
 	var err error
@@ -34,7 +34,7 @@ func (u *up) dismiss(ctx context.Context, machines *machine.Local) error {
 		free = append(free, name)
 	}
 	for _, name := range free {
-		if err := machines.Remove(ctx, u.cluster.Name, name); err != nil {
+		if err := machines.Remove(ctx, name); err != nil {
 			return fmt.Errorf("machine %s: %w", name, err)
 		}
 		u.changed()
@@ -43,10 +43,10 @@ func (u *up) dismiss(ctx context.Context, machines *machine.Local) error {
 	return nil
 }
 
-func (u *up) phase(ctx context.Context, machines *machine.Local, name string) (string, error) {
+func (u *up) phase(ctx context.Context, machines provider, name string) (string, error) {
 	limited, cancel := context.WithTimeout(ctx, u.handOverLimit())
 	defer cancel()
-	agent, err := DialAgent(limited, u.agentSocket(machines, name))
+	agent, err := agentAt(machines.At(name))
 	if err != nil {
 		return "", err
 	}

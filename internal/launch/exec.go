@@ -16,11 +16,7 @@ import (
 
 // Exec runs a program inside a machine, the first one if none is named, and returns its exit code.
 func (l *Launcher) Exec(ctx context.Context, cluster, name string, c machine.Command) (exitCode int, err error) {
-	local, list, err := l.machinesOf(ctx, cluster)
-	if err != nil {
-		return -1, err
-	}
-	m, err := pick(cluster, list, name)
+	local, m, err := l.localNamed(ctx, cluster, name)
 	if err != nil {
 		return -1, err
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/config"
-	"github.com/slipway-project/slipway/internal/machine"
 )
 
 // member is one machine of the cluster while up works on it.
@@ -47,9 +46,9 @@ func (f fleet) close() {
 }
 
 // settle gives every node the share of the pod range that its machine has had before.
-func (u *up) settle(ctx context.Context, machines *machine.Local) error {
+func (u *up) settle(ctx context.Context, machines provider) error {
 	var err error
-	if u.machines, err = machines.List(ctx, u.cluster.Name); err != nil {
+	if u.machines, err = machines.List(ctx); err != nil {
 		return err
 	}
 	u.cluster.Config = keeping(u.cluster.Config, u.machines)
@@ -57,14 +56,14 @@ func (u *up) settle(ctx context.Context, machines *machine.Local) error {
 }
 
 // raise makes every machine run and asks each agent what it is.
-func (u *up) raise(ctx context.Context, machines *machine.Local) (fleet, error) {
+func (u *up) raise(ctx context.Context, machines provider) (fleet, error) {
 	var all fleet
 	for _, p := range u.cluster.Config.Pools {
 		for _, n := range p.Nodes {
 			all = append(all, &member{NodeName: n, pool: p})
 		}
 	}
-	if err := u.prepareFounder(machines, all); err != nil {
+	if err := u.prepareFounder(ctx, machines, all); err != nil {
 		return nil, err
 	}
 	boots, limited := errgroup.WithContext(ctx)
@@ -90,11 +89,11 @@ func (u *up) raise(ctx context.Context, machines *machine.Local) (fleet, error) 
 }
 
 // meet opens the way to a machine's agent and asks it what the machine is.
-func (u *up) meet(ctx context.Context, machines *machine.Local, m *member) error {
+func (u *up) meet(ctx context.Context, machines provider, m *member) error {
 	begun := time.Now()
 	limited, cancel := context.WithTimeout(ctx, u.handOverLimit())
 	defer cancel()
-	agent, err := DialAgent(limited, u.agentSocket(machines, m.Name))
+	agent, err := agentAt(machines.At(m.Name))
 	if err != nil {
 		return err
 	}
@@ -117,15 +116,10 @@ const (
 )
 
 // machine makes it exist and run.
-func (u *up) machine(ctx context.Context, machines *machine.Local, n config.NodeName) error {
-	change, err := machines.Ensure(ctx, machine.Spec{Cluster: u.cluster.Name, Name: n.Name, Index: n.Index, Address: n.Address, Binary: u.Exe})
+func (u *up) machine(ctx context.Context, machines provider, n config.NodeName) error {
+	change, err := machines.Ensure(ctx, n)
 	if err != nil {
 		return fmt.Errorf("machine %s: %w", n.Name, err)
-	}
-	if change.BinaryReplaced && !change.Started {
-		if err := machines.RestartAgent(ctx, u.cluster.Name, n.Name); err != nil {
-			return fmt.Errorf("machine %s: restart agent: %w", n.Name, err)
-		}
 	}
 	u.mu.Lock()
 	u.result.Changed = u.result.Changed || !change.None()

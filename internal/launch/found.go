@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/config"
@@ -24,7 +25,7 @@ import (
 	"github.com/slipway-project/slipway/internal/initclient"
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/node/initserver"
-	"github.com/slipway-project/slipway/internal/proxy"
+	"github.com/slipway-project/slipway/internal/rest"
 )
 
 // founding is what this host remembers of the init that it has begun, so that an up that was broken off takes it up again.
@@ -45,7 +46,7 @@ func (u *up) foundingFile() string {
 
 // prepareFounder gives the machine that is to make the cluster its init secret before it boots. Nothing happens when a cluster
 // has been made.
-func (u *up) prepareFounder(machines *machine.Local, all fleet) error {
+func (u *up) prepareFounder(ctx context.Context, machines provider, all fleet) error {
 	var f founding
 	err := durable.Load(u.foundingFile(), foundingSchema, &f)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -53,13 +54,13 @@ func (u *up) prepareFounder(machines *machine.Local, all fleet) error {
 	}
 	if err == nil {
 		u.founding = f
-		return u.giveSecret(machines)
+		return u.giveSecret(ctx, machines)
 	}
 	first, err := all.founder()
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(machines.DataDir(u.cluster.Name, first.Name, "slipway")); err == nil {
+	if slices.ContainsFunc(u.machines, func(m machine.Status) bool { return m.Name == first.Name }) {
 		return nil // the machine has been made, and the cluster with it
 	}
 	secret, _ := initserver.NewSecret()
@@ -71,20 +72,16 @@ func (u *up) prepareFounder(machines *machine.Local, all fleet) error {
 		return fmt.Errorf("keep what init was begun: %w", err)
 	}
 	u.founding = f
-	return u.giveSecret(machines)
+	return u.giveSecret(ctx, machines)
 }
 
 // giveSecret lays beside a machine that has never had a plan what it needs to know its initialiser.
-func (u *up) giveSecret(machines *machine.Local) error {
-	dir := machines.DataDir(u.cluster.Name, u.founding.Machine, "slipway")
-	if _, err := os.Stat(filepath.Join(dir, "plan", "plan.json")); err == nil {
+func (u *up) giveSecret(ctx context.Context, machines provider) error {
+	at := machines.At(u.founding.Machine)
+	if _, err := at.Read(ctx, planFile); err == nil {
 		return nil
 	}
-	err := os.MkdirAll(dir, 0o700)
-	if err == nil {
-		err = durable.WriteFile(filepath.Join(dir, machineSecret), 0o600, initserver.SecretFile(u.founding.Secret))
-	}
-	if err != nil {
+	if err := at.Give(ctx, machineSecret, initserver.SecretFile(u.founding.Secret)); err != nil {
 		return fmt.Errorf("give %s its init secret: %w", u.founding.Machine, err)
 	}
 	return nil
@@ -97,7 +94,7 @@ func requestID() string {
 }
 
 // found hands the first machine the request to make the cluster.
-func (u *up) found(ctx context.Context, machines *machine.Local, all fleet, first *member) error {
+func (u *up) found(ctx context.Context, machines provider, all fleet, first *member) error {
 	switch u.founding.Machine {
 	case first.Name:
 	case "":
@@ -151,10 +148,11 @@ func (u *up) decide(all fleet, m *member) (decided, error) {
 }
 
 // dialInit reaches a machine's init service through its unix socket, and trusts the key that the machine's provider knows.
-func (u *up) dialInit(ctx context.Context, machines *machine.Local, m *member) (*initclient.Client, error) {
-	socket := filepath.Join(machines.RunDir(u.cluster.Name, m.Name), "init.sock")
+func (u *up) dialInit(ctx context.Context, machines provider, m *member) (*initclient.Client, error) {
 	return initclient.Dial(ctx, net.JoinHostPort(m.address().String(), fmt.Sprint(config.InitPort)), m.key, u.founding.Secret,
-		func(ctx context.Context, _, _ string) (net.Conn, error) { return proxy.DialUnix(ctx, socket) })
+		func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return machines.At(m.Name).Dial(ctx, initSock)
+		})
 }
 
 // forgetFounding: the secret has done its work.
@@ -167,27 +165,21 @@ func (u *up) forgetFounding() error {
 	return nil
 }
 
-func (u *up) joinCA(machines *machine.Local, of string) string {
-	return filepath.Join(machines.DataDir(u.cluster.Name, of, "etc-kubernetes"), "pki", "join-ca.crt")
-}
+// joinCA is the certificate by which a cluster is known, on its control planes.
+const joinCA = config.JoinCA + ".crt"
 
 // pin is that of the cluster's join CA, as its first machine has it on the disk; it is made within a moment of the plan's start.
-func (u *up) pin(ctx context.Context, machines *machine.Local, first string) (string, error) {
-	path := u.joinCA(machines, first)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
+func (u *up) pin(ctx context.Context, machines provider, first string) (string, error) {
 	for {
-		text, err := os.ReadFile(path)
+		text, err := machines.At(first).Read(ctx, joinCA)
 		if err == nil {
-			return pinOf(path, text)
+			return pinOf(joinCA, text)
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			return "", fmt.Errorf("read the join CA: %w", err)
 		}
-		select {
-		case <-ctx.Done():
-			return "", fmt.Errorf("wait for the join CA of %s: %w", first, ctx.Err())
-		case <-tick.C:
+		if err := rest.For(ctx, 10*time.Millisecond); err != nil {
+			return "", fmt.Errorf("wait for the join CA of %s: %w", first, err)
 		}
 	}
 }

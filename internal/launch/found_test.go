@@ -27,7 +27,7 @@ func TestFoundedWithoutItsInitService(t *testing.T) {
 			t.Parallel()
 			u, machines := newUp(t, UpOptions{Wait: time.Minute})
 			m := alone(u)[0]
-			socket := u.agentSocket(machines, m.Name)
+			socket := machines.socket(m.Name, agentSock)
 			if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
 				t.Fatal(err)
 			}

@@ -10,11 +10,10 @@ import (
 
 	"github.com/slipway-project/slipway/internal/durable"
 	"github.com/slipway-project/slipway/internal/initclient"
-	"github.com/slipway-project/slipway/internal/machine"
 )
 
 // founded waits until the cluster has been made. Nobody waits for a single machine when nobody wants to.
-func (u *up) founded(ctx context.Context, machines *machine.Local, first *member) error {
+func (u *up) founded(ctx context.Context, machines provider, first *member) error {
 	if first.phase == committedPhase || u.o.Wait == 0 && !u.several() {
 		return nil
 	}

@@ -9,17 +9,15 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-
-	"github.com/slipway-project/slipway/internal/machine"
 )
 
 // hold takes the cluster's lock unless up has it. It is let go while up only waits; whoever had it meanwhile may have taken the
 // cluster down, or given it another spec, and then there is nothing left for this up to do.
-func (u *up) hold(ctx context.Context, machines *machine.Local) error {
+func (u *up) hold(ctx context.Context) error {
 	if u.unlock != nil {
 		return nil
 	}
-	unlock, err := machines.Lock(ctx, u.cluster.Name, func(holder string) {
+	unlock, err := u.lock(ctx, u.cluster.Name, func(holder string) {
 		u.report(Event{Stage: StageMachine, Phase: "wait", Text: "another slipway works on this cluster: " + holder})
 	})
 	if err != nil {

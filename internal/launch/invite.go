@@ -6,15 +6,13 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
 
 	"github.com/slipway-project/slipway/internal/core/config"
-	"github.com/slipway-project/slipway/internal/machine"
 )
 
 // invite tells every machine that belongs to nobody which cluster to join, as soon as that is known: from then on it does not need
 // this command any more. One that is in the cluster is reminded, for it may have lost where the others are.
-func (u *up) invite(ctx context.Context, machines *machine.Local, all fleet, first *member) error {
+func (u *up) invite(ctx context.Context, machines provider, all fleet, first *member) error {
 	for _, m := range all {
 		if m == first {
 			continue
@@ -33,7 +31,7 @@ func (u *up) invite(ctx context.Context, machines *machine.Local, all fleet, fir
 }
 
 // tell has a machine join now, unless it has.
-func (u *up) tell(ctx context.Context, machines *machine.Local, all fleet, first, m *member) error {
+func (u *up) tell(ctx context.Context, machines provider, all fleet, first, m *member) error {
 	if m.phase == committedPhase {
 		return nil
 	}
@@ -50,15 +48,14 @@ func (u *up) tell(ctx context.Context, machines *machine.Local, all fleet, first
 }
 
 // remind is a help and no more: a machine that has lost nothing, as nearly all, does not need it.
-func (u *up) remind(ctx context.Context, machines *machine.Local, all fleet, first, m *member) {
+func (u *up) remind(ctx context.Context, machines provider, all fleet, first, m *member) {
 	limited, cancel := context.WithTimeout(ctx, agentPatience)
 	defer cancel()
-	path := u.joinCA(machines, first.Name)
-	text, err := os.ReadFile(path)
+	text, err := machines.At(first.Name).Read(limited, joinCA)
 	if err != nil {
 		return
 	}
-	if pin, err := pinOf(path, text); err == nil {
+	if pin, err := pinOf(joinCA, text); err == nil {
 		_ = m.agent.Join(limited, all.joinEndpoints(m), pin, m.Name)
 	}
 }

@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"regexp"
 	"time"
 
 	nodev1 "github.com/slipway-project/slipway/api/node/v1"
+	"github.com/slipway-project/slipway/internal/proxy"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
@@ -56,7 +58,7 @@ func Join(ctx context.Context, o JoinOptions) (Membership, error) {
 		return Membership{}, fmt.Errorf("join a cluster: no agent runs on this machine (no %s): run this on the machine that shall join", o.Socket)
 	}
 	var m Membership
-	err := withAgent(ctx, target{"this machine", o.Socket}, func(ctx context.Context, a *Agent) error {
+	err := withAgent(ctx, target{"this machine", func(ctx context.Context) (net.Conn, error) { return proxy.DialUnix(ctx, o.Socket) }}, func(ctx context.Context, a *Agent) error {
 		_, err := a.client.Join(ctx, &nodev1.JoinRequest{Endpoints: o.Endpoints, Pin: o.Pin, Token: o.Token, Node: o.Node})
 		if err != nil {
 			return fmt.Errorf("join a cluster: %w", plain(err))

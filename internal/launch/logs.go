@@ -34,11 +34,7 @@ func (l *Launcher) LogFile(ctx context.Context, cluster, machine, component stri
 
 // LogFiles lists the log files of a machine, the first one if none is named, by component.
 func (l *Launcher) LogFiles(ctx context.Context, cluster, name string) (map[string]string, error) {
-	local, list, err := l.machinesOf(ctx, cluster)
-	if err != nil {
-		return nil, err
-	}
-	m, err := pick(cluster, list, name)
+	local, m, err := l.localNamed(ctx, cluster, name)
 	if err != nil {
 		return nil, err
 	}

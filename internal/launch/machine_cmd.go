@@ -19,7 +19,7 @@ func (l *Launcher) MachineList(ctx context.Context, cluster string) ([]machine.S
 
 // MachineStop pulls a machine's plug. It tells whether the machine ran.
 func (l *Launcher) MachineStop(ctx context.Context, cluster, name string) (changed bool, err error) {
-	local, m, err := l.machineNamed(ctx, cluster, name)
+	local, m, err := l.localNamed(ctx, cluster, name)
 	if err != nil {
 		return false, err
 	}
@@ -28,7 +28,7 @@ func (l *Launcher) MachineStop(ctx context.Context, cluster, name string) (chang
 
 // MachineStart boots a machine as it was made, with its disk as it is. It tells whether the machine was down.
 func (l *Launcher) MachineStart(ctx context.Context, cluster, name string) (changed bool, err error) {
-	local, m, err := l.machineNamed(ctx, cluster, name)
+	local, m, err := l.localNamed(ctx, cluster, name)
 	if err != nil {
 		return false, err
 	}
@@ -44,7 +44,7 @@ func (l *Launcher) MachineStart(ctx context.Context, cluster, name string) (chan
 
 // MachineCut pulls a machine's network cable, or with from parts it from that machine only. It tells whether it was in.
 func (l *Launcher) MachineCut(ctx context.Context, cluster, name, from string) (changed bool, err error) {
-	local, m, err := l.machineNamed(ctx, cluster, name)
+	local, m, err := l.localNamed(ctx, cluster, name)
 	if err != nil {
 		return false, err
 	}
@@ -56,18 +56,27 @@ func (l *Launcher) MachineCut(ctx context.Context, cluster, name, from string) (
 
 // MachineHeal plugs it in again. It tells whether anything was cut.
 func (l *Launcher) MachineHeal(ctx context.Context, cluster, name string) (changed bool, err error) {
-	local, m, err := l.machineNamed(ctx, cluster, name)
+	local, m, err := l.localNamed(ctx, cluster, name)
 	if err != nil {
 		return false, err
 	}
 	return m.Cut || len(m.CutFrom) > 0, local.Heal(ctx, cluster, m.Name)
 }
 
-func (l *Launcher) machineNamed(ctx context.Context, cluster, name string) (*machine.Local, machine.Status, error) {
-	local, list, err := l.machinesOf(ctx, cluster)
+func (l *Launcher) machineNamed(ctx context.Context, cluster, name string) (provider, machine.Status, error) {
+	machines, list, err := l.machinesOf(ctx, cluster)
 	if err != nil {
 		return nil, machine.Status{}, err
 	}
 	m, err := pick(cluster, list, name)
-	return local, m, err
+	return machines, m, err
+}
+
+// localNamed finds a machine of this host.
+func (l *Launcher) localNamed(ctx context.Context, cluster, name string) (*machine.Local, machine.Status, error) {
+	machines, m, err := l.machineNamed(ctx, cluster, name)
+	if err != nil {
+		return nil, m, err
+	}
+	return machines.(localMachines).local, m, nil
 }

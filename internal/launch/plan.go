@@ -25,7 +25,7 @@ type Planned struct {
 	// Assumed says what was not known and taken as usual: facts of a machine that does not run, components not built.
 	Assumed []string
 	have    planner.Components
-	socket  string // of the node's agent, if it runs
+	agent   dialer // of the node, if it runs
 }
 
 // Plan says what a node must have, without touching anything. Facts come from the machine's agent when it runs and are
@@ -82,7 +82,7 @@ func (p *Planned) facts(ctx context.Context, l *Launcher, n config.NodeName) con
 }
 
 func (p *Planned) ask(ctx context.Context, l *Launcher, node string) (config.Facts, error) {
-	local, list, err := l.machinesOf(ctx, p.Cluster.Name)
+	machines, list, err := l.machinesOf(ctx, p.Cluster.Name)
 	if errors.Is(err, ErrNoCluster) {
 		return config.Facts{}, errors.New("not made yet")
 	}
@@ -98,8 +98,8 @@ func (p *Planned) ask(ctx context.Context, l *Launcher, node string) (config.Fac
 	}
 	ctx, cancel := context.WithTimeout(ctx, agentPatience)
 	defer cancel()
-	p.socket = agentSocket(local, p.Cluster.Name, node)
-	agent, err := DialAgent(ctx, p.socket)
+	p.agent = toAgent(machines.At(node))
+	agent, err := dialAgent(p.agent)
 	if err != nil {
 		return config.Facts{}, err
 	}

@@ -18,21 +18,23 @@ import (
 	controlv1 "github.com/slipway-project/slipway/api/control/v1"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/machine"
-	"github.com/slipway-project/slipway/internal/proxy"
 )
 
 // OwnSocket is the agent's socket of the machine that this program runs on.
 const OwnSocket = machine.RunDir + "/agent.sock"
 
 // target is an agent that may be asked.
-type target struct{ machine, socket string }
+type target struct {
+	machine string
+	dial    dialer
+}
 
 // targets are the agents of a local cluster that runs, those of control planes first. Where there is no such cluster, and this
 // host is itself a machine of one, it is its own agent.
 func (l *Launcher) targets(ctx context.Context, cluster string) ([]target, error) {
-	local, list, err := l.machinesOf(ctx, cluster)
+	machines, list, err := l.machinesOf(ctx, cluster)
 	if errors.Is(err, ErrNoCluster) && isSocket(OwnSocket) {
-		return []target{{"this machine", OwnSocket}}, nil
+		return []target{{"this machine", ownAgent}}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -45,7 +47,7 @@ func (l *Launcher) targets(ctx context.Context, cluster string) ([]target, error
 	var out []target
 	for _, m := range list {
 		if m.Running {
-			out = append(out, target{m.Name, agentSocket(local, cluster, m.Name)})
+			out = append(out, target{m.Name, toAgent(machines.At(m.Name))})
 		}
 	}
 	if len(out) == 0 {
@@ -110,16 +112,16 @@ func (l *Launcher) askControl(ctx context.Context, cluster string, ask func(ctx 
 
 // askMachine puts a question to one machine's agent.
 func (l *Launcher) askMachine(ctx context.Context, cluster, name string, ask func(ctx context.Context, a *Agent) error) error {
-	local, m, err := l.machineNamed(ctx, cluster, name)
+	machines, m, err := l.machineNamed(ctx, cluster, name)
 	switch {
 	case errors.Is(err, ErrNoCluster) && isSocket(OwnSocket) && isThisHost(name):
-		return withAgent(ctx, target{name, OwnSocket}, ask)
+		return withAgent(ctx, target{name, ownAgent}, ask)
 	case err != nil:
 		return err
 	case !m.Running:
 		return fmt.Errorf("machine %s: %w: start it with slipway machine start %s --name %s", m.Name, machine.ErrNotRunning, m.Name, cluster)
 	}
-	return withAgent(ctx, target{m.Name, agentSocket(local, cluster, m.Name)}, ask)
+	return withAgent(ctx, target{m.Name, toAgent(machines.At(m.Name))}, ask)
 }
 
 func isThisHost(name string) bool {
@@ -133,16 +135,16 @@ var errNoAgent = errors.New("the agent does not answer")
 func withAgent(ctx context.Context, t target, ask func(ctx context.Context, a *Agent) error) error {
 	patient, cancel := context.WithTimeout(ctx, agentPatience)
 	defer cancel()
-	conn, err := dialSoon(patient, t.socket)
+	conn, err := dialSoon(patient, t.dial)
 	if err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		_, why := proxy.DialUnix(ctx, t.socket)
+		_, why := t.dial(ctx)
 		return fmt.Errorf("%w: %w: see slipway logs agent --machine %s", errNoAgent, cmp.Or(why, err), filepath.Base(t.machine))
 	}
 	conn.Close()
-	agent, err := DialAgent(ctx, t.socket)
+	agent, err := dialAgent(t.dial)
 	if err != nil {
 		return err
 	}

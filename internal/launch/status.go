@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/machine"
-	"github.com/slipway-project/slipway/internal/proxy"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
@@ -37,7 +36,7 @@ const agentPatience = 2 * time.Second
 
 // Status looks at a cluster without changing anything. It works when machines are down and agents are dead.
 func (l *Launcher) Status(ctx context.Context, name string) (Status, error) {
-	local, list, err := l.machinesOf(ctx, name)
+	machines, list, err := l.machinesOf(ctx, name)
 	if err != nil {
 		return Status{}, err
 	}
@@ -46,7 +45,7 @@ func (l *Launcher) Status(ctx context.Context, name string) (Status, error) {
 	for i, m := range list {
 		s.Machines[i] = MachineStatus{Status: m}
 		if m.Running {
-			asking.Go(func() { ask(ctx, agentSocket(local, name, m.Name), &s.Machines[i]) })
+			asking.Go(func() { ask(ctx, toAgent(machines.At(m.Name)), &s.Machines[i]) })
 		}
 	}
 	asking.Wait()
@@ -57,10 +56,10 @@ func (l *Launcher) Status(ctx context.Context, name string) (Status, error) {
 	return s, nil
 }
 
-func ask(ctx context.Context, socket string, m *MachineStatus) {
+func ask(ctx context.Context, dial dialer, m *MachineStatus) {
 	patient, cancel := context.WithTimeout(ctx, agentPatience)
 	defer cancel()
-	err := askAll(patient, socket, m)
+	err := askAll(patient, dial, m)
 	if err == nil {
 		return
 	}
@@ -68,7 +67,7 @@ func ask(ctx context.Context, socket string, m *MachineStatus) {
 	if patient.Err() == nil {
 		return
 	}
-	conn, err := proxy.DialUnix(ctx, socket) // tells a dead agent from one that hangs
+	conn, err := dial(ctx) // tells a dead agent from one that hangs
 	if err != nil {
 		m.AgentError = err.Error()
 		return
@@ -77,8 +76,8 @@ func ask(ctx context.Context, socket string, m *MachineStatus) {
 	m.AgentError = fmt.Sprintf("it takes connections, and is silent for %s", agentPatience)
 }
 
-func askAll(ctx context.Context, socket string, m *MachineStatus) error {
-	agent, err := DialAgent(ctx, socket)
+func askAll(ctx context.Context, dial dialer, m *MachineStatus) error {
+	agent, err := dialAgent(dial)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func keeping(c config.Cluster, list []machine.Status) config.Cluster {
 
 // survey meets every machine of a cluster without touching any. The caller closes it.
 func (l *Launcher) survey(ctx context.Context, c config.Cluster) (fleet, error) {
-	local, list, err := l.machinesOf(ctx, c.Name)
+	machines, list, err := l.machinesOf(ctx, c.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +34,7 @@ func (l *Launcher) survey(ctx context.Context, c config.Cluster) (fleet, error) 
 	for _, p := range keeping(c, list).Pools {
 		for _, n := range p.Nodes {
 			m := &member{NodeName: n, pool: p}
-			if m.agent, err = DialAgent(ctx, agentSocket(local, c.Name, n.Name)); err == nil {
+			if m.agent, err = agentAt(machines.At(n.Name)); err == nil {
 				all = append(all, m)
 				m.facts, m.enrolment, err = m.agent.Meet(ctx)
 			}

@@ -10,12 +10,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
 // together brings all machines to one cluster: the first makes it, those that are in it get their plans, the others join.
-func (u *up) together(ctx context.Context, machines *machine.Local) error {
+func (u *up) together(ctx context.Context, machines provider) error {
 	if err := u.dismiss(ctx, machines); err != nil {
 		return err
 	}
@@ -54,7 +53,7 @@ func (u *up) together(ctx context.Context, machines *machine.Local) error {
 }
 
 // follow watches all machines until they are ready, without the lock. On its time limit everything goes on without us.
-func (u *up) follow(ctx context.Context, machines *machine.Local, all fleet, first *member) error {
+func (u *up) follow(ctx context.Context, machines provider, all fleet, first *member) error {
 	limited, cancel := u.limit(ctx)
 	defer cancel()
 	made := make(chan struct{})
@@ -166,9 +165,9 @@ func (u *up) changed() {
 }
 
 // alive does work for a machine, and starts the machine again when it goes down meanwhile: nobody else would.
-func (u *up) alive(ctx context.Context, machines *machine.Local, m *member, work func(ctx context.Context) error) error {
+func (u *up) alive(ctx context.Context, machines provider, m *member, work func(ctx context.Context) error) error {
 	for boot := 1; ; boot++ {
-		err := whileRunning(ctx, machines, u.cluster.Name, m.Name, work)
+		err := whileRunning(ctx, machines.At(m.Name), work)
 		if !errors.Is(err, errMachineDown) {
 			return err
 		}
@@ -183,10 +182,10 @@ func (u *up) alive(ctx context.Context, machines *machine.Local, m *member, work
 }
 
 // again boots a machine once more, under the cluster's lock.
-func (u *up) again(ctx context.Context, machines *machine.Local, m *member) error {
+func (u *up) again(ctx context.Context, machines provider, m *member) error {
 	u.booting.Lock()
 	defer u.booting.Unlock()
-	if err := u.hold(ctx, machines); err != nil {
+	if err := u.hold(ctx); err != nil {
 		return err
 	}
 	defer u.letGo()

@@ -10,7 +10,7 @@ import (
 
 // Trace asks a machine's agent, the first one's if none is named, for the spans of its last convergence.
 func (l *Launcher) Trace(ctx context.Context, cluster, name string) ([]trace.Span, error) {
-	local, list, err := l.machinesOf(ctx, cluster)
+	machines, list, err := l.machinesOf(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -23,7 +23,7 @@ func (l *Launcher) Trace(ctx context.Context, cluster, name string) ([]trace.Spa
 	}
 	ctx, cancel := context.WithTimeout(ctx, agentPatience)
 	defer cancel()
-	agent, err := DialAgent(ctx, agentSocket(local, cluster, m.Name))
+	agent, err := agentAt(machines.At(m.Name))
 	if err != nil {
 		return nil, err
 	}

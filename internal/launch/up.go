@@ -111,12 +111,12 @@ func (u *up) run(ctx context.Context) error {
 	if err := store.Verify(ctx, runc); err != nil { // the machines' agents verify the rest as they take it
 		return fmt.Errorf("verify runc: %w", err)
 	}
-	machines, err := u.Machines(store.Path(runc))
+	machines, err := u.local(u.cluster.Name, store.Path(runc))
 	if err != nil {
 		return err
 	}
 	u.components = digests(bundle)
-	if err := u.hold(ctx, machines); err != nil {
+	if err := u.hold(ctx); err != nil {
 		return err
 	}
 	defer u.letGo()

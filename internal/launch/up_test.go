@@ -18,7 +18,6 @@ import (
 	nodev1 "github.com/slipway-project/slipway/api/node/v1"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/planner"
-	"github.com/slipway-project/slipway/internal/machine"
 )
 
 // alone is a cluster's only machine, met already.
@@ -27,10 +26,10 @@ func alone(u *up) fleet {
 	return fleet{{NodeName: p.Nodes[0], pool: p, facts: config.Facts{Address: usual(0)}, enrolment: enrolment{phase: committedPhase, cluster: "c", node: p.Nodes[0].Name}}}
 }
 
-func newUp(t *testing.T, o UpOptions) (*up, *machine.Local) {
+func newUp(t *testing.T, o UpOptions) (*up, localMachines) {
 	t.Helper()
 	u := &up{Launcher: &Launcher{Root: shortDir(t), Log: slog.New(slog.DiscardHandler)}, o: o, begun: time.Now(), cluster: mustComplete(t, "")}
-	machines, err := u.Machines("/bin/false")
+	machines, err := u.local(u.cluster.Name, "/bin/false")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,13 +112,13 @@ func busyAgent(t *testing.T, socket string) *busy {
 func TestNoLockWhileWaiting(t *testing.T) {
 	t.Parallel()
 	u, machines := newUp(t, UpOptions{Wait: time.Minute})
-	if err := u.hold(t.Context(), machines); err != nil {
+	if err := u.hold(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	b := busyAgent(t, u.agentSocket(machines, "dev-main-0"))
+	b := busyAgent(t, machines.socket("dev-main-0", agentSock))
 	u.components = placeholders(u.cluster.Release)
 	all := alone(u)
-	all[0].agent = dial(t, u.agentSocket(machines, "dev-main-0"))
+	all[0].agent = dial(t, machines.socket("dev-main-0", agentSock))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
@@ -133,7 +132,7 @@ func TestNoLockWhileWaiting(t *testing.T) {
 	<-b.watched
 	soon, stop := context.WithTimeout(t.Context(), 10*time.Second)
 	defer stop()
-	unlock, err := machines.Lock(soon, "dev", nil)
+	unlock, err := u.lock(soon, "dev", nil)
 	if err != nil {
 		t.Fatalf("a second up: %v", err)
 	}
@@ -154,7 +153,7 @@ func TestNoLockWhileWaiting(t *testing.T) {
 		if err := errors.Join(u.keepSpec(u.cluster), tc.meanwhile()); err != nil {
 			t.Fatal(err)
 		}
-		err := u.hold(t.Context(), machines)
+		err := u.hold(t.Context())
 		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}
@@ -166,10 +165,10 @@ func TestNoLockWhileWaiting(t *testing.T) {
 func TestNoWaitTellsWhatIsUnready(t *testing.T) {
 	t.Parallel()
 	u, machines := newUp(t, UpOptions{})
-	busyAgent(t, u.agentSocket(machines, "dev-main-0"))
+	busyAgent(t, machines.socket("dev-main-0", agentSock))
 	u.components = placeholders(u.cluster.Release)
 	all := alone(u)
-	all[0].agent = dial(t, u.agentSocket(machines, "dev-main-0"))
+	all[0].agent = dial(t, machines.socket("dev-main-0", agentSock))
 	if err := errors.Join(u.handOver(t.Context(), all), u.await(t.Context(), all[0])); err != nil {
 		t.Fatal(err)
 	}

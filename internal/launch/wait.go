@@ -41,7 +41,7 @@ type Unready struct {
 // Wait returns when the cluster or one node of it is ready. On its time limit it fails with kind TimedOut and tells what was
 // not ready. It changes nothing.
 func (l *Launcher) Wait(ctx context.Context, o WaitOptions) ([]Unready, error) {
-	local, list, err := l.machinesOf(ctx, o.Name)
+	machines, list, err := l.machinesOf(ctx, o.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -60,11 +60,11 @@ func (l *Launcher) Wait(ctx context.Context, o WaitOptions) ([]Unready, error) {
 	w := &watcher{o: o, begun: time.Now(), last: map[string]map[string]reconcile.Status{}}
 	done := w.all
 	if isNode {
-		done = func(ctx context.Context, local *machine.Local, list []machine.Status) error {
-			return w.item(ctx, local, list, "control/"+o.For)
+		done = func(ctx context.Context, machines provider, list []machine.Status) error {
+			return w.item(ctx, machines, list, "control/"+o.For)
 		}
 	}
-	err = done(limited, local, list)
+	err = done(limited, machines, list)
 	if err == nil || ctx.Err() != nil {
 		return nil, errors.Join(err, ctx.Err())
 	}
@@ -84,25 +84,25 @@ type watcher struct {
 }
 
 // all waits until every machine has converged.
-func (w *watcher) all(ctx context.Context, local *machine.Local, list []machine.Status) error {
+func (w *watcher) all(ctx context.Context, machines provider, list []machine.Status) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, m := range list {
 		group.Go(func() error {
-			return w.watch(ctx, local, m, func(_ reconcile.Status, converged bool) bool { return converged })
+			return w.watch(ctx, machines, m, func(_ reconcile.Status, converged bool) bool { return converged })
 		})
 	}
 	return group.Wait()
 }
 
 // item waits until some machine says that the item is ready.
-func (w *watcher) item(ctx context.Context, local *machine.Local, list []machine.Status, ref string) error {
+func (w *watcher) item(ctx context.Context, machines provider, list []machine.Status, ref string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	found := make(chan struct{}, len(list))
 	var group errgroup.Group
 	for _, m := range list {
 		group.Go(func() error {
-			err := w.watch(ctx, local, m, func(s reconcile.Status, _ bool) bool { return s.Ref == ref && s.Phase == reconcile.Ready })
+			err := w.watch(ctx, machines, m, func(s reconcile.Status, _ bool) bool { return s.Ref == ref && s.Phase == reconcile.Ready })
 			if err == nil {
 				found <- struct{}{}
 				cancel() // the others need not look any longer
@@ -119,14 +119,14 @@ func (w *watcher) item(ctx context.Context, local *machine.Local, list []machine
 	}
 }
 
-func (w *watcher) watch(ctx context.Context, local *machine.Local, m machine.Status, done func(s reconcile.Status, converged bool) bool) error {
+func (w *watcher) watch(ctx context.Context, machines provider, m machine.Status, done func(s reconcile.Status, converged bool) bool) error {
 	if !m.Running && w.o.Report != nil {
 		w.o.Report(Event{
 			Stage: StageMachine, Machine: m.Name, Phase: "down", Elapsed: time.Since(w.begun),
 			Text: "it does not run; slipway up --name " + w.o.Name + " starts it",
 		})
 	}
-	agent, err := DialAgent(ctx, agentSocket(local, w.o.Name, m.Name))
+	agent, err := agentAt(machines.At(m.Name))
 	if err != nil {
 		return err
 	}
