@@ -57,6 +57,7 @@ func run(ctx context.Context) int {
 		Out:      os.Stdout, Err: os.Stderr, In: os.Stdin,
 		Version: version,
 		Hidden:  hidden(log, exe),
+		Forms:   forms(),
 	}, os.Args[1:])
 }
 

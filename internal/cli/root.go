@@ -31,6 +31,7 @@ type Env struct {
 	In       io.Reader
 	Version  string
 	Hidden   []*cobra.Command // what runs on nodes; built by main
+	Forms    []launch.Form    // what slipway render can write
 }
 
 // Run executes the command line and returns the exit code.
@@ -98,6 +99,9 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 invalid spec, 4 preflight, 5 timed out 
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
 		for _, build := range g.commands {
 			cmd := build(e)
+			if cmd == nil { // this program has nothing for it
+				continue
+			}
 			cmd.GroupID = g.title
 			root.AddCommand(cmd)
 		}
@@ -121,7 +125,7 @@ func groups() []group {
 		{"A cluster on this host:", set{up, down, clusters, status, wait}},
 		{"Use it:", set{kubectl, kubeconfig, exec, logs}},
 		{"Machines and nodes:", set{machineCommand, nodeCommand, tokenCommand, initCommand, join}},
-		{"Understand it:", set{specCommand, planCommand, why, traceCommand}},
+		{"Understand it:", set{specCommand, planCommand, renderCommand, why, traceCommand}},
 		{"This host:", set{preflight, bundle, version, completion}},
 	}
 }

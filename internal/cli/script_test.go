@@ -9,12 +9,15 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/slipway-project/slipway/internal/cli"
+	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/render"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected output in testdata/script")
@@ -29,7 +32,21 @@ func slipway() {
 		Launcher: &launch.Launcher{Root: "root", Exe: "/nowhere/slipway", Version: "v0.0.0-test", Log: slog.New(slog.NewTextHandler(io.Discard, nil))},
 		Out:      os.Stdout, Err: os.Stderr, In: os.Stdin,
 		Version: "v0.0.0-test",
+		Forms:   []launch.Form{launch.PlanForm("toy", "three units, for tests", toy)},
 	}, os.Args[1:]))
+}
+
+// toy is a form that leaves out all but the units.
+func toy(p plan.Plan) (render.Rendered, error) {
+	var r render.Rendered
+	for _, e := range p.Entries {
+		if u, ok := e.Item.(plan.Unit); ok && strings.HasPrefix(u.Name, "kube-") {
+			r.Add("units/"+u.Name, 0o644, u.Args[0]+"\n", e.Ref)
+			continue
+		}
+		r.Leave(e.Ref, "toys have no such thing: it is done by nobody")
+	}
+	return r.Finish(p)
 }
 
 // TestScripts runs what needs no machine: testdata/script/NAME.txtar.
