@@ -12,10 +12,11 @@
 //	c.On(c.Worker(0)).Exec("ip route")    // in another machine than the first
 //
 // Environment: SLIPWAY is the binary (default bin/slipway of this checkout); SLIPWAY_KEEP=1 leaves the cluster of a failed
-// test for a look.
+// test for a look; SLIPWAY_E2E_PREFIX begins the clusters' names instead of "e2e-", for a run beside another one.
 package kit
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -29,7 +30,9 @@ import (
 // Root is where slipway keeps everything.
 const Root = "/var/lib/slipway"
 
-const prefix = "e2e-"
+// prefix is what the names of all clusters of tests begin with. Two runs beside each other need two of them: each takes away
+// what earlier runs have left of its own.
+func prefix() string { return cmp.Or(os.Getenv("SLIPWAY_E2E_PREFIX"), "e2e-") }
 
 // Cluster is one real cluster. Its methods fail the test that it was made for. Those that look into a machine look into Node;
 // [Cluster.On] is the same cluster with another one.
@@ -51,7 +54,7 @@ func New(t testing.TB, story string) *Cluster {
 func NewWith(t testing.TB, story, binary string) *Cluster {
 	t.Helper()
 	Host(t)
-	c := &Cluster{T: t, Name: prefix + story, Bin: binary}
+	c := &Cluster{T: t, Name: prefix() + story, Bin: binary}
 	c.Node = c.Name + "-main-0"
 	t.Cleanup(func() {
 		if t.Failed() && os.Getenv("SLIPWAY_KEEP") != "" {
@@ -72,7 +75,7 @@ func NewWith(t testing.TB, story, binary string) *Cluster {
 func Host(t testing.TB) {
 	t.Helper()
 	NeedRoot(t)
-	lock, err := os.OpenFile(filepath.Join(os.TempDir(), "slipway-e2e.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(filepath.Join(os.TempDir(), "slipway-"+prefix()+"lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +84,7 @@ func Host(t testing.TB) {
 		t.Fatalf("lock %s: %v", lock.Name(), err)
 	}
 	for _, folder := range []string{"clusters", "machines"} {
-		old, _ := filepath.Glob(filepath.Join(Root, folder, prefix+"*"))
+		old, _ := filepath.Glob(filepath.Join(Root, folder, prefix()+"*"))
 		for _, path := range old {
 			name := filepath.Base(path)
 			t.Logf("cluster %s is left from an earlier run: removing it", name)
