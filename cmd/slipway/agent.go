@@ -140,6 +140,7 @@ func buildAgent(log *slog.Logger) (b built, err error) {
 		Control:   controlRole(b.joinIn, log),
 		AfterStep: crash.afterStep(), Pass: crash.pass(),
 		Enrolment: func() node.Enrolment { return b.enrol },
+		Hold:      func(ctx context.Context) { b.enrol.Hold(ctx) },
 		Announce:  func() { b.enrol.Announce() },
 		Register:  func(s *grpc.Server) { controlv1.RegisterControlServer(s, lateAdmin{now: &b.joinIn.admin}) },
 	})

@@ -125,6 +125,7 @@ func (j *joining) assemble(doc control.Document) (p parts, err error) {
 			return signed
 		}},
 		Signer: &ca.Local{}, Members: admits{p.members, p.rosters}, Rosters: p.rosters,
+		Alive:        client.NodeAlive,
 		ControlPlane: func(pool string) bool { return policy.Pools[pool].ControlPlane },
 	})
 	if err != nil {

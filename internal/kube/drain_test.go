@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -160,6 +161,52 @@ func listed(t *testing.T, c *Client, want ...NodeInfo) {
 	}
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("nodes (-want +got):\n%s", diff)
+	}
+}
+
+// A node is alive from when it registers to when whoever watches it says that it was not heard of.
+func TestNodeAlive(t *testing.T) {
+	t.Parallel()
+	c := sharedServer(t).client(t, "super-admin")
+	set := func(conditions ...any) {
+		o, err := c.dyn.Resource(nodes).Get(t.Context(), "alive", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Object["status"] = map[string]any{"conditions": conditions}
+		if _, err := c.dyn.Resource(nodes).UpdateStatus(t.Context(), o, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ready := func(status string) map[string]any { return map[string]any{"type": "Ready", "status": status} }
+	node := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": "alive"}}}
+	for _, step := range []struct {
+		what string
+		do   func()
+		want bool
+	}{
+		{"no Node", func() {}, false},
+		{"registered", func() {
+			if _, err := c.dyn.Resource(nodes).Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}, true},
+		{"ready", func() { set(ready("True")) }, true},
+		{"its kubelet says that it is not ready", func() { set(ready("False")) }, true},
+		{"not heard of", func() { set(map[string]any{"type": "DiskPressure", "status": "False"}, ready("Unknown")) }, false},
+	} {
+		step.do()
+		if got, err := c.NodeAlive(t.Context(), "alive"); err != nil || got != step.want {
+			t.Errorf("%s: alive %t, %v", step.what, got, err)
+		}
+	}
+	if err := c.DeleteNode(t.Context(), "alive"); err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if alive, err := c.NodeAlive(ended, "alive"); err == nil || alive {
+		t.Errorf("unanswered: alive %t, %v", alive, err)
 	}
 }
 

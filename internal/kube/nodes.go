@@ -32,6 +32,24 @@ type NodeInfo struct {
 	Unschedulable bool
 }
 
+// NodeAlive tells whether the Node's kubelet was heard of lately, by the controller that watches it: its own times are those of its
+// clock, which may be wrong. A Node that is not there was not heard of; one that nobody has judged yet was.
+func (c *Client) NodeAlive(ctx context.Context, name string) (bool, error) {
+	o, err := c.dyn.Resource(nodes).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read node %s: %w", name, err)
+	}
+	for _, condition := range maps(o.Object, "status", "conditions") {
+		if str(condition, "type") == "Ready" {
+			return str(condition, "status") != "Unknown", nil
+		}
+	}
+	return true, nil
+}
+
 const roleLabel = "node-role.kubernetes.io/"
 
 // ListNodes lists the Nodes by name.

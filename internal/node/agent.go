@@ -39,6 +39,8 @@ type Config struct {
 	Enrolment func() Enrolment
 	// Announce, if set, puts on the board what else the agent waits for; it is called each time the board begins anew.
 	Announce func()
+	// Hold, if set, is called before the first look at the machine for a plan, and returns when it may begin or ctx has ended.
+	Hold func(ctx context.Context)
 	// Register, if set, adds services to the socket.
 	Register func(*grpc.Server)
 	// Board, if set, is one that others report to as well.
@@ -206,6 +208,9 @@ func (a *Agent) announce(now kept) {
 func (a *Agent) converge(ctx context.Context, now kept) error {
 	loop := reconcile.Loop{Host: a.cfg.Host, Board: a.board, Log: a.cfg.Log, AfterStep: a.cfg.AfterStep}
 	before := now.Before.Plan
+	if a.cfg.Hold != nil {
+		a.cfg.Hold(ctx)
+	}
 	for {
 		asked := a.beginLook()
 		if loop.Converge(ctx, now.Want.Plan, before) != nil {

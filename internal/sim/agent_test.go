@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -92,6 +93,7 @@ func newAgent(m *machine, root string) (*agent, error) {
 	a.node, err = node.New(node.Config{
 		Host: host{a}, Facts: facts, PlanFile: root + planFile, TraceFile: root + "/var/lib/slipway/plan/trace.json", Version: "sim", Log: log, Board: a.board, Root: root,
 		Control: a.control, Enrolment: func() node.Enrolment { return a.enrol }, Announce: func() { a.enrol.Announce() }, Pass: a.pass,
+		Hold: func(ctx context.Context) { a.enrol.Hold(ctx) },
 	})
 	if err != nil {
 		return nil, err
@@ -100,6 +102,7 @@ func newAgent(m *machine, root string) (*agent, error) {
 		Lock: a.lock, Agent: a.node, Board: a.board, Facts: facts, Key: a.key, Custody: a.custody, Slipway: "sim", Log: log,
 		Listen: func(context.Context) (net.Listener, error) { return a.listen(), nil },
 		Dial:   func(pin string) joinclient.Dialer { return a.dialer(pin) }, Random: m.w.intn, Pass: a.pass,
+		Has: func(at netip.Addr) bool { return at == m.address },
 		Routes: func(ctx context.Context, _ routes.Config) error {
 			<-ctx.Done()
 			return nil

@@ -40,6 +40,23 @@ func (w *world) cluster(pin string) *cluster {
 	return c
 }
 
+// hears tells what Kubernetes says of a node: its kubelet, or that of a copy of its disk, was heard less than 40 s ago.
+func (w *world) hears(node string) bool {
+	for _, m := range w.order {
+		name := m.nodeName()
+		m.mu.Lock()
+		if name != "" {
+			m.node = name
+		}
+		heard := m.node == node && (m.voiceless.IsZero() && m.kubelet || !m.voiceless.IsZero() && time.Since(m.voiceless) < 40*time.Second)
+		m.mu.Unlock()
+		if heard {
+			return true
+		}
+	}
+	return false
+}
+
 // store is the records as one control plane reaches them: through its own API server, which needs etcd.
 type store struct {
 	a    *agent

@@ -123,6 +123,9 @@ func (a *agent) joinService(doc document) (*joinService, error) {
 			return signed
 		}},
 		Signer: a.custody, Members: admits{s.members, s.rosters}, Rosters: s.rosters,
+		Alive: func(ctx context.Context, node string) (bool, error) {
+			return a.m.w.hears(node), store{a, c, doc.Self}.ask(ctx)
+		},
 		ControlPlane: func(pool string) bool { return pool == poolMain },
 	})
 	return s, err

@@ -49,6 +49,14 @@ func expectations() map[string]func(t *teller, args []string) error {
 			}
 			return nil
 		}),
+		"idle": each(func(m *machine) error {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if m.kubelet {
+				return fmt.Errorf("%s runs a kubelet", m.name)
+			}
+			return nil
+		}),
 		"members":  (*teller).members,
 		"nodes":    (*teller).nodes,
 		"clusters": (*teller).howMany,
@@ -56,6 +64,7 @@ func expectations() map[string]func(t *teller, args []string) error {
 		"says":     (*teller).saying,
 		"name":     (*teller).named,
 		"init":     (*teller).initEnded,
+		"at":       (*teller).placed,
 		"records":  (*teller).recorded,
 		"inits":    (*teller).initsWon,
 		"has":      (*teller).has,
@@ -138,6 +147,23 @@ func (t *teller) recorded(args []string) error {
 	nodes, err := registry.New(c.store, time.Now).Nodes(context.Background())
 	if err != nil || strconv.Itoa(len(nodes)) != args[0] {
 		return fmt.Errorf("%d records, want %s: %w", len(nodes), args[0], err)
+	}
+	return nil
+}
+
+// at n2 NODE: the node's record has the address of this machine.
+func (t *teller) placed(args []string) error {
+	c, err := t.only()
+	if err != nil {
+		return err
+	}
+	m, err := t.machine(args[0])
+	if err != nil {
+		return err
+	}
+	n, err := registry.New(c.store, time.Now).Node(context.Background(), args[1])
+	if err != nil || n.Address != m.address {
+		return fmt.Errorf("%s is at %s, want %s: %w", args[1], n.Address, m.address, err)
 	}
 	return nil
 }

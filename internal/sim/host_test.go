@@ -114,6 +114,11 @@ func (h host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
 		if it.Name == "etcd" || it.Name == "kube-apiserver" {
 			return h.doUnit(s.Verb, it)
 		}
+		if it.Name == "kubelet" {
+			h.m.mu.Lock()
+			h.m.kubelet = s.Verb != plan.Remove
+			h.m.mu.Unlock()
+		}
 	}
 	return h.m.processes.Do(ctx, s, e)
 }

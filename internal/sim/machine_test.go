@@ -41,6 +41,9 @@ type machine struct {
 	committed string            // the cluster that it was committed to
 	told      bool              // it has kept its target
 	returning bool              // it is off and comes back by itself
+	kubelet   bool              // it runs
+	voiceless time.Time         // since when nobody hears the kubelet; zero: it is heard, if it runs
+	node      string            // that it was last
 	joining   bool              // the operator does something about it
 	hopeless  bool              // nobody expects it to get in
 	quiet     time.Time         // since when it says nothing; of the story's goroutine
@@ -73,6 +76,9 @@ func (m *machine) start() {
 		return
 	}
 	m.returning = false
+	if !m.isCut {
+		m.voiceless = time.Time{}
+	}
 	m.on, m.processes, m.wanted = true, newProcesses(), map[string]plan.Unit{}
 	m.mu.Unlock()
 	m.w.note("%s is on", m.name)
@@ -140,7 +146,7 @@ func (m *machine) fell(agentOnly bool) {
 	}
 	m.copyLocked()
 	if !agentOnly && m.on {
-		m.on = false
+		m.on, m.voiceless = false, time.Now()
 		m.endProcessesLocked()
 	}
 	m.mu.Unlock()
@@ -155,6 +161,7 @@ func (m *machine) endProcessesLocked() {
 	if m.etcd != "" {
 		m.etcdIn.etcd.Kill(m.etcd)
 	}
+	m.kubelet = false
 	m.etcd, m.etcdIn, m.apiserver, m.wanted = "", nil, false, map[string]plan.Unit{}
 	m.changeLocked()
 }
@@ -185,6 +192,9 @@ func (m *machine) off() {
 func (m *machine) cut(isCut bool) {
 	m.mu.Lock()
 	m.isCut = isCut
+	if m.voiceless = (time.Time{}); isCut || !m.on {
+		m.voiceless = time.Now()
+	}
 	name, in := m.etcd, m.etcdIn
 	m.mu.Unlock()
 	if name != "" {

@@ -35,10 +35,10 @@ func (t *teller) catchUpWord(args []string) (err error) {
 	return err
 }
 
-// cloneWord: clone n2 n3: the second has the first one's key from now on.
+// cloneWord: clone n2 n3 [whole]: the second has the first one's key from now on, or all that is on its disk.
 func (t *teller) cloneWord(args []string) error {
-	if len(args) != 2 {
-		return errors.New("clone FROM TO")
+	if len(args) < 2 {
+		return errors.New("clone FROM TO [whole]")
 	}
 	from, err := t.machine(args[0])
 	if err != nil {
@@ -49,6 +49,16 @@ func (t *teller) cloneWord(args []string) error {
 		return err
 	}
 	to.crash()
+	if len(args) > 2 {
+		if err := os.RemoveAll(to.disk()); err != nil {
+			return err
+		}
+		if err := copyTree(from.disk(), to.disk()); err != nil {
+			return err
+		}
+		to.start()
+		return nil
+	}
 	key, err := os.ReadFile(from.disk() + keyFile)
 	if err != nil {
 		return err

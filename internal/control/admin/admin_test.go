@@ -184,6 +184,26 @@ func (w *world) remove(t *testing.T, r *controlv1.RemoveNodeRequest) ([]string, 
 	return s.lines, err
 }
 
+// Who drains a node that is not there is told at once what that is good for.
+func TestRemoveSilentNode(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		lost, ready bool
+		want        bool
+	}{"silent": {want: true}, "lost": {lost: true}, "ready": {ready: true}} {
+		w := newWorld()
+		w.nodes["w1"] = kube.NodeInfo{Name: "w1", Ready: tt.ready, Reason: "NodeStatusUnknown: Kubelet stopped posting node status."}
+		lines, err := w.remove(t, &controlv1.RemoveNodeRequest{Name: "w1", Lost: tt.lost})
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := strings.Contains(lines[0], "stopped posting") && strings.Contains(lines[0], "slipway node remove w1 --lost") && strings.Contains(lines[0], "5m0s")
+		if said != tt.want {
+			t.Errorf("%s: %q", name, lines)
+		}
+	}
+}
+
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	refused := fmt.Errorf("take c2 out of etcd: %w: without c2, 1 of 3 would answer", members.ErrRefused)
@@ -395,6 +415,7 @@ func TestListNodes(t *testing.T) {
 				w.etcd["c2"] = members.Standing{Member: "voter"}
 				w.etcd["c3"] = members.Standing{Member: "learner"}
 				w.records["w1"] = with(w.records["w1"], func(n *admission.Node) { n.PendingKey = "sha256:p" })
+				w.records["c1"] = with(w.records["c1"], func(n *admission.Node) { n.Elsewhere, n.ElsewhereAt = netip.MustParseAddr("192.0.2.99"), time.Now() })
 				w.nodes["w1"] = kube.NodeInfo{Name: "w1", Reason: "KubeletNotReady: no network"}
 				w.records["w2"] = admission.Node{Name: "w2", Pool: "worker"}
 				w.records["w3"] = admission.Node{Name: "w3", Pool: "worker", Key: "sha256:w3"}
@@ -404,7 +425,8 @@ func TestListNodes(t *testing.T) {
 				w.nodes["stray"] = kube.NodeInfo{Name: "stray", Ready: true}
 			},
 			waiting: map[string]string{
-				"c1": "", "c2": "it is being removed: slipway node remove c2 goes on with it; its etcd does not answer", "c3": "its etcd learns what the others know",
+				"c1": "its key is shown at 192.0.2.99 too, which is refused while it is alive here: a copy of its disk? Switch one of the two off; slipway node approve c1 makes 192.0.2.99 its address",
+				"c2": "it is being removed: slipway node remove c2 goes on with it; its etcd does not answer", "c3": "its etcd learns what the others know",
 				"w1": "another machine asks for its name, sha256:p: slipway node approve w1 lets it in; KubeletNotReady: no network",
 				"w2": "no machine has come for this name", "w3": "its kubelet has not registered", "c4": "its kubelet has not registered; it is no member of etcd yet",
 				"c5": "its kubelet has not registered; the etcd slot (c3, which joins)", "stray": "it has no record: it was removed, or never let in by this cluster",

@@ -24,6 +24,8 @@ const (
 	drainLimit = 5 * time.Minute // unless the operator says another
 	leaveLimit = 2 * time.Minute // for etcd: another change may have to end first
 	undoLimit  = 10 * time.Second
+
+	silentLimit = time.Second // for a word that is good for nothing later
 )
 
 func limit(seconds int64) time.Duration {
@@ -43,6 +45,7 @@ func (s *server) DrainNode(r *controlv1.DrainNodeRequest, stream grpc.ServerStre
 	if r.GetUndo() {
 		return coded(s.Kube.Uncordon(stream.Context(), r.GetName()))
 	}
+	s.sayIfSilent(stream.Context(), r.GetName(), limit(r.GetTimeoutSeconds()), "if the machine is gone for good, slipway node remove "+r.GetName()+" --lost takes it out", teller(stream))
 	return coded(s.Kube.Drain(stream.Context(), r.GetName(), limit(r.GetTimeoutSeconds()), teller(stream)))
 }
 
@@ -83,6 +86,7 @@ func (s *server) remove(ctx context.Context, r *controlv1.RemoveNodeRequest, mar
 	}
 	*marked = l.marked
 	if !r.GetLost() {
+		s.sayIfSilent(ctx, name, limit(r.GetTimeoutSeconds()), "slipway node remove "+name+" --lost takes it out without waiting for them", say)
 		say("moving its pods away")
 		err := s.Kube.Drain(ctx, name, limit(r.GetTimeoutSeconds()), say)
 		if err != nil && !errors.Is(err, kube.ErrNoNode) {
@@ -110,6 +114,21 @@ func (s *server) remove(ctx context.Context, r *controlv1.RemoveNodeRequest, mar
 	}
 	say(name + " is removed")
 	return nil
+}
+
+// sayIfSilent tells at once what a drain would be found out to wait for only at its end: who is to stop the pods is not there.
+func (s *server) sayIfSilent(ctx context.Context, name string, limit time.Duration, remedy string, say func(string)) {
+	ctx, cancel := context.WithTimeout(ctx, silentLimit)
+	defer cancel()
+	all, err := s.Kube.ListNodes(ctx)
+	if err != nil {
+		return // the drain says so
+	}
+	i := slices.IndexFunc(all, func(n kube.NodeInfo) bool { return n.Name == name })
+	if i < 0 || all[i].Ready {
+		return
+	}
+	say(fmt.Sprintf("%s is not ready (%s): while its kubelet does not answer, its pods do not end, and this waits for them for up to %s; %s", name, all[i].Reason, limit, remedy))
 }
 
 // leaver is a node that is to leave.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -23,6 +24,7 @@ import (
 
 // seen is what the sources said. A source that did not answer is an error and says nothing about any node.
 type seen struct {
+	now     time.Time
 	doc     control.Document
 	records map[string]admission.Node
 	nodes   map[string]kube.NodeInfo
@@ -55,7 +57,7 @@ func (s *server) ListNodes(ctx context.Context, _ *controlv1.ListNodesRequest) (
 func (s *server) look(ctx context.Context) seen {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	out := seen{records: map[string]admission.Node{}, nodes: map[string]kube.NodeInfo{}}
+	out := seen{now: time.Now(), records: map[string]admission.Node{}, nodes: map[string]kube.NodeInfo{}}
 	out.doc, _ = s.Document()
 	var asked sync.WaitGroup
 	asked.Go(func() {
@@ -113,6 +115,10 @@ func (a seen) ofRecord(rec admission.Node, recorded bool) (why []string) {
 	}
 	if rec.PendingKey != "" {
 		why = append(why, fmt.Sprintf("another machine asks for its name, %s: slipway node approve %s lets it in", rec.PendingKey, rec.Name))
+	}
+	if rec.AsksElsewhere(a.now) {
+		why = append(why, fmt.Sprintf("its key is shown at %s too, which is refused while it is alive here: a copy of its disk? Switch one of the two off; "+
+			"slipway node approve %s makes %s its address", rec.Elsewhere, rec.Name, rec.Elsewhere))
 	}
 	return why
 }

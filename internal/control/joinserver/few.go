@@ -3,6 +3,7 @@
 package joinserver
 
 import (
+	"net/netip"
 	"sync"
 	"time"
 )
@@ -22,14 +23,15 @@ type budgets struct {
 
 type budget struct {
 	streams int
-	next    time.Time // when a node that has just used up its burst may renew again, less the burst
+	from    map[netip.Addr]int // of the streams that were let in, by the address that they come from
+	next    time.Time          // when a node that has just used up its burst may renew again, less the burst
 }
 
 func newBudgets() *budgets { return &budgets{nodes: map[string]*budget{}} }
 
 func (b *budgets) ofLocked(key string) *budget {
 	if b.nodes[key] == nil {
-		b.nodes[key] = &budget{}
+		b.nodes[key] = &budget{from: map[netip.Addr]int{}}
 	}
 	return b.nodes[key]
 }
@@ -50,6 +52,34 @@ func (b *budgets) end(key string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.nodes[key].streams--
+}
+
+// stay notes where a node's stream comes from, and leave that it has ended.
+func (b *budgets) stay(key string, from netip.Addr) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ofLocked(key).from[from]++
+}
+
+func (b *budgets) leave(key string, from netip.Addr) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := b.ofLocked(key)
+	if n.from[from]--; n.from[from] <= 0 {
+		delete(n.from, from)
+	}
+}
+
+// elsewhere tells whether a stream of the node comes from another address.
+func (b *budgets) elsewhere(key string, here netip.Addr) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for from := range b.ofLocked(key).from {
+		if from != here {
+			return true
+		}
+	}
+	return false
 }
 
 // renew lets renewBurst through at once, and one each renewAgainIn, however many streams they come on.

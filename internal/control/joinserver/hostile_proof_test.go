@@ -183,6 +183,10 @@ func recordAttacks() map[string]attack {
 			m.address = w.endpoint.Addr()
 			return m
 		}),
+		"key of a worker that is alive elsewhere": showing(admission.KeyInUse, func(w *world) *machine {
+			w.alive.Store(true)
+			return change("dev-worker-0", func(n *admission.Node) { n.Address, n.JoinedAt = netip.MustParseAddr("127.0.0.21"), time.Now().UTC() })(w)
+		}),
 		"control plane from another address": showing(admission.AddressMoved, change("dev-main-1", func(n *admission.Node) {
 			n.Address = netip.MustParseAddr("127.0.0.11")
 		})),

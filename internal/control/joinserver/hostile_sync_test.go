@@ -5,6 +5,7 @@ package joinserver_test
 import (
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -21,6 +22,17 @@ func staying(reason joinserver.Reason, do func(t *testing.T, k *syncTalk)) attac
 		do(t, k)
 		return k.end()
 	}}
+}
+
+// fromElsewhere comes with the node's key from an address that is remembered already as a refused one.
+func fromElsewhere(node string) func(t *testing.T, m *machine) error {
+	return func(t *testing.T, m *machine) error {
+		m.w.alive.Store(true)
+		m.address = netip.MustParseAddr("127.0.0.77")
+		k := m.sync(t)
+		k.sendHello(m.w.id, node)
+		return k.end()
+	}
 }
 
 // greeted goes as far as the hello.
@@ -52,16 +64,18 @@ func syncAttacks() map[string]attack {
 			}
 			return m
 		}),
-		"sync as another node":     staying(joinserver.OtherNode, func(_ *testing.T, k *syncTalk) { k.sendHello(k.m.w.id, "dev-main-1") }),
-		"sync as nobody":           staying(joinserver.OtherNode, func(_ *testing.T, k *syncTalk) { k.sendHello(k.m.w.id, "") }),
-		"sync as ANSI":             staying(joinserver.OtherNode, func(_ *testing.T, k *syncTalk) { k.sendHello(k.m.w.id, "\x1b[2J\nx") }),
-		"sync in another cluster":  staying(joinserver.BadCluster, func(_ *testing.T, k *syncTalk) { k.sendHello("x", "dev-worker-0") }),
-		"sync, name of 64 KiB":     staying(joinserver.Malformed, func(_ *testing.T, k *syncTalk) { k.sendHello(k.m.w.id, strings.Repeat("a", 64<<10)) }),
-		"sync, keys first":         staying(joinserver.BadOrder, func(t *testing.T, k *syncTalk) { k.sendKeys(honest(t)) }),
-		"sync, member first":       staying(joinserver.BadOrder, func(_ *testing.T, k *syncTalk) { k.sendMember(true) }),
-		"sync, hello twice":        staying(joinserver.BadOrder, func(_ *testing.T, k *syncTalk) { k.greeted().greeted() }),
-		"sync, message of nothing": staying(joinserver.BadOrder, func(_ *testing.T, k *syncTalk) { k.greeted().send(&joinv1.SyncRequest{}) }),
-		"member by a worker":       staying(joinserver.NotControlPlane, func(_ *testing.T, k *syncTalk) { k.greeted().sendMember(false) }),
+		"sync with the key of a worker that is alive elsewhere": {joined: true, machine: worker, reason: joinserver.Reason(admission.KeyInUse), do: fromElsewhere("dev-worker-0")},
+		"sync with the key of a control plane from elsewhere":   {joined: true, machine: controlPlane, reason: joinserver.Reason(admission.AddressMoved), do: fromElsewhere("dev-main-1")},
+		"sync as another node":                                  staying(joinserver.OtherNode, func(_ *testing.T, k *syncTalk) { k.sendHello(k.m.w.id, "dev-main-1") }),
+		"sync as nobody":                                        staying(joinserver.OtherNode, func(_ *testing.T, k *syncTalk) { k.sendHello(k.m.w.id, "") }),
+		"sync as ANSI":                                          staying(joinserver.OtherNode, func(_ *testing.T, k *syncTalk) { k.sendHello(k.m.w.id, "\x1b[2J\nx") }),
+		"sync in another cluster":                               staying(joinserver.BadCluster, func(_ *testing.T, k *syncTalk) { k.sendHello("x", "dev-worker-0") }),
+		"sync, name of 64 KiB":                                  staying(joinserver.Malformed, func(_ *testing.T, k *syncTalk) { k.sendHello(k.m.w.id, strings.Repeat("a", 64<<10)) }),
+		"sync, keys first":                                      staying(joinserver.BadOrder, func(t *testing.T, k *syncTalk) { k.sendKeys(honest(t)) }),
+		"sync, member first":                                    staying(joinserver.BadOrder, func(_ *testing.T, k *syncTalk) { k.sendMember(true) }),
+		"sync, hello twice":                                     staying(joinserver.BadOrder, func(_ *testing.T, k *syncTalk) { k.greeted().greeted() }),
+		"sync, message of nothing":                              staying(joinserver.BadOrder, func(_ *testing.T, k *syncTalk) { k.greeted().send(&joinv1.SyncRequest{}) }),
+		"member by a worker":                                    staying(joinserver.NotControlPlane, func(_ *testing.T, k *syncTalk) { k.greeted().sendMember(false) }),
 		"renewal with a forged subject": staying(joinserver.BadSubject, func(t *testing.T, k *syncTalk) {
 			k.greeted().sendKeys(map[string][]byte{"kubelet": csr(t, x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:dev-main-0"}}, newKey(t))})
 		}),

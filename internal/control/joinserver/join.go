@@ -70,7 +70,13 @@ func (j *joining) greet() error {
 
 // admit asks the records. They decide by the key, and by the name only where it says the same.
 func (j *joining) admit(ctx context.Context, evidence admission.Evidence) (admission.Node, error) {
-	node, err := j.Records.Admit(ctx, j.request(evidence))
+	request := j.request(evidence)
+	gone, err := j.goneBefore(ctx)
+	if err != nil {
+		return admission.Node{}, err
+	}
+	request.Gone = gone
+	node, err := j.Records.Admit(ctx, request)
 	switch {
 	case err != nil:
 		return admission.Node{}, err

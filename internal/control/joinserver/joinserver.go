@@ -41,8 +41,9 @@ type Config struct {
 	Signer       Signer
 	Members      Members
 	Rosters      Rosters
-	ControlPlane func(pool string) bool // whether the pool's machines are control planes; nobody else is given secrets or a way into etcd
-	Audit        func(Entry)            // called for everything that is decided, from any goroutine
+	Alive        func(ctx context.Context, node string) (bool, error) // whether Kubernetes has heard of the node lately; called when its key comes from a new address
+	ControlPlane func(pool string) bool                               // whether the pool's machines are control planes; nobody else is given secrets or a way into etcd
+	Audit        func(Entry)                                          // called for everything that is decided, from any goroutine
 	Log          *slog.Logger
 
 	Now     func() time.Time // optional: the clock; time.Now when nil
@@ -111,7 +112,7 @@ type Server struct {
 func New(c Config) (*Server, error) {
 	for name, missing := range map[string]bool{
 		"Cluster": c.Cluster == "", "Self": c.Self == "", "Records": c.Records == nil, "Verifiers": len(c.Verifiers) == 0, "Tickets": c.Tickets == nil,
-		"Signer": c.Signer == nil, "Members": c.Members == nil, "Rosters": c.Rosters == nil, "ControlPlane": c.ControlPlane == nil, "Audit": c.Audit == nil,
+		"Signer": c.Signer == nil, "Members": c.Members == nil, "Rosters": c.Rosters == nil, "Alive": c.Alive == nil, "ControlPlane": c.ControlPlane == nil, "Audit": c.Audit == nil,
 	} {
 		if missing {
 			return nil, fmt.Errorf("make join service: %s is not set", name)

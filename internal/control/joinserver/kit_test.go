@@ -11,6 +11,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"log/slog"
 	"math/big"
 	"net"
@@ -52,6 +53,8 @@ type world struct {
 	signed   atomic.Int64 // certificates
 	tickets  func(*plan.Ticket, *[]plan.Given)
 	skew     atomic.Int64 // of the server's clock
+	alive    atomic.Bool  // what Kubernetes says of every node
+	silent   atomic.Bool  // … or nothing at all
 
 	mu      sync.Mutex // guards the fields below
 	entries []joinserver.Entry
@@ -152,6 +155,7 @@ func (w *world) serve(limits rpc.Limits) {
 		Cluster: w.id, Self: pinOf(w.tb, w.own.Public()), Records: w.book,
 		Verifiers: map[string]attest.Verifier{"key": key.Verifier{}, "token": token.Verifier{Records: w.registry}},
 		Tickets:   w, Signer: w, Members: w.members, Rosters: w.rosters,
+		Alive:        func(context.Context, string) (bool, error) { return w.alive.Load(), w.mute() },
 		ControlPlane: func(pool string) bool { return pool == "main" }, Audit: w.heard, Log: slog.New(slog.DiscardHandler), Now: w.now,
 	})
 	if err != nil {
@@ -191,6 +195,13 @@ func (w *world) serverCertificate(by authority) *tls.Certificate {
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, KeyUsage: x509.KeyUsageDigitalSignature,
 	}, by.cert, k.Public(), by.key)
 	return &tls.Certificate{Certificate: [][]byte{leaf.Raw, by.cert.Raw}, PrivateKey: k, Leaf: leaf}
+}
+
+func (w *world) mute() error {
+	if w.silent.Load() {
+		return errors.New("the API server does not answer")
+	}
+	return nil
 }
 
 func (w *world) heard(e joinserver.Entry) {

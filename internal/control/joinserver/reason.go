@@ -10,6 +10,7 @@ const (
 	Granted   Reason = "granted"   // a ticket was handed out
 	Certified Reason = "certified" // a certificate was signed; one entry for each
 	Synced    Reason = "synced"    // a node's stream has begun
+	Moved     Reason = "moved"     // a worker's record has followed it to another address
 	Permitted Reason = "permitted" // a control plane may start its etcd
 	Promoted  Reason = "promoted"  // its etcd votes
 	Waiting   Reason = "waiting"   // let in later

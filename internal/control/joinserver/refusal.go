@@ -70,6 +70,8 @@ func admitted(r *admission.Refusal) *refusal {
 	switch r.Reason {
 	case admission.VersionBad, admission.VersionNewer, admission.VersionOlder:
 		no.code, no.public = codes.FailedPrecondition, printable(r.Text, maxAuditDetail)
+	case admission.KeyInUse, admission.AddressMoved: // the cluster counts on this key: nobody may take that for leave to reset the machine
+		no.code = codes.FailedPrecondition
 	}
 	return no
 }

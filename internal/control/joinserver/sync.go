@@ -46,9 +46,11 @@ func (y *syncing) run(ctx context.Context) error {
 	}
 	defer y.budgets.end(node.Key)
 	in := receive(ctx, y.stream.Recv)
-	if err := y.greet(in, node); err != nil {
+	if err := y.greet(ctx, in, node); err != nil {
 		return err
 	}
+	y.budgets.stay(node.Key, y.from())
+	defer y.budgets.leave(node.Key, y.from())
 	tick := time.NewTicker(memberInterval)
 	defer tick.Stop()
 	tick.Stop()
@@ -82,7 +84,7 @@ func (y *syncing) run(ctx context.Context) error {
 }
 
 // greet compares the hello with the record that the key has.
-func (y *syncing) greet(in inbox[*joinv1.SyncRequest], node admission.Node) error {
+func (y *syncing) greet(ctx context.Context, in inbox[*joinv1.SyncRequest], node admission.Node) error {
 	var m *joinv1.SyncRequest
 	select {
 	case m = <-in.messages:
@@ -106,27 +108,33 @@ func (y *syncing) greet(in inbox[*joinv1.SyncRequest], node admission.Node) erro
 		return deny(OtherNode, "it says %q and its key is of node %s", hello.GetNode(), node.Name)
 	}
 	y.recorded(node)
+	placed, err := y.place(ctx, node)
+	if err != nil {
+		return err
+	}
+	y.recorded(placed)
 	y.generation = hello.GetGeneration()
 	y.audit(Synced, fmt.Sprintf("slipway %s, roster %d", hello.GetSlipway(), y.generation))
 	return nil
 }
 
-// stands ends the stream of a node that is not in the list any more, once the record itself says so: the list may be older than
+// stands ends the stream of a node that is not in the list any more, or is elsewhere, once the record itself says so: the list may be older than
 // a record that has just been made. If nobody can say, the result is when to ask again.
 func (y *syncing) stands(ctx context.Context) (again <-chan time.Time, err error) {
-	if !y.standing.gone(y.peer.Key) {
+	listed, found, _ := y.standing.find(y.peer.Key)
+	if !y.standing.gone(y.peer.Key) && (!found || !y.isElsewhere(listed)) {
 		return nil, nil
 	}
-	_, err = y.record(ctx)
+	node, err := y.record(ctx)
+	if err == nil {
+		return nil, y.elsewhereNow(node)
+	}
 	if no, ok := errors.AsType[*refusal](err); ok {
 		no.reason = Removed
 		return nil, no
 	}
-	if err != nil {
-		y.Log.Warn("records do not answer", "error", err)
-		return time.After(retryRecords), nil
-	}
-	return nil, nil
+	y.Log.Warn("records do not answer", "error", err)
+	return time.After(retryRecords), nil
 }
 
 // roster sends the newest one, if the node has an older, and gives what is closed when there is a newer.
@@ -146,6 +154,9 @@ func (y *syncing) take(ctx context.Context, m *joinv1.SyncRequest) error {
 	}
 	node, err := y.record(ctx)
 	if err != nil {
+		return err
+	}
+	if err := y.elsewhereNow(node); err != nil {
 		return err
 	}
 	y.recorded(node)

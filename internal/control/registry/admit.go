@@ -70,7 +70,7 @@ func (r *Registry) judge(ctx context.Context, req admission.Request) (judgement,
 }
 
 func (j judgement) writes() bool {
-	return j.verdict.Refusal == nil && (j.usesToken() || j.changesNode())
+	return j.verdict.Node.Name != "" && (j.usesToken() || j.changesNode())
 }
 
 func (j judgement) usesToken() bool { return j.verdict.UseToken && j.token.UsedBy != j.key }

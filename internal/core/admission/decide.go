@@ -4,6 +4,7 @@ package admission
 
 import (
 	"fmt"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,8 +20,11 @@ var (
 // ValidKey tells whether this can be the pin of a key.
 func ValidKey(pin string) bool { return pinForm.MatchString(pin) }
 
-// ValidName tells whether this can be the name of a node.
-func ValidName(name string) bool { return nameForm.MatchString(name) }
+// ValidName tells whether this can be the name of a node. Clients look for others under two names: a node's certificates would be
+// good for them.
+func ValidName(name string) bool {
+	return nameForm.MatchString(name) && name != "kubernetes" && name != "localhost"
+}
 
 // decision is one case with all that is known of it.
 type decision struct {
@@ -74,7 +78,31 @@ func (d decision) known(n Node) Verdict {
 	if n.Removing {
 		return refuse(NodeRemoving, "node %s is being removed", n.Name)
 	}
+	if d.isElsewhere(n) {
+		return d.inUse(n)
+	}
 	return d.admit(n)
+}
+
+// isElsewhere: a worker's key is shown at another address than the one where its machine was last, and nobody knows that machine to
+// be gone from there. One whose address changed comes back; a copy of its disk does not get in beside it.
+func (d decision) isElsewhere(n Node) bool {
+	return !n.JoinedAt.IsZero() && n.Address.IsValid() && n.Address != d.req.Address && d.req.Gone != n.Address &&
+		!d.policy.Pools[n.Pool].ControlPlane
+}
+
+// inUse remembers where the key was shown, for whoever may approve it. A second place has to wait until the first one is silent.
+func (d decision) inUse(n Node) Verdict {
+	if no := d.objection(n); no != nil {
+		return Verdict{Refusal: no}
+	}
+	v := refuse(KeyInUse, "node %s is alive at %s, and its key is shown at %s: a copy of its disk? Switch one of the two off; if this is the one that is wanted, slipway node approve %s",
+		n.Name, n.Address, d.req.Address, n.Name)
+	if fresh := n.AsksElsewhere(d.now); !fresh || n.Elsewhere == d.req.Address && !d.now.Before(n.ElsewhereAt.Add(MaxTTL/3)) {
+		n.Elsewhere, n.ElsewhereAt = d.req.Address, d.now
+		v.Node = n
+	}
+	return v
 }
 
 // newcomer is a machine without a record but with a token.
@@ -132,6 +160,9 @@ func (d decision) admit(n Node) Verdict {
 	n.Address, n.Facts, n.Kubernetes = d.req.Address, d.req.Facts, d.req.Kubernetes
 	if n.Kubernetes == "" {
 		n.Kubernetes = d.policy.APIServer // it will be given that
+	}
+	if n.Elsewhere == n.Address {
+		n.Elsewhere, n.ElsewhereAt = netip.Addr{}, time.Time{}
 	}
 	if n.JoinedAt.IsZero() {
 		n.JoinedAt = d.now

@@ -74,7 +74,11 @@ func TestDecide(t *testing.T) {
 		"known, says its name":               {key: 2, change: func(r *Request) { r.ClaimedNode = "dev-worker-0" }, node: "dev-worker-0", index: 1},
 		"known, token of others":             {key: 2, token: with(func(t *Token) { t.Key = pin(7) }), node: "dev-worker-0", index: 1},
 		"known, other name":                  {key: 2, change: func(r *Request) { r.ClaimedNode = "dev-worker-1" }, refused: NameOther},
-		"known, moved":                       {key: 2, change: func(r *Request) { r.Address = addr(22) }, node: "dev-worker-0", index: 1},
+		"known, moved":                       {key: 2, change: func(r *Request) { r.Address, r.Gone = addr(22), addr(2) }, node: "dev-worker-0", index: 1},
+		"known, and alive elsewhere":         {key: 2, change: func(r *Request) { r.Address = addr(22) }, refused: KeyInUse},
+		"known, gone from another address":   {key: 2, change: func(r *Request) { r.Address, r.Gone = addr(22), addr(23) }, refused: KeyInUse},
+		"alive elsewhere, at a node's":       {key: 2, change: func(r *Request) { r.Address = addr(1) }, refused: AddressTaken},
+		"control plane, gone from its own":   {key: 1, change: func(r *Request) { r.Address, r.Gone = addr(22), addr(1) }, refused: AddressMoved},
 		"known control plane, moved":         {key: 1, change: func(r *Request) { r.Address = addr(22) }, refused: AddressMoved},
 		"mapped address":                     {key: 1, change: func(r *Request) { r.Address = netip.AddrFrom16(addr(1).As16()) }, node: "dev-main-0"},
 		"removing":                           {key: 4, refused: NodeRemoving},
@@ -106,6 +110,8 @@ func TestDecide(t *testing.T) {
 		"token for a name":                   {key: 6, token: with(func(t *Token) { t.Node = "edge" }), node: "edge", index: 254, uses: true},
 		"token for a name, says another":     {key: 6, token: with(func(t *Token) { t.Node = "edge" }), change: func(r *Request) { r.ClaimedNode = "dev-worker-1" }, refused: NameOther},
 		"token for a name that cannot be":    {key: 6, token: with(func(t *Token) { t.Node = "../x" }), refused: NameInvalid},
+		"token for the API's name":           {key: 6, token: with(func(t *Token) { t.Node = "kubernetes" }), refused: NameInvalid},
+		"token for every machine's name":     {key: 6, token: with(func(t *Token) { t.Node = "localhost" }), refused: NameInvalid},
 		"token for a record without key":     {key: 6, token: with(func(t *Token) { t.Node = "dev-worker-1" }), node: "dev-worker-1", index: 2, uses: true},
 		"token for one that leaves":          {key: 6, token: with(func(t *Token) { t.Node = "dev-worker-2" }), refused: NodeRemoving},
 		"token for one that left":            {key: 6, token: with(func(t *Token) { t.Node = "dev-worker-3" }), node: "dev-worker-3", index: 254, uses: true},
@@ -118,7 +124,7 @@ func TestDecide(t *testing.T) {
 		"address of a node":                  {key: 6, token: with(nil), change: func(r *Request) { r.Address = addr(2) }, refused: AddressTaken},
 		"address of a pod":                   {key: 6, token: with(nil), change: func(r *Request) { r.Address = netip.MustParseAddr("10.244.3.7") }, refused: AddressReserved},
 		"address of a Service":               {key: 2, change: func(r *Request) { r.Address = netip.MustParseAddr("10.96.0.1") }, refused: AddressReserved},
-		"worker, moves to the API's address": {key: 2, change: func(r *Request) { r.Address = addr(77) }, policy: reserve(77), refused: AddressReserved},
+		"worker, moves to the API's address": {key: 2, change: func(r *Request) { r.Address, r.Gone = addr(77), addr(2) }, policy: reserve(77), refused: AddressReserved},
 		"worker, is at the API's address":    {key: 2, policy: reserve(2), node: "dev-worker-0", index: 1},
 		"new worker at the API's address":    {key: 6, token: with(nil), policy: reserve(6), refused: AddressReserved},
 		"control plane at the API's address": {key: 6, token: with(func(t *Token) { t.Pool = "main" }), policy: reserve(6), node: "dev-main-1", index: 254, uses: true},
@@ -156,7 +162,12 @@ func TestDecide(t *testing.T) {
 				t.Fatalf("refused for %q, want %q: %v", got, tt.refused, v.Refusal)
 			}
 			if tt.refused != "" {
-				if v.Node != (Node{}) || v.UseToken || v.Wait != nil {
+				want := Node{}
+				if tt.refused == KeyInUse { // which is remembered, and changes nothing else
+					want = some().Nodes[1]
+					want.Elsewhere, want.ElsewhereAt = req.Address, noon()
+				}
+				if v.Node != want || v.UseToken || v.Wait != nil {
 					t.Errorf("refused, and yet %+v", v)
 				}
 				return
@@ -195,7 +206,7 @@ func equal() cmp.Option {
 func TestAdmittedRecord(t *testing.T) {
 	t.Parallel()
 	later := noon().Add(time.Hour)
-	req := Request{Key: pin(2), Address: addr(22), Facts: Facts{CgroupV1: true}}
+	req := Request{Key: pin(2), Address: addr(22), Gone: addr(2), Facts: Facts{CgroupV1: true}}
 	v := Decide(req, some(), nil, rules(), later)
 	want := some().Nodes[1]
 	want.Address, want.Facts, want.Kubernetes = addr(22), Facts{CgroupV1: true}, "1.36.4"
@@ -212,6 +223,63 @@ func TestAdmittedRecord(t *testing.T) {
 	fresh := Decide(Request{Key: pin(6), Address: addr(6), Kubernetes: "1.35.1", Evidence: Evidence{"abcdefgh"}}, r, with(func(t *Token) { t.Expires = later.Add(1) }), rules(), later)
 	if fresh.Node.JoinedAt != later || fresh.Node.Kubernetes != "1.35.1" {
 		t.Errorf("a new record: %+v, %v", fresh.Node, fresh.Refusal)
+	}
+}
+
+// A key that is shown at two addresses: the first to ask is remembered and can be approved; the machine that is known loses nothing.
+func TestElsewhere(t *testing.T) {
+	t.Parallel()
+	r, now := some(), noon()
+	ask := func(n int) Verdict {
+		v := Decide(Request{Key: pin(2), Address: addr(n)}, r, nil, rules(), now)
+		if v.Node.Name != "" {
+			r = r.with(v.Node)
+		}
+		return v
+	}
+	if v := ask(22); reasonOf(v) != KeyInUse || !strings.Contains(v.Refusal.Text, "slipway node approve dev-worker-0") {
+		t.Fatalf("%+v", v)
+	}
+	first, _ := r.Node("dev-worker-0")
+	now = now.Add(MaxTTL / 4)
+	for _, n := range []int{22, 23} {
+		if v := ask(n); reasonOf(v) != KeyInUse || v.Node != (Node{}) {
+			t.Errorf("asked again from %d: %+v", n, v)
+		}
+	}
+	if v := ask(2); v.Refusal != nil || v.Node.Elsewhere != addr(22) || v.Node.Address != addr(2) {
+		t.Errorf("the machine itself: %+v", v)
+	}
+	if now = now.Add(MaxTTL / 4); ask(22).Node.ElsewhereAt != now {
+		t.Error("who goes on asking is forgotten")
+	}
+	if n, _ := r.Node("dev-worker-0"); !n.AsksElsewhere(now) || n.AsksElsewhere(now.Add(MaxTTL)) || n.Address != first.Address {
+		t.Errorf("%+v", n)
+	}
+	if now = now.Add(MaxTTL); ask(23).Node.Elsewhere != addr(23) {
+		t.Error("who asks no more keeps the place")
+	}
+	r.Nodes[1].PendingKey = ""
+	out, n, err := r.Approve("dev-worker-0", now)
+	if err != nil || n.Key != pin(2) || n.Address != addr(23) || n.Elsewhere.IsValid() || len(out.Removed) != len(r.Removed) {
+		t.Fatalf("approved: %+v, %v", n, err)
+	}
+	r = out
+	if v := ask(23); v.Refusal != nil {
+		t.Errorf("the one that was approved: %v", v.Refusal)
+	}
+	if v := ask(2); reasonOf(v) != KeyInUse {
+		t.Errorf("the other one: %+v", v)
+	}
+}
+
+// Nobody has come with the key yet, wherever the document has seen it: there is nothing that it could be a copy of.
+func TestElsewhereBeforeTheFirstJoin(t *testing.T) {
+	t.Parallel()
+	r := some()
+	r.Nodes[1].JoinedAt = time.Time{}
+	if v := Decide(Request{Key: pin(2), Address: addr(22)}, r, nil, rules(), noon()); v.Refusal != nil || v.Node.Address != addr(22) {
+		t.Errorf("%+v", v)
 	}
 }
 

@@ -99,6 +99,9 @@ func (w *world) register(t *rapid.T) {
 
 func (w *world) ask(t *rapid.T, p Policy) {
 	req := Request{Key: aKey(t), Address: addr(rapid.IntRange(1, 6).Draw(t, "address"))}
+	if rapid.Bool().Draw(t, "is gone from somewhere") {
+		req.Gone = addr(rapid.IntRange(1, 6).Draw(t, "gone"))
+	}
 	if rapid.Bool().Draw(t, "says its name") {
 		req.ClaimedNode = aName(t)
 	}
@@ -107,7 +110,14 @@ func (w *world) ask(t *rapid.T, p Policy) {
 		req.Evidence.TokenID, token = id, w.tokens[id]
 	}
 	v := Decide(req, w.records, token, p, w.now)
-	if v.Refusal != nil {
+	if v.Refusal != nil && v.Node.Name == "" {
+		return
+	}
+	if was, _ := w.records.ByKey(req.Key); v.Refusal != nil {
+		if was.Elsewhere, was.ElsewhereAt = v.Node.Elsewhere, v.Node.ElsewhereAt; was != v.Node {
+			t.Fatalf("refused, and yet %+v became %+v", was, v.Node)
+		}
+		w.records = w.records.with(v.Node)
 		return
 	}
 	out, err := w.records.Put(v.Node)
@@ -121,6 +131,8 @@ func (w *world) ask(t *rapid.T, p Policy) {
 		t.Fatalf("token %+v was good for %+v, now %s, key %s", *token, v.Node, w.now, req.Key)
 	case !v.UseToken && v.Wait == nil && !knew:
 		t.Fatalf("%s was let in by nothing: %+v", req.Key, v.Node)
+	case knew && !old.JoinedAt.IsZero() && old.Address.IsValid() && old.Address != req.Address && req.Gone != old.Address:
+		t.Fatalf("%s is let in beside the one at %s", req.Key, old.Address)
 	case knew && (v.Node.Name != old.Name || old.Removing || v.Wait != nil):
 		t.Fatalf("%s has the record %+v and gets %+v", req.Key, old, v)
 	case v.Wait == nil && v.Node.Key != req.Key, v.Wait != nil && v.Node.PendingKey != req.Key:

@@ -29,6 +29,11 @@ func (r Records) Node(name string) (Node, bool) {
 	return r.first(func(n *Node) bool { return n.Name == name })
 }
 
+// AsksElsewhere tells whether the node's key was shown at another address lately.
+func (n Node) AsksElsewhere(now time.Time) bool {
+	return n.Elsewhere.IsValid() && now.Before(n.ElsewhereAt.Add(MaxTTL))
+}
+
 // ByKey finds the record of a machine.
 func (r Records) ByKey(key string) (Node, bool) {
 	return r.first(func(n *Node) bool { return key != "" && n.Key == key })
@@ -117,7 +122,8 @@ func (r Records) Remove(name string, now time.Time) Records {
 	return out
 }
 
-// Approve lets the machine in that waits for the name. The one that had the name before is removed.
+// Approve lets the machine in that waits for the name. The one that had the name before is removed; or, where the same key is shown
+// at two addresses, it is the other one's from now on.
 func (r Records) Approve(name string, now time.Time) (Records, Node, error) {
 	n, ok := r.Node(name)
 	switch {
@@ -125,11 +131,16 @@ func (r Records) Approve(name string, now time.Time) (Records, Node, error) {
 		return r, Node{}, fmt.Errorf("there is no node %s", name)
 	case n.Removing:
 		return r, Node{}, fmt.Errorf("node %s is being removed", name)
+	case n.PendingKey == "" && n.Elsewhere.IsValid():
+		n.Address, n.Elsewhere, n.ElsewhereAt = n.Elsewhere, netip.Addr{}, time.Time{}
+		out, err := r.Put(n)
+		return out, n, err
 	case n.PendingKey == "":
 		return r, Node{}, fmt.Errorf("no machine waits for the name %s", name)
 	}
 	old := n.Key
 	n.Key, n.PendingKey, n.PendingAt, n.JoinedAt = n.PendingKey, "", time.Time{}, time.Time{}
+	n.Elsewhere, n.ElsewhereAt = netip.Addr{}, time.Time{} // that was the other key
 	out, err := r.Put(n)
 	if err != nil {
 		return r, Node{}, err

@@ -16,6 +16,7 @@ type Request struct {
 	Address     netip.Addr
 	Facts       Facts
 	Evidence    Evidence
+	Gone        netip.Addr // the machine with this key is known not to be alive at this address; zero: nobody can say so
 }
 
 // Evidence is what a verifier has found proven, beside the key.
@@ -39,8 +40,8 @@ type Pool struct {
 	ControlPlane bool
 }
 
-// Verdict is one of three: Refusal says no, Wait says later, neither says yes. With yes and later, what it says is to be written
-// first: the token's use, then the record.
+// Verdict is one of three: Refusal says no, Wait says later, neither says yes. What it says is to be written first: the token's
+// use, then the record. A no has a record only where it has to be remembered.
 type Verdict struct {
 	Refusal  *Refusal
 	Wait     *Wait
@@ -88,6 +89,7 @@ const (
 	AddressInvalid  Reason = "address-invalid"  // it cannot be the address of a machine
 	AddressReserved Reason = "address-reserved" // it lies in the range of pods or Services, or clients look for the API there
 	AddressTaken    Reason = "address-taken"    // another node has it
+	KeyInUse        Reason = "key-in-use"       // the machine with this key is alive at another address: a copy of its disk; or nobody knows that it is not
 	AddressMoved    Reason = "address-moved"    // a control plane's address never changes: etcd's members know it by that
 	VersionBad      Reason = "version-bad"      // it cannot be read as one
 	VersionNewer    Reason = "version-newer"    // the machine's Kubernetes is newer than the API server

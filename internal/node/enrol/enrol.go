@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -43,6 +44,7 @@ type Config struct {
 	Dial   func(pin string) joinclient.Dialer               // optional: TLS from the machine's address when nil
 	Random func(n int) int                                  // optional: a number in [0, n); math/rand/v2 when nil
 	Routes func(ctx context.Context, c routes.Config) error // optional: routes.Keep when nil
+	Has    func(a netip.Addr) bool                          // optional: whether the machine has this address; its interfaces say when nil
 	Pass   func(step string)                                // optional: tests: between any two things that a crash may divide
 }
 
@@ -52,6 +54,9 @@ func (c Config) filled() Config {
 	}
 	if c.Routes == nil {
 		c.Routes = routes.Keep
+	}
+	if c.Has == nil {
+		c.Has = hasAddress
 	}
 	if c.Pass == nil {
 		c.Pass = func(string) {}

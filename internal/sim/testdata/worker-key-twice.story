@@ -1,0 +1,12 @@
+# B4-62: a machine with a copy of a worker's key is not let in beside it, with whatever token.
+machines 3
+init n1
+join n2 worker
+wait
+clone n2 n3
+join n3 worker token in-vain
+wait 2m
+expect refused n3 key-in-use
+expect free n3
+expect at n2 dev-worker-0
+expect ready n1 n2
