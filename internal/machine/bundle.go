@@ -39,10 +39,10 @@ func (l *Local) writeBundle(s Spec) error {
 		Version:  specs.Version,
 		Hostname: s.Name,
 		Root:     &specs.Root{Path: f.rootfs()},
-		Mounts:   l.mounts(f),
+		Mounts:   append(l.mounts(f), s.initMounts(f)...),
 		Process: &specs.Process{
-			Args:         append([]string{BinDir + "/slipway", "machine-init", "--"}, s.Agent...),
-			Env:          append([]string{"PATH=" + PathInside, "HOME=/root", "TERM=dumb", "KUBECONFIG=/etc/kubernetes/admin.conf"}, s.Env...),
+			Args:         s.firstProcess(),
+			Env:          append(insideEnv(), s.Env...),
 			Cwd:          "/",
 			Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps},
 			Rlimits:      []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: limit, Soft: limit}},
@@ -69,6 +69,32 @@ func (l *Local) writeBundle(s Spec) error {
 		return fmt.Errorf("write machine bundle: %w", err)
 	}
 	return nil
+}
+
+// firstProcess is the command line of PID 1.
+func (s Spec) firstProcess() []string {
+	args := []string{BinDir + "/slipway", "machine-init"}
+	if s.Init == Systemd {
+		return append(args, "--systemd")
+	}
+	return append(append(args, "--"), s.Agent...)
+}
+
+// insideEnv is the environment of PID 1 and the agent.
+func insideEnv() []string {
+	return []string{"PATH=" + PathInside, "HOME=/root", "TERM=dumb", "KUBECONFIG=/etc/kubernetes/admin.conf"}
+}
+
+// initMounts are those that only this kind of PID 1 needs.
+func (s Spec) initMounts(f folders) []specs.Mount {
+	if s.Init != Systemd {
+		return nil
+	}
+	m := []specs.Mount{{Source: f.data(systemdData), Destination: systemdEtc, Type: "bind", Options: []string{"bind", "rw"}}}
+	if _, err := os.Stat("/dev/console"); err == nil { // systemd would take the host's for its own
+		m = append(m, specs.Mount{Source: os.DevNull, Destination: "/dev/console", Type: "bind", Options: []string{"bind", "rw"}})
+	}
+	return m
 }
 
 func (l *Local) cgroupOf(cluster string, more ...string) string {

@@ -57,6 +57,9 @@ func (l *Local) ensureLocked(ctx context.Context, s Spec) (Change, error) {
 		return Change{}, fmt.Errorf("machine %s has address %s in %s, wanted is %s in %s: destroy the cluster first",
 			s.Name, old.Spec.Address, old.Spec.Subnet, s.Address, s.Subnet)
 	}
+	if err := l.settleInit(&s, old); err != nil {
+		return Change{}, err
+	}
 	var change Change
 	if err := l.makeFolders(s); err != nil {
 		return change, err
@@ -100,6 +103,11 @@ func (l *Local) prepare(ctx context.Context, s Spec, old record) error {
 	}
 	if err := l.ensureNetwork(s); err != nil {
 		return err
+	}
+	if s.Init == Systemd {
+		if err := l.writeUnits(s); err != nil {
+			return err
+		}
 	}
 	return l.writeBundle(s)
 }
@@ -191,6 +199,9 @@ func (l *Local) List(ctx context.Context, cluster string) ([]Status, error) {
 			return nil, err
 		}
 		st := Status{Name: name, Index: r.Spec.Index, Address: r.Spec.Address, Cut: cuts.of(name), CutFrom: cuts.from(name)}
+		if st.Init, err = l.initOf(cluster, name, r); err != nil {
+			return nil, err
+		}
 		if r, ok := l.running(ctx, cluster, name, r); ok {
 			st.Running, st.PID, st.Since = true, r.Process.PID, r.Since
 		}

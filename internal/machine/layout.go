@@ -103,6 +103,9 @@ func (l *Local) makeFolders(s Spec) error {
 	for _, name := range binds() {
 		dirs = append(dirs, f.data(name))
 	}
+	if s.Init == Systemd {
+		dirs = append(dirs, f.data(systemdData))
+	}
 	for _, d := range dirs {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return fmt.Errorf("make machine folder: %w", err)

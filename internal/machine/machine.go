@@ -71,6 +71,7 @@ type Spec struct {
 	Subnet  netip.Prefix // optional: DefaultSubnet; all machines of a cluster share it
 	Binary  string       // optional: the slipway executable on the host; this process's own
 	Agent   []string     // optional: arguments of slipway that start the agent; "agent"
+	Init    InitKind     `json:",omitempty"` // optional: what the machine has; OwnInit for a new one
 	Env     []string     // optional: more environment for PID 1 and the agent
 	// Files is optional: path below /var/lib/slipway inside → content. They are written before the first boot and never again,
 	// 0600, and no record of them is kept.
@@ -102,6 +103,7 @@ type Status struct {
 	Name    string     `json:"name"`
 	Index   int        `json:"index"`
 	Address netip.Addr `json:"address"`
+	Init    InitKind   `json:"init"`
 	Running bool       `json:"running"`
 	PID     int        `json:"pid,omitempty"` // of its PID 1, on the host
 	Since   time.Time  `json:"since,omitzero"`
@@ -135,6 +137,9 @@ func (s Spec) complete() (Spec, error) {
 	}
 	if len(s.Agent) == 0 {
 		s.Agent = []string{"agent"}
+	}
+	if err := checkInit(s.Init); err != nil {
+		return s, fmt.Errorf("machine %s: %w", s.Name, err)
 	}
 	return s, s.checkFiles()
 }

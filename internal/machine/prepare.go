@@ -27,6 +27,14 @@ func kubeletSysctls() map[string]string {
 
 // prepareMachine does inside what runc cannot do: mounts over /proc, and the cgroup v2 root that pods need.
 func prepareMachine() error {
+	if err := keepApart(); err != nil {
+		return err
+	}
+	return leaveCgroupRoot("/sys/fs/cgroup")
+}
+
+// keepApart makes the mounts by which the kernel's settings stay the host's.
+func keepApart() error {
 	if os.Getpid() != 1 {
 		return errors.New("machine-init is the first process of a machine and nothing else")
 	}
@@ -35,20 +43,28 @@ func prepareMachine() error {
 		return fmt.Errorf("share machine's mounts: %w", err)
 	}
 	for name, value := range kubeletSysctls() {
-		own := filepath.Join("/run/sysctl", strings.ReplaceAll(name, "/", "."))
-		target := filepath.Join("/proc/sys", name)
-		if _, err := os.Stat(target); errors.Is(err, os.ErrNotExist) {
-			continue // a kernel without it
-		}
-		err := errors.Join(os.MkdirAll("/run/sysctl", 0o755), os.WriteFile(own, []byte(value+"\n"), 0o644))
-		if err == nil {
-			err = unix.Mount(own, target, "", unix.MS_BIND, "")
-		}
-		if err != nil {
-			return fmt.Errorf("keep %s away from the host: %w", target, err)
+		if err := hideSysctl(name, value); err != nil {
+			return err
 		}
 	}
-	return leaveCgroupRoot("/sys/fs/cgroup")
+	return nil
+}
+
+// hideSysctl mounts a file with that value over a setting of the kernel.
+func hideSysctl(name, value string) error {
+	own := filepath.Join("/run/sysctl", strings.ReplaceAll(name, "/", "."))
+	target := filepath.Join("/proc/sys", name)
+	if _, err := os.Stat(target); errors.Is(err, os.ErrNotExist) {
+		return nil // a kernel without it
+	}
+	err := errors.Join(os.MkdirAll("/run/sysctl", 0o755), os.WriteFile(own, []byte(value+"\n"), 0o644))
+	if err == nil {
+		err = unix.Mount(own, target, "", unix.MS_BIND, "")
+	}
+	if err != nil {
+		return fmt.Errorf("keep %s away from the host: %w", target, err)
+	}
+	return nil
 }
 
 // leaveCgroupRoot moves PID 1 into a child of the cgroup v2 root and passes the controllers on: a cgroup with processes of

@@ -3,6 +3,7 @@
 package machine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -50,12 +51,12 @@ func (l *Local) Start(ctx context.Context, cluster, name string) (Change, error)
 // Stop shuts the machine down: the agent stops its units in order, then everything else ends. What hangs is killed in the
 // end. Stopping a stopped machine is no error.
 func (l *Local) Stop(ctx context.Context, cluster, name string) error {
-	return l.halt(ctx, cluster, name, unix.SIGTERM)
+	return l.halt(ctx, cluster, name, InitKind.stopSignal)
 }
 
 // PowerCut ends every process of the machine at once, as when its plug is pulled.
 func (l *Local) PowerCut(ctx context.Context, cluster, name string) error {
-	return l.halt(ctx, cluster, name, unix.SIGKILL)
+	return l.halt(ctx, cluster, name, func(InitKind) unix.Signal { return unix.SIGKILL })
 }
 
 // RestartAgent makes PID 1 kill and start the agent. What the agent supervises keeps running.
@@ -64,7 +65,28 @@ func (l *Local) RestartAgent(ctx context.Context, cluster, name string) error {
 	if err != nil {
 		return err
 	}
-	return p.Signal(unix.SIGUSR1)
+	kind, err := l.kind(cluster, name)
+	if err != nil {
+		return err
+	}
+	if kind != Systemd {
+		return p.Signal(unix.SIGUSR1)
+	}
+	var said bytes.Buffer
+	code, err := l.Exec(ctx, cluster, name, Command{Args: []string{"systemctl", "restart", "--no-block", agentUnit}, Stdout: &said, Stderr: &said})
+	if err == nil && code != 0 {
+		err = fmt.Errorf("systemctl restart %s in machine %s: exit %d: %s", agentUnit, name, code, bytes.TrimSpace(said.Bytes()))
+	}
+	return err
+}
+
+// kind is the machine's init.
+func (l *Local) kind(cluster, name string) (InitKind, error) {
+	r, err := l.find(cluster, name)
+	if err != nil {
+		return "", err
+	}
+	return l.initOf(cluster, name, r)
 }
 
 // AwaitEnd returns nil as soon as the machine does not run, and the context's error if that ends first.
@@ -86,8 +108,9 @@ func (l *Local) AwaitEnd(ctx context.Context, cluster, name string) error {
 	}
 }
 
-func (l *Local) halt(ctx context.Context, cluster, name string, sig unix.Signal) error {
-	if _, err := l.find(cluster, name); err != nil {
+func (l *Local) halt(ctx context.Context, cluster, name string, signal func(InitKind) unix.Signal) error {
+	kind, err := l.kind(cluster, name)
+	if err != nil {
 		return err
 	}
 	unlock, err := l.lockMachine(ctx, cluster, name)
@@ -100,7 +123,7 @@ func (l *Local) halt(ctx context.Context, cluster, name string, sig unix.Signal)
 		return err
 	}
 	if err == nil {
-		if err := p.Signal(sig); err != nil {
+		if err := p.Signal(signal(kind)); err != nil {
 			return err
 		}
 		ended, err := p.Wait(ctx, stopLimit)
