@@ -9,8 +9,10 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -66,15 +68,15 @@ func agent(ctx context.Context, log *slog.Logger) error {
 		}
 		log.Info(enrol.ErrAnew.Error())
 		return nil
-	}, b.agent.Stop)
+	}, goingDown, b.agent.Stop)
 }
 
 // stopLimit is below the time that PID 1 leaves an agent.
 const stopLimit = 25 * time.Second
 
 // live works until ctx ends, and leaves the units running for the next agent; or until the machine goes down, and only then
-// takes them down in order.
-func live(ctx context.Context, down <-chan os.Signal, work, stop func(ctx context.Context) error) error {
+// takes them down in order. PID 1 says so by down, or is asked when ctx ends.
+func live(ctx context.Context, down <-chan os.Signal, work func(ctx context.Context) error, asked func(ctx context.Context) bool, stop func(ctx context.Context) error) error {
 	working, cancel := context.WithCancel(ctx)
 	defer cancel()
 	told, ended := make(chan struct{}), make(chan struct{})
@@ -91,11 +93,25 @@ func live(ctx context.Context, down <-chan os.Signal, work, stop func(ctx contex
 	select {
 	case <-told:
 	default:
-		return err
+		if ctx.Err() == nil || !asked(context.WithoutCancel(ctx)) {
+			return err
+		}
 	}
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
 	return errors.Join(err, stop(stopping))
+}
+
+// goingDown asks systemd, where that is PID 1, why it ends the agent: the machine goes down, or somebody restarts the agent. No
+// answer is no: units that run on do no harm.
+func goingDown(ctx context.Context) bool {
+	if _, err := os.Stat("/run/systemd/system"); err != nil { // sd_booted(3)
+		return false
+	}
+	limited, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	state, _ := exec.CommandContext(limited, "systemctl", "is-system-running").Output() // its exit code is not 0 in this case
+	return strings.TrimSpace(string(state)) == "stopping"
 }
 
 // built is a machine's agent and all that it is made of.
@@ -193,6 +209,9 @@ func controlRole(j *joining, log *slog.Logger) func(ctx context.Context, doc []b
 	}
 }
 
-func machineInit(ctx context.Context, log *slog.Logger, exe string) error {
+func machineInit(ctx context.Context, args []string, log *slog.Logger, exe string) error {
+	if len(args) == 1 && args[0] == "--systemd" {
+		return machine.BecomeSystemd()
+	}
 	return machine.Init(ctx, machine.InitConfig{Agent: []string{exe, "agent"}, Log: log})
 }

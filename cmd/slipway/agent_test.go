@@ -42,10 +42,12 @@ func TestOnlyTheMachinesEndStopsUnits(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		end     func(cancel context.CancelFunc, down chan<- os.Signal)
+		asked   bool // what systemd says when it is asked
 		stopped bool
 	}{
-		"SIGTERM":               {func(cancel context.CancelFunc, _ chan<- os.Signal) { cancel() }, false},
-		"the machine goes down": {func(_ context.CancelFunc, down chan<- os.Signal) { down <- machine.DownSignal }, true},
+		"SIGTERM":               {func(cancel context.CancelFunc, _ chan<- os.Signal) { cancel() }, false, false},
+		"SIGTERM, going down":   {func(cancel context.CancelFunc, _ chan<- os.Signal) { cancel() }, true, true},
+		"the machine goes down": {func(_ context.CancelFunc, down chan<- os.Signal) { down <- machine.DownSignal }, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -57,6 +59,8 @@ func TestOnlyTheMachinesEndStopsUnits(t *testing.T) {
 				tc.end(cancel, down)
 				<-ctx.Done()
 				return nil
+			}, func(ctx context.Context) bool {
+				return tc.asked && ctx.Err() == nil
 			}, func(ctx context.Context) error {
 				stopped = true
 				return ctx.Err()

@@ -70,7 +70,7 @@ func hidden(log *slog.Logger, exe string) []*cobra.Command {
 	}
 	return []*cobra.Command{
 		command("agent", func(ctx context.Context, _ []string) error { return agent(ctx, log) }),
-		command("machine-init", func(ctx context.Context, _ []string) error { return machineInit(ctx, log, exe) }),
+		command("machine-init", func(ctx context.Context, args []string) error { return machineInit(ctx, args, log, exe) }),
 		command("proxy-serve", proxy.Child),
 		command("api-balancer", func(ctx context.Context, args []string) error { return balancer.Command(ctx, args, log) }),
 	}

@@ -137,15 +137,15 @@ func TestRootHint(t *testing.T) {
 func TestAgain(t *testing.T) {
 	t.Parallel()
 	three, none := 3, 0
-	for want, source := range map[string]launch.Source{
-		"slipway up --control-planes 3 --workers 0": {Name: "dev", Shape: launch.Shape{ControlPlanes: &three, Workers: &none}},
-		"slipway up":                                       {Name: "dev"},
-		"slipway up --name test":                           {Name: "test"},
-		"slipway up -f min.yaml":                           {File: "min.yaml"},
-		"slipway up --name test -f min.yaml":               {Name: "test", File: "min.yaml"},
-		"slipway up -f min.yaml --kubernetes-version 1.36": {File: "min.yaml", Version: "1.36"},
+	for want, o := range map[string]launch.UpOptions{
+		"slipway up --control-planes 3 --workers 0": {Source: launch.Source{Name: "dev", Shape: launch.Shape{ControlPlanes: &three, Workers: &none}}},
+		"slipway up":                                       {Source: launch.Source{Name: "dev"}},
+		"slipway up --name test --init systemd":            {Source: launch.Source{Name: "test"}, Init: "systemd"},
+		"slipway up -f min.yaml":                           {Source: launch.Source{File: "min.yaml"}},
+		"slipway up --name test -f min.yaml":               {Source: launch.Source{Name: "test", File: "min.yaml"}},
+		"slipway up -f min.yaml --kubernetes-version 1.36": {Source: launch.Source{File: "min.yaml", Version: "1.36"}},
 	} {
-		if got := again(source); got != want {
+		if got := again(o); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}

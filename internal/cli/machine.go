@@ -139,13 +139,13 @@ func machineList(e Env) *cobra.Command {
 			}
 			return out.object(e.Out, "MachineList", map[string]any{"items": list})
 		}
-		rows := [][]string{{"MACHINE", "ADDRESS", "STATE", "UP", "PID"}}
+		rows := [][]string{{"MACHINE", "ADDRESS", "STATE", "UP", "PID", "INIT"}}
 		for _, m := range list {
 			up, pid := "-", "-"
 			if m.Running {
 				up, pid = ago(time.Since(m.Since)), fmt.Sprint(m.PID)
 			}
-			rows = append(rows, []string{m.Name, m.Address.String(), machineState(m), up, pid})
+			rows = append(rows, []string{m.Name, m.Address.String(), machineState(m), up, pid, string(m.Init)})
 		}
 		table(e.Out, rows)
 		return nil

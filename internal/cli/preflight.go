@@ -16,6 +16,7 @@ import (
 func preflight(e Env) *cobra.Command {
 	var name string
 	var install bool
+	var kind initKind
 	var out format
 	cmd := &cobra.Command{
 		Use:   "preflight",
@@ -29,13 +30,14 @@ func preflight(e Env) *cobra.Command {
 	}
 	nameFlag(e, cmd, &name)
 	cmd.Flags().BoolVar(&install, "install", false, "install missing packages")
+	initFlag(cmd, &kind, "check also what machines with this init need")
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cluster, err := e.Launcher.Load(launch.Source{Name: name})
 		if err != nil {
 			return err
 		}
-		findings, err := e.Launcher.Preflight(cmd.Context(), cluster)
+		findings, err := e.Launcher.Preflight(cmd.Context(), cluster, kind.kind)
 		if err != nil {
 			return err
 		}
@@ -43,7 +45,7 @@ func preflight(e Env) *cobra.Command {
 			if err := checks.Install(cmd.Context(), findings, func(line string) { fmt.Fprintln(e.Err, line) }); err != nil {
 				return &launch.Error{Kind: launch.Preflight, Err: err}
 			}
-			if findings, err = e.Launcher.Preflight(cmd.Context(), cluster); err != nil {
+			if findings, err = e.Launcher.Preflight(cmd.Context(), cluster, kind.kind); err != nil {
 				return err
 			}
 		}

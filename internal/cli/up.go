@@ -22,6 +22,7 @@ import (
 func up(e Env) *cobra.Command {
 	var o launch.UpOptions
 	var out format
+	var kind initKind
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Create a local cluster, or bring it to its spec",
@@ -33,14 +34,17 @@ some minutes; after that a cluster takes seconds.`,
   slipway up --control-planes 3 --workers 2 # five machines; later ups keep that
   slipway up -f cluster.yaml                # what the spec says
   slipway up --name test --wait 0           # do not wait until it is ready
+  slipway up --init systemd                 # machines whose first process is systemd, as on most hosts
   slipway up --output json 2>events.ndjson  # for programs`,
 		Args: noArgs,
 	}
 	specFlags(e, cmd, &o.Source)
 	cmd.Flags().BoolVar(&o.NoInstall, "no-install", false, "report missing packages and low limits, change nothing on the host")
 	cmd.Flags().DurationVar(&o.Wait, "wait", 5*time.Minute, "how long to wait for the cluster; 0 does not wait")
+	initFlag(cmd, &kind, "the first process of new machines; a machine keeps it")
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		o.Init = kind.kind
 		if o.Wait < 0 {
 			return usageError{errors.New("--wait: use a time, or 0 for not to wait")}
 		}
@@ -51,7 +55,7 @@ some minutes; after that a cluster takes seconds.`,
 			return err
 		})
 		if cmd.Context().Err() != nil {
-			return interruptedError("stopped; what runs goes on, and " + again(o.Source) + " continues")
+			return interruptedError("stopped; what runs goes on, and " + again(o) + " continues")
 		}
 		if hint := rootHint(err, os.Geteuid()); hint != "" {
 			return &launch.Error{Kind: launch.Preflight, Err: err} // Run adds the hint
@@ -62,7 +66,8 @@ some minutes; after that a cluster takes seconds.`,
 }
 
 // again is the command that goes on with an interrupted one.
-func again(s launch.Source) string {
+func again(o launch.UpOptions) string {
+	s := o.Source
 	command := "slipway up"
 	if s.Name != "" { // a file and no --name: the spec names the cluster
 		command = withName("up", s.Name)
@@ -78,6 +83,9 @@ func again(s launch.Source) string {
 	}
 	if n := s.Shape.Workers; n != nil {
 		command += " --workers " + strconv.Itoa(*n)
+	}
+	if o.Init != "" {
+		command += " --init " + string(o.Init)
 	}
 	return command
 }

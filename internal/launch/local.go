@@ -21,6 +21,7 @@ type localMachines struct {
 	*Launcher
 	local   *machine.Local
 	cluster string
+	init    machine.InitKind // of new ones; empty means the usual
 }
 
 var (
@@ -35,7 +36,7 @@ func (p localMachines) List(ctx context.Context) ([]machine.Status, error) {
 
 // Ensure makes one exist and run.
 func (p localMachines) Ensure(ctx context.Context, n config.NodeName) (machine.Change, error) {
-	change, err := p.local.Ensure(ctx, machine.Spec{Cluster: p.cluster, Name: n.Name, Index: n.Index, Address: n.Address, Binary: p.Exe})
+	change, err := p.local.Ensure(ctx, machine.Spec{Cluster: p.cluster, Name: n.Name, Index: n.Index, Address: n.Address, Binary: p.Exe, Init: p.init})
 	if err != nil {
 		return change, err
 	}
@@ -141,5 +142,5 @@ func (p localPlace) AwaitEnd(ctx context.Context) error {
 // local opens the machines of a cluster on this host.
 func (l *Launcher) local(cluster, runc string) (localMachines, error) {
 	local, err := l.Machines(runc)
-	return localMachines{l, local, cluster}, err
+	return localMachines{Launcher: l, local: local, cluster: cluster}, err
 }

@@ -7,17 +7,19 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/preflight"
 	"github.com/slipway-project/slipway/internal/proxy"
 )
 
-// Preflight finds every problem of this host at once. A build is needed while the store lacks the release's components.
-func (l *Launcher) Preflight(ctx context.Context, c Cluster) ([]preflight.Finding, error) {
+// Preflight finds every problem of this host at once. A build is needed while the store lacks the release's components, and
+// machines of some kind need more of the host than others.
+func (l *Launcher) Preflight(ctx context.Context, c Cluster, kind machine.InitKind) ([]preflight.Finding, error) {
 	_, complete, err := l.inStore(ctx, c.Release)
 	if err != nil {
 		return nil, err
 	}
-	o := preflight.Options{Root: l.Root, NeedBuild: !complete, Controls: len(c.Config.ControlPlanes())}
+	o := preflight.Options{Root: l.Root, NeedBuild: !complete, Controls: len(c.Config.ControlPlanes()), Systemd: kind == machine.Systemd}
 	for _, p := range c.Config.Pools {
 		o.Workers += len(p.Nodes)
 	}
@@ -30,7 +32,7 @@ func (l *Launcher) Preflight(ctx context.Context, c Cluster) ([]preflight.Findin
 
 // preflight refuses to touch a host that cannot run a cluster. Missing packages are installed, and limits raised, unless that is unwanted.
 func (u *up) preflight(ctx context.Context) error {
-	findings, err := u.Preflight(ctx, u.cluster)
+	findings, err := u.Preflight(ctx, u.cluster, u.o.Init)
 	if err != nil {
 		return err
 	}
@@ -42,7 +44,7 @@ func (u *up) preflight(ctx context.Context) error {
 		if err != nil {
 			return &Error{Preflight, err}
 		}
-		if findings, err = u.Preflight(ctx, u.cluster); err != nil {
+		if findings, err = u.Preflight(ctx, u.cluster, u.o.Init); err != nil {
 			return err
 		}
 	}

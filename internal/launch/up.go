@@ -17,9 +17,10 @@ import (
 // UpOptions are the choices of one up.
 type UpOptions struct {
 	Source    Source
-	NoInstall bool          // report missing packages, install nothing
-	Wait      time.Duration // how long to wait for the cluster once its first machine runs; 0 means do not wait
-	Report    func(Event)   // called from several goroutines
+	NoInstall bool             // report missing packages, install nothing
+	Init      machine.InitKind // optional: what new machines boot with; see [machine.InitKind]
+	Wait      time.Duration    // how long to wait for the cluster once its first machine runs; 0 means do not wait
+	Report    func(Event)      // called from several goroutines
 }
 
 // Result is what up ends with.
@@ -121,6 +122,9 @@ func (u *up) run(ctx context.Context) error {
 	}
 	defer u.letGo()
 	if err := u.settle(ctx, machines); err != nil {
+		return err
+	}
+	if machines.init, err = settleInit(u.cluster.Name, u.machines, u.o.Init); err != nil {
 		return err
 	}
 	if err := u.immutable(); err != nil {

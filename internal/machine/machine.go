@@ -103,7 +103,7 @@ type Status struct {
 	Name    string     `json:"name"`
 	Index   int        `json:"index"`
 	Address netip.Addr `json:"address"`
-	Init    InitKind   `json:"init"`
+	Init    InitKind   `json:"init,omitempty"`
 	Running bool       `json:"running"`
 	PID     int        `json:"pid,omitempty"` // of its PID 1, on the host
 	Since   time.Time  `json:"since,omitzero"`

@@ -37,13 +37,13 @@ func (l *Local) writeUnits(s Spec) error {
 	f := l.folders(s.Cluster, s.Name)
 	etc := f.data(systemdData)
 	files := map[string]string{
-		"system.conf":                              systemConf,
-		"journald.conf":                            journaldConf,
-		"system/" + agentUnit:                      string(systemd.AgentService(BinDir + "/slipway")),
+		"system.conf":         systemConf,
+		"journald.conf":       journaldConf,
+		"system/" + agentUnit: string(systemd.AgentService(BinDir + "/slipway")),
 		"system/" + agentUnit + ".d/machine.conf": s.agentDropIn(),
 	}
 	links := map[string]string{
-		"system/default.target":                        "/lib/systemd/system/multi-user.target",
+		"system/default.target":                       "/lib/systemd/system/multi-user.target",
 		"system/multi-user.target.wants/" + agentUnit: systemdEtc + "/system/" + agentUnit,
 	}
 	for _, unit := range hostsOwn() {
@@ -128,7 +128,8 @@ func hostsOwn() []string {
 		systemd-tmpfiles-setup-dev.service systemd-tmpfiles-setup-dev-early.service kmod-static-nodes.service
 		systemd-binfmt.service proc-sys-fs-binfmt_misc.automount proc-sys-fs-binfmt_misc.mount systemd-remount-fs.service
 		systemd-random-seed.service systemd-pstore.service systemd-timesyncd.service systemd-vconsole-setup.service
-		systemd-rfkill.socket systemd-rfkill.service systemd-journald-audit.socket systemd-logind.service
+		systemd-rfkill.socket systemd-rfkill.service systemd-journald-audit.socket systemd-journald-dev-log.socket
+		systemd-logind.service
 		systemd-networkd.service systemd-networkd.socket systemd-networkd-wait-online.service systemd-resolved.service
 		getty@.service serial-getty@.service console-getty.service container-getty@.service autovt@.service`)
 }
@@ -136,7 +137,7 @@ func hostsOwn() []string {
 // distributionWants are the links, as TARGET.wants/UNIT, by which packages have units started on every boot, but for those that a
 // machine needs as well. A link of the same name to /dev/null takes it back.
 func distributionWants(root string) []string {
-	needed := []string{"systemd-journald.service", "systemd-journald.socket", "systemd-journald-dev-log.socket", "dbus.socket"}
+	needed := []string{"systemd-journald.service", "systemd-journald.socket", "dbus.socket"}
 	var out []string
 	for _, dir := range []string{"/lib/systemd/system", "/usr/lib/systemd/system", "/usr/local/lib/systemd/system"} {
 		found, _ := filepath.Glob(filepath.Join(root, dir, "*.target.*s", "*")) // TARGET.wants and TARGET.requires

@@ -51,6 +51,7 @@ func (h host) packageManager() manager {
 func packageOf(thing, manager string) string {
 	return map[string]map[string]string{
 		"nft":          {"apt": "nftables", "dnf": "nftables", "zypper": "nftables", "apk": "nftables"},
+		"systemd":      {"apt": "systemd", "dnf": "systemd", "zypper": "systemd"},
 		"mount":        {"apt": "mount", "dnf": "util-linux", "zypper": "util-linux", "apk": "util-linux"},
 		"gcc":          {"apt": "gcc", "dnf": "gcc", "zypper": "gcc", "apk": "gcc"},
 		"pkg-config":   {"apt": "pkg-config", "dnf": "pkgconf-pkg-config", "zypper": "pkgconf-pkg-config", "apk": "pkgconf"},
@@ -71,8 +72,11 @@ func (h host) missing(id, thing, why string) Finding {
 }
 
 // checkPrograms looks only for what runs in every machine.
-func checkPrograms(_ context.Context, h host, _ Options) []Finding {
+func checkPrograms(_ context.Context, h host, o Options) []Finding {
 	var out []Finding
+	if o.Systemd {
+		out = append(out, checkSystemd(h))
+	}
 	for _, p := range []struct{ name, why string }{
 		{"nft", "kube-proxy and the CNI plugins program the packet filter with it"},
 		{"mount", "the kubelet mounts volumes with it"},
@@ -84,6 +88,18 @@ func checkPrograms(_ context.Context, h host, _ Options) []Finding {
 		out = append(out, f)
 	}
 	return out
+}
+
+// checkSystemd looks for systemd's program and for the one that talks to it. It need not run here.
+func checkSystemd(h host) Finding {
+	if (h.exists("usr/lib/systemd/systemd") || h.exists("lib/systemd/systemd")) && h.find("systemctl") {
+		return Finding{ID: "systemd", Severity: OK, What: "systemd"}
+	}
+	f := h.missing("systemd", "systemd", "machines with --init systemd boot with this host's; it need not be this host's own init")
+	if h.packageManager().name == "apk" {
+		f.Remedy = "leave --init systemd away: this distribution has no systemd"
+	}
+	return f
 }
 
 // checkBuild looks for what building the components takes: Go for all of them, a C compiler and libseccomp for runc.

@@ -40,6 +40,7 @@ type Finding struct {
 type Options struct {
 	Root      string    // "/var/lib/slipway"; need not exist
 	NeedBuild bool      // components have to be built from source
+	Systemd   bool      // machines are to boot with the host's systemd
 	Controls  int       // control planes that are to run here
 	Workers   int       // and workers beside them
 	APIPort   uint16    // optional: the port of 127.0.0.1 that a stopped proxy will want again

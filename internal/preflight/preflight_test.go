@@ -53,7 +53,7 @@ func TestFaults(t *testing.T) {
 	sound := map[string]string{
 		"proc/self/mountinfo": v2Mounts, "proc/self/status": allCaps, "sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids\n",
 		"proc/sys/kernel/osrelease": "6.1.0-1-amd64\n", "proc/filesystems": "nodev\toverlay\n", "etc/os-release": debian,
-		"proc/meminfo": "MemAvailable: 8000000 kB\nSwapTotal: 0 kB\n", "usr/sbin/nft": "x", "usr/bin/mount": "x", "usr/bin/gcc": "x", "usr/bin/go": "x",
+		"proc/meminfo": "MemAvailable: 8000000 kB\nSwapTotal: 0 kB\n", "usr/sbin/nft": "x", "usr/bin/mount": "x", "usr/lib/systemd/systemd": "x", "usr/bin/systemctl": "x", "usr/bin/gcc": "x", "usr/bin/go": "x",
 		"usr/bin/pkg-config": "x", "usr/include/stdio.h": "", "usr/lib/x86_64-linux-gnu/libseccomp.a": "", "usr/lib/x86_64-linux-gnu/pkgconfig/libseccomp.pc": "",
 		"proc/sys/fs/inotify/max_user_instances": "128", "proc/sys/fs/inotify/max_user_watches": "65536",
 	}
@@ -68,6 +68,12 @@ func TestFaults(t *testing.T) {
 		"no nft":           {map[string]string{"usr/sbin/nft": "-"}, []string{"problem nft apt-get install -y --no-install-recommends nftables"}},
 		"no nft on Fedora": {map[string]string{"usr/sbin/nft": "-", "etc/os-release": "ID=fedora\n"}, []string{"problem nft dnf install -y nftables"}},
 		"no nft, unknown":  {map[string]string{"usr/sbin/nft": "-", "etc/os-release": "ID=mine\n"}, []string{"problem nft install nft with your distribution's package manager"}},
+		"no systemd":       {map[string]string{"usr/lib/systemd/systemd": "-"}, []string{"problem systemd apt-get install -y --no-install-recommends systemd"}},
+		"no systemctl":     {map[string]string{"usr/bin/systemctl": "-", "etc/os-release": "ID=fedora\n"}, []string{"problem systemd dnf install -y systemd"}},
+		"never systemd": {
+			map[string]string{"usr/lib/systemd/systemd": "-", "etc/os-release": "ID=alpine\n"},
+			[]string{"problem systemd leave --init systemd away: this distribution has no systemd"},
+		},
 		"no build tools": {
 			map[string]string{"usr/bin/gcc": "-", "usr/include/stdio.h": "-", "usr/bin/pkg-config": "-", "usr/lib/x86_64-linux-gnu/libseccomp.a": "-"},
 			[]string{
@@ -103,7 +109,7 @@ func TestFaults(t *testing.T) {
 			h := fake(t, files)
 			var got []string
 			for _, check := range []func(context.Context, host, Options) []Finding{checkRights, checkKernel, checkCgroups, checkPrograms, checkBuild, checkMemory, checkLimits} {
-				for _, f := range check(t.Context(), h, Options{NeedBuild: true}) {
+				for _, f := range check(t.Context(), h, Options{NeedBuild: true, Systemd: true}) {
 					if f.Severity != OK && (f.ID != "root" || os.Geteuid() == 0) && f.ID != "go" {
 						got = append(got, string(f.Severity)+" "+f.ID+" "+f.Remedy)
 					}
