@@ -42,7 +42,7 @@ var neverArrows = []neverArrow{
 	},
 	{from: []string{"internal/backend/supervise"}, to: []string{"internal/backend/fake", "internal/backend/systemd"}, why: "siblings never import siblings"},
 	{
-		from: []string{"internal/backend/files", "internal/backend/probe", "internal/backend/holds", "internal/backend/pods"}, to: []string{"internal/backend/supervise", "internal/backend/fake", "internal/backend/systemd"},
+		from: []string{"internal/backend/files", "internal/backend/probe", "internal/backend/holds", "internal/backend/pods", "internal/backend/units"}, to: []string{"internal/backend/supervise", "internal/backend/fake", "internal/backend/systemd"},
 		why: "what the backends share knows none of them",
 	},
 	{

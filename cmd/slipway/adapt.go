@@ -7,6 +7,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/backend/reset"
 	"github.com/slipway-project/slipway/internal/backend/supervise"
+	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/node"
 	"github.com/slipway-project/slipway/internal/reconcile"
@@ -34,15 +35,15 @@ func (h unitHost) Reset(ctx context.Context, p plan.Plan, given []string) error 
 }
 
 // tell puts a unit's own changes on the board: it may fall long after the loop has brought it to ready.
-func tell(board *reconcile.Board, e supervise.Event) {
+func tell(board *reconcile.Board, e units.Event) {
 	ref := "unit/" + e.Unit
 	switch e.Kind {
-	case supervise.Exited:
+	case units.Exited:
 		board.Down(ref, e.Detail, "its supervisor, which starts it again")
-	case supervise.Unready:
+	case units.Unready:
 		board.Down(ref, e.Detail, "the unit itself, or else its supervisor, which restarts what hangs")
-	case supervise.Ready:
+	case units.Ready:
 		board.Rose(ref)
-	case supervise.Started, supervise.Stopped, supervise.Done: // by the loop, which says so itself
+	case units.Started, units.Stopped, units.Done: // by the loop, which says so itself
 	}
 }

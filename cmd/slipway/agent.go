@@ -35,6 +35,8 @@ import (
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/proxy"
 	"github.com/slipway-project/slipway/internal/reconcile"
+
+	"github.com/slipway-project/slipway/internal/backend/units"
 )
 
 // Where an agent keeps its things.
@@ -187,7 +189,7 @@ func newHost(custody *ca.Local, board *reconcile.Board, log *slog.Logger) (*supe
 	}
 	return supervise.New(supervise.Config{
 		StateDir: filepath.Join(runDir, "units"), LogDir: "/var/log/slipway", Files: onDisk, Probe: prober, Log: log,
-		OnEvent: func(e supervise.Event) { tell(board, e) },
+		OnEvent: func(e units.Event) { tell(board, e) },
 	})
 }
 

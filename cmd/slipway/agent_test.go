@@ -7,30 +7,31 @@ import (
 	"os"
 	"testing"
 
-	"github.com/slipway-project/slipway/internal/backend/supervise"
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/reconcile"
+
+	"github.com/slipway-project/slipway/internal/backend/units"
 )
 
 // A unit that dies is not ready until it is back, whatever the loop was just about to say; a oneshot that ends has not died.
 func TestTell(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		kind supervise.EventKind
+		kind units.EventKind
 		want reconcile.Phase
 	}{
-		"a unit dies":    {supervise.Exited, reconcile.Failing},
-		"a unit hangs":   {supervise.Unready, reconcile.Failing},
-		"a oneshot ends": {supervise.Done, reconcile.Ready},
+		"a unit dies":    {units.Exited, reconcile.Failing},
+		"a unit hangs":   {units.Unready, reconcile.Failing},
+		"a oneshot ends": {units.Done, reconcile.Ready},
 	} {
 		b := reconcile.NewBoard()
 		b.Set(reconcile.Status{Ref: "unit/u", Phase: reconcile.Doing})
-		tell(b, supervise.Event{Unit: "u", Kind: tc.kind})
+		tell(b, units.Event{Unit: "u", Kind: tc.kind})
 		b.Set(reconcile.Status{Ref: "unit/u", Phase: reconcile.Ready})
 		if all, _ := b.All(); all[0].Phase != tc.want {
 			t.Errorf("%s: %s, want %s", name, all[0].Phase, tc.want)
 		}
-		tell(b, supervise.Event{Unit: "u", Kind: supervise.Ready})
+		tell(b, units.Event{Unit: "u", Kind: units.Ready})
 		if all, _ := b.All(); all[0].Phase != reconcile.Ready {
 			t.Errorf("%s, and is back: %s", name, all[0].Phase)
 		}

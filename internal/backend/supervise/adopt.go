@@ -47,11 +47,7 @@ func (h *Host) adoptUnit(name string) error {
 		return nil
 	}
 	h.units[name] = u
-	for _, in := range u.rec.Inputs {
-		if _, ok := h.seen[in.Entry.Ref]; !ok {
-			h.seen[in.Entry.Ref] = in.Entry.Item
-		}
-	}
+	h.seen.Recall(u.rec.Inputs)
 	u.adopted, u.adoptedAt = true, time.Now()
 	if err := u.findProcess(stale); err != nil {
 		return err

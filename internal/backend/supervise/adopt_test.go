@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/backend/hosttest"
+	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/durable"
 )
@@ -48,10 +49,10 @@ func state(t *testing.T, h *Host, u plan.Unit) plan.State {
 
 func isFine(s plan.State) bool { return s.Existence == plan.Present && s.Matches && s.Ready }
 
-func status(t *testing.T, h *Host, name string) UnitStatus {
+func status(t *testing.T, h *Host, name string) units.Status {
 	t.Helper()
 	all := h.Status()
-	i := slices.IndexFunc(all, func(s UnitStatus) bool { return s.Name == name })
+	i := slices.IndexFunc(all, func(s units.Status) bool { return s.Name == name })
 	if i < 0 {
 		t.Fatalf("no status of %s in %+v", name, all)
 	}

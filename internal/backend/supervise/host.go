@@ -9,12 +9,13 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
 // Observe tells the entry's state, see reconcile.Host.
 func (h *Host) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
-	h.see(e)
+	h.seen.See(e)
 	spec, ok := e.Item.(plan.Unit)
 	if !ok {
 		return h.conf.Files.Observe(ctx, e)
@@ -38,7 +39,7 @@ func (h *Host) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
 
 // Do carries out one step, see reconcile.Host.
 func (h *Host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
-	h.see(e)
+	h.seen.See(e)
 	spec, ok := e.Item.(plan.Unit)
 	if !ok {
 		return h.conf.Files.Do(ctx, s, e)
@@ -61,7 +62,7 @@ func (h *Host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
 
 // Await waits until the unit is ready. A unit that dies meanwhile is started again, and waiting goes on.
 func (h *Host) Await(ctx context.Context, e plan.Entry, waiting func(reason string)) error {
-	h.see(e)
+	h.seen.See(e)
 	spec, ok := e.Item.(plan.Unit)
 	if !ok {
 		return h.conf.Files.Await(ctx, e, waiting)
@@ -79,11 +80,8 @@ func (h *Host) Await(ctx context.Context, e plan.Entry, waiting func(reason stri
 	return u.await(ctx, waiting)
 }
 
-// see remembers what units may have as inputs.
-func (h *Host) see(e plan.Entry) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.seen[e.Ref] = e.Item
+func (h *Host) fingerprints(spec plan.Unit) ([]units.Input, error) {
+	return h.seen.Fingerprints(spec, h.conf.Files.Fingerprint)
 }
 
 func (h *Host) remove(ctx context.Context, name string) error {

@@ -5,14 +5,9 @@ package supervise
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"time"
-)
 
-const (
-	firstDelay = 100 * time.Millisecond
-	maxDelay   = 30 * time.Second
-	soundAfter = 10 * time.Second // ready for so long, a death counts as the first
+	"github.com/slipway-project/slipway/internal/backend/units"
 )
 
 // keep starts the goroutine that watches the unit and starts it again when it dies. There is one at most.
@@ -79,20 +74,20 @@ func (u *unit) died(p *process) {
 	p.forget()
 	exit := p.exit
 	u.mu.Lock()
-	if !u.readyAt.IsZero() && time.Since(u.readyAt) >= soundAfter {
+	if !u.readyAt.IsZero() && time.Since(u.readyAt) >= units.SoundAfter {
 		u.crashes = 0
 	}
 	exit.Cause, u.hung = u.hung, ""
 	u.mu.Unlock()
-	last, reason := u.host.lastLine(u.name), exit.String()
+	last, reason := u.host.logs.LastLine(u.name), exit.String()
 	u.host.conf.Log.Warn("unit died", "unit", u.name, "pid", p.pid, "exit", reason, "said", last)
-	if full(u.host.conf.LogDir) { // what it said last did not reach its log
+	if u.host.logs.Full() { // what it said last did not reach its log
 		reason += " with no space left on device (" + u.host.conf.LogDir + ")"
 	}
 	if last != "" {
 		reason += " after saying: " + last
 	}
-	u.event(Exited, p.pid, reason)
+	u.event(units.Exited, p.pid, reason)
 	u.updateOrLog(func() { u.proc, u.rec.PID, u.rec.Start, u.rec.LastExit = nil, 0, 0, &exit })
 	u.delay(reason)
 }
@@ -100,21 +95,12 @@ func (u *unit) died(p *process) {
 // delay decides when the unit is started next.
 func (u *unit) delay(reason string) {
 	u.updateOrLog(func() {
-		wait := restartDelay(u.crashes)
+		wait := units.RestartDelay(u.crashes)
 		u.crashes++
 		u.rec.Phase, u.rec.Ready, u.readyAt = exited, false, time.Time{}
 		u.restartAt = time.Now().Add(wait)
 		u.reason = fmt.Sprintf("%s (%d in a row), starting again in %s", reason, u.crashes, wait.Round(10*time.Millisecond))
 	})
-}
-
-// restartDelay doubles with each death in a row. The jitter keeps units that die of one cause from coming back as one.
-func restartDelay(crashes int) time.Duration {
-	d := maxDelay
-	if crashes < 9 {
-		d = min(firstDelay<<crashes, maxDelay)
-	}
-	return d - time.Duration(rand.Int64N(int64(d)/5))
 }
 
 func (u *unit) waitForRestart(ctx context.Context) bool {

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
@@ -45,7 +46,7 @@ func (h *Host) observeOneshot(ctx context.Context, spec plan.Unit, u *unit) (pla
 		if err != nil {
 			return plan.State{}, fmt.Errorf("observe %s: %w", spec.Name, err)
 		}
-		if why := r.differs(spec, inputs); why != "" {
+		if why := r.begun().Differs(spec, inputs); why != "" {
 			return plan.State{Existence: plan.Present, Detail: why}, nil
 		}
 	}
@@ -84,7 +85,7 @@ func (u *unit) waitFor(ctx context.Context, p *process) error {
 
 func (u *unit) ended(p *process) error {
 	p.forget()
-	u.event(Done, p.pid, p.exit.String())
+	u.event(units.Done, p.pid, p.exit.String())
 	if err := u.update(func() {
 		u.rec.Phase, u.rec.PID, u.rec.Start, u.rec.LastExit, u.proc = exited, 0, 0, &p.exit, nil
 	}); err != nil {

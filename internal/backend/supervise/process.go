@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/slipway-project/slipway/internal/backend/units"
 )
 
 // process is a main process, ours or adopted, held by a descriptor that cannot come to mean another process.
@@ -22,29 +24,8 @@ type process struct {
 	start uint64
 	fd    *os.File
 	done  chan struct{} // closed when it has ended
-	exit  Exit          // readable when done is closed
+	exit  units.Exit    // readable when done is closed
 	told  bool          // SIGTERM was sent; belongs to the keeper while there is one, then to who holds unit.ops
-}
-
-// Exit tells how a process ended.
-type Exit struct {
-	At     time.Time `json:"at"`
-	Code   int       `json:"code"`             // -1 when a signal ended it or nobody knows
-	Signal string    `json:"signal,omitempty"` // "killed", "terminated", …
-	Lost   bool      `json:"lost,omitempty"`   // it was not our child, so nobody knows the code
-	Cause  string    `json:"cause,omitempty"`  // why its supervisor ended it, although nobody had told it to
-}
-
-func (e Exit) String() string {
-	switch {
-	case e.Cause != "":
-		return e.Cause
-	case e.Lost:
-		return "ended while it was not the agent's child"
-	case e.Signal != "":
-		return "ended by signal: " + e.Signal
-	}
-	return "exited with " + strconv.Itoa(e.Code)
 }
 
 // watch begins to watch a process. It takes no thread: the descriptor becomes readable when the process ends.
@@ -81,8 +62,8 @@ func (h *Host) watch(pid int) (*process, error) {
 
 // adoptedExit asks the kernel (6.15 and newer) how a process ended that was not our child. It knows once init has reaped it,
 // which the descriptor tells by hanging up.
-func (p *process) adoptedExit(conn syscall.RawConn) Exit {
-	e := Exit{At: time.Now(), Code: -1, Lost: true}
+func (p *process) adoptedExit(conn syscall.RawConn) units.Exit {
+	e := units.Exit{At: time.Now(), Code: -1, Lost: true}
 	_ = conn.Control(func(fd uintptr) { // without an answer, nobody knows
 		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd)}}, 200)
 		info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
@@ -100,14 +81,14 @@ func (p *process) adoptedExit(conn syscall.RawConn) Exit {
 }
 
 // reap collects the exit status if the process was our child; an adopted one is reaped by init.
-func reap(pid int) Exit {
+func reap(pid int) units.Exit {
 	var status syscall.WaitStatus
 	for {
 		got, err := syscall.Wait4(pid, &status, syscall.WNOHANG, nil)
 		if errors.Is(err, syscall.EINTR) {
 			continue
 		}
-		e := Exit{At: time.Now(), Code: -1}
+		e := units.Exit{At: time.Now(), Code: -1}
 		switch {
 		case err != nil || got != pid:
 			e.Lost = true

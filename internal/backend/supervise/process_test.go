@@ -10,12 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/slipway-project/slipway/internal/backend/hosttest"
+	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
@@ -121,83 +121,12 @@ func TestLogsOutliveTheHost(t *testing.T) {
 	})
 }
 
-func TestRotate(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "u.log")
-	log, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close() // a test's file
-	for i := range 6 {
-		fmt.Fprintf(log, "generation %d\n", i)
-		if err := rotate(path, 10); err != nil {
-			t.Fatal(err)
-		}
-	}
-	fmt.Fprint(log, "short\n")
-	if err := rotate(path, 10); err != nil {
-		t.Fatal(err)
-	}
-	got := map[string]string{}
-	for _, ext := range []string{"", ".1", ".2", ".3", ".4"} {
-		data, _ := os.ReadFile(path + ext)
-		got[ext] = string(data)
-	}
-	want := map[string]string{"": "short\n", ".1": "generation 5\n", ".2": "generation 4\n", ".3": "generation 3\n", ".4": ""}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-}
-
-func TestTail(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	h := &Host{conf: Config{LogDir: dir}}
-	long := strings.Repeat(strings.Repeat("x", 99)+"\n", 2000)
-	for name, tt := range map[string]struct {
-		content string
-		n       int
-		want    []string
-	}{
-		"none":      {"", 3, nil},
-		"fewer":     {"a\nb\n", 3, []string{"a", "b"}},
-		"more":      {"a\nb\nc\nd", 2, []string{"c", "d"}},
-		"very long": {long + "end\n", 1, []string{"end"}},
-	} {
-		if err := os.WriteFile(h.Logs(name), []byte(tt.content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		got, err := h.Tail(name, tt.n)
-		if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
-			t.Errorf("%s: %v %s", name, err, diff)
-		}
-	}
-	if got, err := h.Tail("missing", 1); got != nil || err != nil {
-		t.Errorf("of a missing log: %v, %v", got, err)
-	}
-}
-
-func TestRestartDelay(t *testing.T) {
-	t.Parallel()
-	for n := range 100 {
-		d := restartDelay(n)
-		low, high := 80*time.Millisecond, maxDelay
-		if n > 0 {
-			low = 80 * time.Millisecond << min(n-1, 7)
-		}
-		if d < low || d > high {
-			t.Errorf("after %d deaths: %s", n, d)
-		}
-	}
-}
-
 func TestStopAllKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	var stoppedUnits []string
-	b.conf.OnEvent = func(e Event) {
-		if e.Kind == Stopped {
+	b.conf.OnEvent = func(e units.Event) {
+		if e.Kind == units.Stopped {
 			stoppedUnits = append(stoppedUnits, e.Unit)
 		}
 	}

@@ -12,16 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
-
-// healthFails is how many questions in a row a ready unit may leave unanswered.
-const healthFails = 3
-
-// hungAfter is how long a unit that was ready may go without an answer once it has been called unwell, before it is ended and
-// started again: long enough for a component to get over the restart of one that it asks (etcd, the API server), short enough
-// that a hung kubelet is back before its node counts as lost and its pods are evicted.
-const hungAfter = 30 * time.Second
 
 // askReady asks until the process is ready, then now and then whether it still is. It ends with ctx.
 func (u *unit) askReady(ctx context.Context, p *process) {
@@ -41,7 +34,7 @@ func (u *unit) askReady(ctx context.Context, p *process) {
 		u.mu.Unlock()
 	}
 	if pr.Kind != plan.ProbeNotify && pr.Kind != plan.ProbeNone {
-		u.watchHealth(ctx, p)
+		u.host.health().Watch(ctx, patient{u, p})
 	}
 }
 
@@ -71,57 +64,27 @@ func (u *unit) setReady(ready bool, reason string) {
 		}
 	})
 	if ready {
-		u.event(Ready, pid, "")
+		u.event(units.Ready, pid, "")
 	} else {
-		u.event(Unready, pid, reason)
+		u.event(units.Unready, pid, reason)
 	}
 }
 
-// watchHealth notices a unit that lives and does not answer. One that does not get over it is ended, and so started again. It
-// ends with ctx.
-func (u *unit) watchHealth(ctx context.Context, p *process) {
-	fails, period := 0, u.host.conf.pace.health
-	for {
-		timer := time.NewTimer(period)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-timer.C:
-		}
-		u.mu.Lock()
-		pr, ready, since := u.rec.Unit.Ready, u.rec.Ready, u.rec.Unwell
-		u.mu.Unlock()
-		err := u.host.conf.Probe.Ask(ctx, pr)
-		if ctx.Err() != nil {
-			return
-		}
-		if err == nil {
-			if fails, period = 0, u.host.conf.pace.health; !ready {
-				u.setReady(true, "")
-			}
-			continue
-		}
-		if fails++; fails < healthFails && ready {
-			continue
-		}
-		period = u.host.conf.pace.unwell
-		if !ready && time.Since(since) >= u.host.conf.pace.hung {
-			u.endHung(ctx, p)
-			return
-		}
-		u.unwell(ready, pr, err)
-	}
+// patient shows the unit with its present process to who watches its health.
+type patient struct {
+	*unit
+	proc *process
 }
 
-func (u *unit) unwell(ready bool, pr plan.Probe, err error) {
-	reason := fmt.Sprintf("unwell, restarted after %s of this, waiting for %s: %s", u.host.conf.pace.hung, pr, err)
-	if ready {
-		u.setReady(false, reason)
-		return
-	}
-	u.setReason(reason)
+func (p patient) Standing() units.Standing {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return units.Standing{Probe: p.rec.Unit.Ready, Ready: p.rec.Ready, Unwell: p.rec.Unwell}
 }
+
+func (p patient) SetReady(ready bool, reason string) { p.setReady(ready, reason) }
+func (p patient) SetReason(reason string)            { p.setReason(reason) }
+func (p patient) EndHung(ctx context.Context)        { p.endHung(ctx, p.proc) }
 
 // endHung ends the process; its death is then one like any other.
 func (u *unit) endHung(ctx context.Context, p *process) {
@@ -196,4 +159,8 @@ func listenNotify(path string) (*net.UnixConn, error) {
 // deafLocked: READY=1 is said once; an agent that came later may have missed it and can only ask for a restart.
 func (u *unit) deafLocked() bool {
 	return u.adopted && !u.rec.Ready && u.proc != nil && u.rec.Unit.Ready.Kind == plan.ProbeNotify && time.Since(u.adoptedAt) > u.host.conf.pace.deaf
+}
+
+func (h *Host) health() units.Health {
+	return units.Health{Ask: h.conf.Probe.Ask, Period: h.conf.pace.health, Unwell: h.conf.pace.unwell, Hung: h.conf.pace.hung}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/backend/hosttest"
+	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
@@ -22,9 +23,9 @@ func TestHealth(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	var mu sync.Mutex
-	var kinds []EventKind
+	var kinds []units.EventKind
 	b.conf.pace = pace{health: 5 * time.Millisecond, unwell: time.Millisecond, hung: time.Hour, logs: time.Hour, deaf: time.Hour}
-	b.conf.OnEvent = func(e Event) {
+	b.conf.OnEvent = func(e units.Event) {
 		mu.Lock()
 		defer mu.Unlock()
 		kinds = append(kinds, e.Kind)
@@ -55,7 +56,7 @@ func TestHealth(t *testing.T) {
 	})
 	mu.Lock()
 	defer mu.Unlock()
-	if got := len(kinds); got != 4 || kinds[0] != Started || kinds[1] != Ready || kinds[2] != Unready || kinds[3] != Ready {
+	if got := len(kinds); got != 4 || kinds[0] != units.Started || kinds[1] != units.Ready || kinds[2] != units.Unready || kinds[3] != units.Ready {
 		t.Errorf("events %v", kinds)
 	}
 }
@@ -158,14 +159,14 @@ func stopFor(t *testing.T, h *Host, u plan.Unit, limit time.Duration) error {
 func TestOneshotDoesNotExit(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	kinds := make(chan EventKind, 9)
-	b.conf.OnEvent = func(e Event) { kinds <- e.Kind }
+	kinds := make(chan units.EventKind, 9)
+	b.conf.OnEvent = func(e units.Event) { kinds <- e.Kind }
 	h := b.host(t)
 	do(t, h, plan.Create, plan.Unit{Name: "job", Args: []string{"/bin/true"}, Oneshot: true})
 	for range 9 {
-		if kind := <-kinds; kind == Done {
+		if kind := <-kinds; kind == units.Done {
 			return
-		} else if kind != Started {
+		} else if kind != units.Started {
 			t.Fatalf("event %s", kind)
 		}
 	}

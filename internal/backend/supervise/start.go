@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
@@ -60,7 +61,7 @@ func (u *unit) start() error {
 	u.updateOrLog(func() { // not written is no harm: the next agent finds the process by its cgroup
 		u.rec.Phase, u.rec.PID, u.rec.Start, u.proc = started, p.pid, p.start, p
 	})
-	u.event(Started, p.pid, "")
+	u.event(units.Started, p.pid, "")
 	return nil
 }
 

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"syscall"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/backend/units"
 )
 
 const defaultStopTimeout = 10 * time.Second
@@ -42,7 +44,7 @@ func (u *unit) stopLocked(ctx context.Context) error {
 			return fmt.Errorf("stop %s: %w", u.name, err)
 		}
 		p.forget()
-		u.event(Stopped, p.pid, p.exit.String())
+		u.event(units.Stopped, p.pid, p.exit.String())
 	}
 	if spec.KillChildren {
 		if err := u.host.cgroups.kill(ctx, u.name); err != nil {

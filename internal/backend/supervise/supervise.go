@@ -28,6 +28,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -53,11 +54,11 @@ type Config struct {
 	Log      *slog.Logger
 
 	// Optional.
-	CgroupRoot   string      // where the hierarchies are mounted; empty means /sys/fs/cgroup
-	CgroupParent string      // folder of the units' cgroups in each hierarchy; empty means slipway
-	ExecCommand  []string    // command that calls Exec with the arguments appended; empty means this binary with unit-exec
-	OnEvent      func(Event) // called for each change of a unit's state; must not block and must not call the Host
-	LogSize      int64       // size at which a log is rotated; 0 means 16 MiB
+	CgroupRoot   string            // where the hierarchies are mounted; empty means /sys/fs/cgroup
+	CgroupParent string            // folder of the units' cgroups in each hierarchy; empty means slipway
+	ExecCommand  []string          // command that calls Exec with the arguments appended; empty means this binary with unit-exec
+	OnEvent      func(units.Event) // called for each change of a unit's state; must not block and must not call the Host
+	LogSize      int64             // size at which a log is rotated; 0 means 16 MiB
 
 	pace pace // of what happens now and then; tests have less time
 }
@@ -81,9 +82,11 @@ type Host struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
+	logs units.Logs
+	seen units.Seen // what units may have as inputs
+
 	mu    sync.Mutex // guards the fields below
 	units map[string]*unit
-	seen  map[plan.Ref]plan.Item // what units may have as inputs
 }
 
 var _ reconcile.Host = (*Host)(nil)
@@ -101,7 +104,7 @@ func New(c Config) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{conf: c, lock: lock, units: map[string]*unit{}, seen: map[plan.Ref]plan.Item{}}
+	h := &Host{conf: c, lock: lock, logs: units.Logs{Dir: c.LogDir}, units: map[string]*unit{}}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	if err := h.open(); err != nil {
 		return nil, errors.Join(err, h.Close())
@@ -136,13 +139,13 @@ func withDefaults(c Config) Config {
 		c.ExecCommand = []string{"/proc/self/exe", "unit-exec"}
 	}
 	if c.OnEvent == nil {
-		c.OnEvent = func(Event) {}
+		c.OnEvent = func(units.Event) {}
 	}
 	if c.LogSize == 0 {
 		c.LogSize = 16 << 20
 	}
 	if c.pace == (pace{}) {
-		c.pace = pace{health: 10 * time.Second, unwell: time.Second, hung: hungAfter, logs: 10 * time.Second, deaf: 5 * time.Second}
+		c.pace = pace{health: units.HealthPeriod, unwell: units.UnwellPeriod, hung: units.HungAfter, logs: 10 * time.Second, deaf: 5 * time.Second}
 	}
 	return c
 }
@@ -193,12 +196,12 @@ func (h *Host) StopAll(ctx context.Context, order []string) error {
 func (h *Host) all() []*unit {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var units []*unit
+	var all []*unit
 	for _, u := range h.units {
-		units = append(units, u)
+		all = append(all, u)
 	}
-	slices.SortFunc(units, func(a, b *unit) int { return strings.Compare(a.name, b.name) })
-	return units
+	slices.SortFunc(all, func(a, b *unit) int { return strings.Compare(a.name, b.name) })
+	return all
 }
 
 // unit is nil for a unit that this machine never had.

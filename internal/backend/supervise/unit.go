@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/durable"
 )
@@ -47,7 +48,7 @@ func newUnit(h *Host, name string) *unit {
 	return &unit{host: h, name: name, changed: make(chan struct{})}
 }
 
-func (u *unit) observe(spec plan.Unit, inputs []input) plan.State {
+func (u *unit) observe(spec plan.Unit, inputs []units.Input) plan.State {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	switch u.rec.Phase {
@@ -65,7 +66,7 @@ func (u *unit) observe(spec plan.Unit, inputs []input) plan.State {
 	if u.halt == nil { // nobody keeps it: a start was broken off
 		return plan.State{Existence: plan.Absent, Detail: "its start was broken off"}
 	}
-	if why := u.rec.differs(spec, inputs); why != "" {
+	if why := u.rec.begun().Differs(spec, inputs); why != "" {
 		return plan.State{Existence: plan.Present, Ready: u.rec.Ready, Detail: why}
 	}
 	if u.deafLocked() {

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package units
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/rest"
+)
+
+// HungAfter is how long a unit that was ready may go without an answer once it has been called unwell, before it is ended and
+// started again: long enough for a component to get over the restart of one that it asks (etcd, the API server), short enough
+// that a hung kubelet is back before its node counts as lost and its pods are evicted.
+const HungAfter = 30 * time.Second
+
+// How often a unit is asked whether it is still well.
+const (
+	HealthPeriod = 10 * time.Second
+	UnwellPeriod = time.Second // while it is not
+)
+
+// healthFails is how many questions in a row a ready unit may leave unanswered.
+const healthFails = 3
+
+// Health watches units that were ready once.
+type Health struct {
+	Ask            func(ctx context.Context, pr plan.Probe) error
+	Period, Unwell time.Duration // between two questions to a unit that is ready, and to one that was
+	Hung           time.Duration // how long it may be unwell
+}
+
+// Standing is where a unit stands between two questions.
+type Standing struct {
+	Probe  plan.Probe
+	Ready  bool
+	Unwell time.Time // since when it is not, if it is not
+}
+
+// Patient is a unit that is watched.
+type Patient interface {
+	Standing() Standing
+	SetReady(ready bool, reason string)
+	SetReason(reason string)
+	EndHung(ctx context.Context) // whoever supervises it starts it again
+}
+
+// Watch notices a unit that lives and does not answer. One that does not get over it is ended, and so started again. It ends
+// with ctx, which must not outlive the process.
+func (h Health) Watch(ctx context.Context, p Patient) {
+	fails, period := 0, h.Period
+	for rest.For(ctx, period) == nil {
+		s := p.Standing()
+		err := h.Ask(ctx, s.Probe)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			if fails, period = 0, h.Period; !s.Ready {
+				p.SetReady(true, "")
+			}
+			continue
+		}
+		if fails++; fails < healthFails && s.Ready {
+			continue
+		}
+		period = h.Unwell
+		if !s.Ready && time.Since(s.Unwell) >= h.Hung {
+			p.EndHung(ctx)
+			return
+		}
+		reason := fmt.Sprintf("unwell, restarted after %s of this, waiting for %s: %s", h.Hung, s.Probe, err)
+		if s.Ready {
+			p.SetReady(false, reason)
+			continue
+		}
+		p.SetReason(reason)
+	}
+}
