@@ -182,7 +182,7 @@ func buildAgent(log *slog.Logger) (b built, err error) {
 func newHost(custody *ca.Local, board *reconcile.Board, log *slog.Logger) (*supervise.Host, error) {
 	prober := probe.New()
 	onDisk, err := files.New(files.Config{
-		Store: filepath.Join(stateDir, "store"), Verified: filepath.Join(runDir, "verified"), Keys: custody, Probe: prober,
+		Store: storeDir, Verified: filepath.Join(runDir, "verified"), Keys: custody, Probe: prober, Fetch: newFetcher(log).Fetch,
 	})
 	if err != nil {
 		return nil, err

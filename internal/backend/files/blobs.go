@@ -34,6 +34,7 @@ type stamp struct {
 // blobs remembers which files of the store have been verified since boot.
 type blobs struct {
 	store, record, boot string
+	fetch               func(ctx context.Context, digest string) error // may be nil
 
 	mu       sync.Mutex // guards the fields below
 	verified map[string]stamp
@@ -101,21 +102,45 @@ func (b *blobs) verify(ctx context.Context, digest string) (path string, err err
 	if why, err := b.unverified(digest); err != nil || why == "" {
 		return path, err
 	}
+	now, err := b.read(ctx, path, digest)
+	var u unsound
+	if errors.As(err, &u) && b.fetch != nil {
+		if err := b.fetch(ctx, digest); err != nil {
+			return "", fmt.Errorf("%w, and: %w: %s", u, err, remedy)
+		}
+		now, err = b.read(ctx, path, digest)
+	}
+	switch {
+	case errors.As(err, &u):
+		return "", fmt.Errorf("%w: %s", err, remedy)
+	case err != nil:
+		return "", err
+	}
+	return path, b.remember(digest, now)
+}
+
+// unsound: the blob itself is missing or damaged; any other error says nothing about it.
+type unsound string
+
+func (u unsound) Error() string { return string(u) }
+
+// read returns how the blob looked before it was read and found whole.
+func (b *blobs) read(ctx context.Context, path, digest string) (stamp, error) {
 	before, err := stampOf(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%s is not in the store: %s", digest, remedy)
+		return before, unsound(digest + " is not in the store")
 	}
 	if err != nil {
-		return "", err
+		return before, err
 	}
 	sum, err := hash(ctx, path)
 	if err != nil {
-		return "", fmt.Errorf("verify %s: %w", digest, err)
+		return before, fmt.Errorf("verify %s: %w", digest, err)
 	}
 	if sum != digest {
-		return "", fmt.Errorf("%s is damaged, its content has %s: %s", digest, sum, remedy)
+		return before, unsound(digest + " is damaged, its content has " + sum)
 	}
-	return path, b.remember(digest, before)
+	return before, nil
 }
 
 func (b *blobs) lockOf(digest string) *sync.Mutex {

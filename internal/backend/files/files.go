@@ -39,6 +39,8 @@ type Config struct {
 	Verified string // record of blobs verified since boot, on a file system that a boot empties, such as /run
 	Keys     Keys   // may be nil when no plan has certificates
 	Probe    Asker
+	// Fetch brings a blob that the store lacks or has damaged, optional. It returns when the blob is there, whole and durable.
+	Fetch func(ctx context.Context, digest string) error
 }
 
 // Host is the machine's files. It has the methods of a reconcile.Host for every kind but units.
@@ -56,6 +58,7 @@ func New(c Config) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
+	b.fetch = c.Fetch
 	return &Host{conf: c, blobs: b}, nil
 }
 

@@ -288,6 +288,52 @@ func put(t *testing.T, dir, content string) (digest, blob string) {
 	return "sha256:" + sum, write(t, filepath.Join(dir, "store", "blobs", "sha256", sum), content)
 }
 
+// A blob that is missing or damaged is fetched, and what was fetched is read before it is believed.
+func TestArtifactIsFetched(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(blob string) error{
+		"missing": os.Remove,
+		"damaged": func(blob string) error { return os.WriteFile(blob, []byte("binarx"), 0o755) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			digest, blob := put(t, dir, "binary")
+			if err := spoil(blob); err != nil {
+				t.Fatal(err)
+			}
+			h := newHost(t, dir, nil)
+			a := plan.Artifact{Path: filepath.Join(dir, "bin", "kube"), Digest: digest, Name: "kube v1"}
+			asked, answer := 0, errors.New("no control plane has it")
+			h.blobs.fetch = func(_ context.Context, d string) error {
+				asked++
+				if d != digest {
+					t.Errorf("asked for %s", d)
+				}
+				return answer
+			}
+			err := h.Do(t.Context(), plan.Step{Verb: plan.Create}, entry(a))
+			if !errors.Is(err, answer) || !strings.Contains(err.Error(), remedy) {
+				t.Errorf("nobody has it: %v", err)
+			}
+			answer = nil // but nothing came
+			if err := h.Do(t.Context(), plan.Step{Verb: plan.Create}, entry(a)); err == nil || !strings.Contains(err.Error(), remedy) {
+				t.Errorf("nothing came: %v", err)
+			}
+			h.blobs.fetch = func(context.Context, string) error {
+				asked++
+				put(t, dir, "binary")
+				return nil
+			}
+			make1(t, h, a)
+			wantState(t, h, a, right())
+			if asked != 3 {
+				t.Errorf("asked %d times, want 3", asked)
+			}
+		})
+	}
+}
+
 func TestArtifact(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

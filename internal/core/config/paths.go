@@ -41,6 +41,8 @@ const (
 const (
 	JoinPort = 9440 // a control plane lets machines in
 	InitPort = 9441 // a machine that belongs to nobody waits for its initialiser
+	// StorePort is where a control plane hands out the parts of its component store.
+	StorePort = 9442
 )
 
 // Key material under PKIDir: add ".crt" for the certificate, ".key" for the private key, ".pub" for a public key.
