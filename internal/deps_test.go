@@ -83,6 +83,10 @@ var neverArrows = []neverArrow{
 	{from: []string{"..."}, except: []string{"internal/kube/..."}, to: []string{"k8s.io/client-go/..."}, why: "client-go only in kube"},
 	{from: []string{"..."}, except: []string{"internal/etcd/..."}, to: []string{"go.etcd.io/...", "go.uber.org/zap/..."}, why: "etcd's client only in etcd"},
 	{
+		from: []string{"internal/control/slot", "internal/control/turns"}, to: []string{"internal/etcd/...", "internal/kube/...", "internal/node/...", "internal/reconcile/...", "internal/control", "internal/control/members", "internal/control/joinserver"},
+		why: "who waits for a turn and who asks the others meet in main",
+	},
+	{
 		from: []string{"internal/control/members"}, to: []string{"internal/etcd/...", "internal/kube/...", "internal/node/...", "internal/control", "internal/control/joinserver"},
 		why: "who decides about members asks an interface: the simulation has another etcd",
 	},

@@ -25,8 +25,10 @@ import (
 	"github.com/slipway-project/slipway/internal/ca"
 	"github.com/slipway-project/slipway/internal/control"
 	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/turns"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/pki"
+	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/kube"
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/node"
@@ -151,11 +153,13 @@ func buildAgent(log *slog.Logger) (b built, err error) {
 		return b, err
 	}
 	crash := newFailpoints()
-	b.joinIn = &joining{pin: pin, crash: crash, lock: journal, log: log, audit: &audit{path: "/var/log/slipway/join-audit.log", log: log}}
+	keeper := turns.New(planner.Turn, log, time.Now)
+	b.joinIn = &joining{pin: pin, turns: keeper, crash: crash, lock: journal, log: log, audit: &audit{path: "/var/log/slipway/join-audit.log", log: log}}
 	b.agent, err = node.New(node.Config{
 		Host: unitHost{b.host}, Facts: found, PlanFile: filepath.Join(stateDir, "plan", "plan.json"),
 		TraceFile: filepath.Join(stateDir, "trace", "last.json"), Socket: filepath.Join(runDir, "agent.sock"), Version: version, Log: log, Board: board,
 		Control:   controlRole(b.joinIn, log),
+		Turn:      keeper,
 		AfterStep: crash.afterStep(), Pass: crash.pass(),
 		Enrolment: func() node.Enrolment { return b.enrol },
 		Hold:      func(ctx context.Context) { b.enrol.Hold(ctx) },

@@ -26,6 +26,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/control/rosters"
 	"github.com/slipway-project/slipway/internal/control/tickets"
+	"github.com/slipway-project/slipway/internal/control/turns"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/compose"
 	"github.com/slipway-project/slipway/internal/core/config"
@@ -44,6 +45,7 @@ type joining struct {
 	audit *audit
 	crash failpoints
 	log   *slog.Logger
+	turns *turns.Keeper
 	admin atomic.Pointer[controlv1.ControlServer] // nil while there is nothing to ask
 }
 
@@ -65,6 +67,7 @@ func (j *joining) run(ctx context.Context, doc control.Document, say func(reason
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.members.Run(ctx) })
 	group.Go(func() error { return p.rosters.Run(ctx) })
+	group.Go(func() error { return j.turns.Run(ctx, p.others) })
 	group.Go(func() error { return p.joins.Run(ctx) })
 	group.Go(func() error { return serveStore(ctx) })
 	group.Go(func() error {
@@ -88,6 +91,7 @@ type parts struct {
 	joins   *joinserver.Server
 	server  *rpc.Server
 	admin   controlv1.ControlServer
+	others  turns.Cluster
 }
 
 func (j *joining) assemble(doc control.Document) (p parts, err error) {
@@ -112,6 +116,7 @@ func (j *joining) assemble(doc control.Document) (p parts, err error) {
 	}); err != nil {
 		return p, err
 	}
+	p.others = others(doc, records, client, p.etcd, joinCA)
 	p.members = members.New(members.Config{Etcd: j.crash.etcd(p.etcd), Records: records, Log: j.log})
 	p.rosters = rosters.New(rosters.Config{
 		CA: joinCA, Sign: signWith(config.JoinCA + ".key"), Records: records, Voters: voters(p.members), Log: j.log,

@@ -65,6 +65,21 @@ func Connect(kubeconfig string, log *slog.Logger) (*Client, error) {
 	return c, nil
 }
 
+// At is the same identity at another API server of the cluster: "https://10.0.0.4:6443".
+func (c *Client) At(server string) (*Client, error) {
+	conf := rest.CopyConfig(c.conf)
+	conf.Host = server
+	http, err := rest.HTTPClientFor(conf)
+	if err != nil {
+		return nil, fmt.Errorf("use API server %s: %w", server, err)
+	}
+	other, err := newClient(conf, http, c.log)
+	if err != nil {
+		return nil, fmt.Errorf("use API server %s: %w", server, err)
+	}
+	return other, nil
+}
+
 func newClient(conf *rest.Config, http *http.Client, log *slog.Logger) (*Client, error) {
 	dyn, err := dynamic.NewForConfigAndClient(conf, http)
 	if err != nil {

@@ -106,7 +106,7 @@ func (c *Client) try(ctx context.Context, waiting func(reason string), do func()
 	var patient patience
 	for {
 		err := do()
-		if err == nil || patient.out(err, func() bool { return c.unready(ctx) == "" }) {
+		if err == nil || patient.out(err, func() bool { return c.Unready(ctx) == "" }) {
 			return err
 		}
 		if ctx.Err() != nil {

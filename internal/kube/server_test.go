@@ -78,7 +78,7 @@ func sharedServer(t *testing.T) *server {
 func waitReadyz(t *testing.T, c *Client) {
 	t.Helper()
 	var pace backoff
-	for c.unready(t.Context()) != "" {
+	for c.Unready(t.Context()) != "" {
 		if err := pace.pause(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// unready asks the API server whether it is ready; empty when it is.
-func (c *Client) unready(ctx context.Context) string {
+// Unready asks the API server whether it is ready; empty when it is.
+func (c *Client) Unready(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	var code int

@@ -45,6 +45,8 @@ type Config struct {
 	Register func(*grpc.Server)
 	// Board, if set, is one that others report to as well.
 	Board *reconcile.Board
+	// Turn, if set, is passed on to the loop.
+	Turn reconcile.Turn
 	// AfterStep is passed on to the loop.
 	AfterStep func(n int, s plan.Step)
 	// Root, if set, is in front of the paths of given files and of units' data: the simulation has several machines on one disk.
@@ -206,7 +208,7 @@ func (a *Agent) announce(now kept) {
 // converge brings the machine to the plan and looks again from time to time: a certificate whose renewal is due and a file
 // that somebody has changed are differences like any other.
 func (a *Agent) converge(ctx context.Context, now kept) error {
-	loop := reconcile.Loop{Host: a.cfg.Host, Board: a.board, Log: a.cfg.Log, AfterStep: a.cfg.AfterStep}
+	loop := reconcile.Loop{Host: a.cfg.Host, Board: a.board, Log: a.cfg.Log, Turn: a.cfg.Turn, AfterStep: a.cfg.AfterStep}
 	before := now.Before.Plan
 	if a.cfg.Hold != nil {
 		a.cfg.Hold(ctx)

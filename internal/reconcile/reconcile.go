@@ -28,6 +28,8 @@ type Loop struct {
 	Host  Host
 	Board *Board
 	Log   *slog.Logger
+	// Turn, if set, is asked before a running entry that names a turn is exchanged.
+	Turn Turn
 	// AfterStep, if set, is called after each step with its number since the run began. Tests use it to crash between steps.
 	AfterStep func(n int, s plan.Step)
 }
@@ -73,7 +75,9 @@ func (r *run) entry(ctx context.Context, e plan.Entry) error {
 	now := time.Now()
 	r.Board.span(ref, func(s *trace.Span) { s.Released, s.Done = now, now })
 
-	err := r.untilDone(ctx, ref, func() error { return r.attempt(ctx, e) })
+	var t turn
+	defer t.end() // not before it is ready, whatever number of attempts that takes
+	err := r.untilDone(ctx, ref, func() error { return r.attempt(ctx, e, &t) })
 	if err != nil {
 		return err
 	}
@@ -83,8 +87,14 @@ func (r *run) entry(ctx context.Context, e plan.Entry) error {
 }
 
 // attempt observes once, does at most one step, and waits until the entry is ready.
-func (r *run) attempt(ctx context.Context, e plan.Entry) error {
-	state, err := r.observeAndDo(ctx, e)
+func (r *run) attempt(ctx context.Context, e plan.Entry, t *turn) error {
+	state, err := r.observeAndDo(ctx, e, t)
+	for errors.Is(err, errNotItsTurn) {
+		if err := r.takeTurn(ctx, e, t); err != nil {
+			return err
+		}
+		state, err = r.observeAndDo(ctx, e, t)
+	}
 	if err != nil || state.Ready {
 		return err
 	}
@@ -99,7 +109,7 @@ func (r *run) attempt(ctx context.Context, e plan.Entry) error {
 	})
 }
 
-func (r *run) observeAndDo(ctx context.Context, e plan.Entry) (plan.State, error) {
+func (r *run) observeAndDo(ctx context.Context, e plan.Entry, t *turn) (plan.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, deadline(e))
 	defer cancel()
 	state, err := r.Host.Observe(ctx, e)
@@ -112,6 +122,9 @@ func (r *run) observeAndDo(ctx context.Context, e plan.Entry) (plan.State, error
 			return plan.State{}, fmt.Errorf("observe: unknown: %s", state.Detail)
 		}
 		return state, nil
+	}
+	if !t.may(r.Loop, e, step, state) {
+		return plan.State{}, errNotItsTurn
 	}
 	if err := r.do(ctx, step, e); err != nil {
 		return plan.State{}, err

@@ -60,7 +60,7 @@ func mutants() map[string]mutant {
 			"internal/control/registry/admit.go", "return j.verdict.UseToken && j.token.UsedBy != j.key", "return false", "TestStories/token-many-at-once",
 		},
 		"a slot never expires": {
-			"internal/control/members/slot.go", "return life - m.now().Sub(m.seen.at)", "return life", "TestStories/slot-holder-dies",
+			"internal/control/slot/slot.go", "return life - s.now().Sub(s.since)", "return life", "TestStories/slot-holder-dies",
 		},
 		"data of a removed member is kept": {
 			"internal/node/enrol/belong.go", "if anew || err == nil {", "if anew && have == nil {", "TestStories/cut-after-add",

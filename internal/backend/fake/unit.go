@@ -64,7 +64,7 @@ func (h *Host) observeUnitLocked(spec plan.Unit) (plan.State, error) {
 		return plan.State{}, err
 	}
 	if why := u.differs(spec, now); why != "" {
-		return plan.State{Existence: plan.Present, Ready: u.ready && !spec.Oneshot, Detail: why}, nil
+		return plan.State{Existence: plan.Present, Ready: u.ready && !spec.Oneshot, Detail: why, Down: !u.running}, nil
 	}
 	if spec.Oneshot {
 		return right(), nil

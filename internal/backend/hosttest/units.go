@@ -197,8 +197,13 @@ func crashingUnitIsReplacedAtOnce(t *testing.T, k kit) {
 	bad := k.Unit("cured", Behaviour{Exit: true, Code: 1, Ready: plan.ProbeTCP})
 	k.do(plan.Create, bad)
 	k.eventually("a long delay", func() bool { return k.Starts("cured") >= 4 })
+	cured := k.Unit("cured", Behaviour{Ready: plan.ProbeTCP})
+	k.eventually("that nothing is lost by exchanging it", func() bool {
+		s := k.observe(cured)
+		return s.Down && !s.Ready && !s.Matches
+	})
 	begin := time.Now()
-	k.converge(k.Unit("cured", Behaviour{Ready: plan.ProbeTCP}))
+	k.converge(cured)
 	if took := time.Since(begin); took > 500*time.Millisecond*slack {
 		t.Errorf("the cure took %s: it waited for the delay of the illness", took)
 	}

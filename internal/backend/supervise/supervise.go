@@ -69,6 +69,7 @@ type pace struct {
 	unwell time.Duration // between two questions to a unit that was ready and is not
 	hung   time.Duration // such a unit gets so long to answer again, then it is restarted
 	logs   time.Duration // between two looks at the sizes of logs
+	down   time.Duration // a process that is not ready for so long is of no use to anybody
 	deaf   time.Duration // an adopted process gets so long to say READY=1, then it is taken to have said it before
 }
 
@@ -145,7 +146,7 @@ func withDefaults(c Config) Config {
 		c.LogSize = 16 << 20
 	}
 	if c.pace == (pace{}) {
-		c.pace = pace{health: units.HealthPeriod, unwell: units.UnwellPeriod, hung: units.HungAfter, logs: 10 * time.Second, deaf: 5 * time.Second}
+		c.pace = pace{health: units.HealthPeriod, unwell: units.UnwellPeriod, hung: units.HungAfter, down: units.DownAfter, logs: 10 * time.Second, deaf: 5 * time.Second}
 	}
 	return c
 }

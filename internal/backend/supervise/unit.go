@@ -67,7 +67,7 @@ func (u *unit) observe(spec plan.Unit, inputs []units.Input) plan.State {
 		return plan.State{Existence: plan.Absent, Detail: "its start was broken off"}
 	}
 	if why := u.rec.begun().Differs(spec, inputs); why != "" {
-		return plan.State{Existence: plan.Present, Ready: u.rec.Ready, Detail: why}
+		return plan.State{Existence: plan.Present, Ready: u.rec.Ready, Detail: why, Down: u.downLocked()}
 	}
 	if u.deafLocked() {
 		return plan.State{Existence: plan.Present, Detail: "it may have said READY=1 while no agent listened"}
@@ -78,6 +78,21 @@ func (u *unit) observe(spec plan.Unit, inputs []units.Input) plan.State {
 		s.Detail = u.reason
 	}
 	return s
+}
+
+// downLocked tells that no process runs, or one that has not been of use for so long that nobody counts on it any more.
+func (u *unit) downLocked() bool {
+	switch {
+	case u.rec.Ready:
+		return false
+	case u.proc == nil || u.proc.isDone():
+		return true
+	}
+	since := u.rec.Since
+	if u.rec.Unwell.After(since) {
+		since = u.rec.Unwell
+	}
+	return time.Since(since) >= u.host.conf.pace.down
 }
 
 // await waits for readiness, through deaths and restarts.

@@ -16,6 +16,9 @@ import (
 // that a hung kubelet is back before its node counts as lost and its pods are evicted.
 const HungAfter = 30 * time.Second
 
+// DownAfter is how long a process must have been of no use before nobody counts on it any more ([plan.State.Down]).
+const DownAfter = time.Minute
+
 // How often a unit is asked whether it is still well.
 const (
 	HealthPeriod = 10 * time.Second

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	slots "github.com/slipway-project/slipway/internal/control/slot"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/membership"
 )
@@ -26,7 +27,7 @@ func (m *Manager) Leave(ctx context.Context, node string) error {
 	for {
 		wait, err := m.leave(ctx, node)
 		switch {
-		case errors.Is(err, errLost):
+		case errors.Is(err, slots.ErrLost):
 		case err != nil:
 			return fmt.Errorf("take %s out of etcd: %w", node, err)
 		case wait == "":

@@ -28,6 +28,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	slots "github.com/slipway-project/slipway/internal/control/slot"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/membership"
 )
@@ -106,9 +107,10 @@ type Manager struct {
 	records Records
 	log     *slog.Logger
 	now     func() time.Time
+	slot    *slots.Slot
 
 	mu      sync.Mutex           // guards the fields below
-	seen    sighting             // of the slot
+	seen    sighting             // of the slot's holder
 	lonely  map[uint64]time.Time // learners without a slot, since when
 	tired   map[string]time.Time // nodes that lost their turn, until when they let others go first
 	told    map[string]bool      // what was logged once
@@ -121,7 +123,7 @@ func New(c Config) *Manager {
 		c.Now = time.Now
 	}
 	return &Manager{
-		etcd: c.Etcd, records: c.Records, log: c.Log, now: c.Now,
+		etcd: c.Etcd, records: c.Records, log: c.Log, now: c.Now, slot: slots.New(c.Records, name, c.Now),
 		lonely: map[uint64]time.Time{}, tired: map[string]time.Time{}, told: map[string]bool{}, waiting: map[string]Wait{},
 	}
 }

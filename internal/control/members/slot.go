@@ -4,19 +4,18 @@ package members
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/control/registry"
+	slots "github.com/slipway-project/slipway/internal/control/slot"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/membership"
 )
 
 // The slot's record.
 const (
-	kind = "slot"
+	kind = slots.Kind
 	name = "etcd"
 )
 
@@ -75,24 +74,18 @@ type slot struct {
 	version string
 }
 
-// sighting is when this machine first saw the slot as it is.
+// sighting is when this machine first saw the slot's holder where it is.
 type sighting struct {
-	version string
-	at      time.Time
-	step    string // node, phase and member: what changes when the holder gets on
-	stepAt  time.Time
+	step   string // node, phase and member: what changes when the holder gets on
+	stepAt time.Time
 }
-
-// errLost says that somebody else wrote first.
-var errLost = errors.New("somebody else was first")
 
 func (m *Manager) load(ctx context.Context) (slot, error) {
 	var s slot
-	version, err := m.records.Load(ctx, kind, name, &s.record)
-	if err != nil && !errors.Is(err, registry.ErrNotFound) {
-		return slot{}, fmt.Errorf("read the etcd slot: %w", err)
+	var err error
+	if s.version, err = m.slot.Load(ctx, &s.record); err != nil {
+		return slot{}, err
 	}
-	s.version = version
 	if s.Known == nil {
 		s.Known = map[string]string{}
 	}
@@ -105,13 +98,9 @@ func (m *Manager) save(ctx context.Context, s *slot) error {
 	if s.Holder != nil {
 		s.Holder.Renewed = m.now()
 	}
-	value := record{Holder: s.Holder, Known: maps.Clone(s.Known)}
-	version, err := m.records.Save(ctx, kind, name, s.version, value)
-	switch {
-	case errors.Is(err, registry.ErrConflict), errors.Is(err, registry.ErrExists), errors.Is(err, registry.ErrNotFound):
-		return fmt.Errorf("write the etcd slot: %w: %w", errLost, err)
-	case err != nil:
-		return fmt.Errorf("write the etcd slot: %w", err)
+	version, err := m.slot.Save(ctx, s.version, record{Holder: s.Holder, Known: maps.Clone(s.Known)})
+	if err != nil {
+		return err
 	}
 	s.version = version
 	m.sight(*s)
@@ -121,32 +110,22 @@ func (m *Manager) save(ctx context.Context, s *slot) error {
 func (m *Manager) sight(s slot) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := m.now()
-	if s.version != m.seen.version || m.seen.at.IsZero() {
-		m.seen.version, m.seen.at = s.version, now
-	}
 	step := ""
 	if h := s.Holder; h != nil {
 		step = fmt.Sprint(h.Node, " ", h.Key, " ", h.Phase, " ", h.Member)
 	}
 	if step != m.seen.step || m.seen.stepAt.IsZero() {
-		m.seen.step, m.seen.stepAt = step, now
+		m.seen.step, m.seen.stepAt = step, m.now()
 	}
 }
 
-// left is how long the slot still lives without being renewed, as far as this machine can tell; it is never less than what
-// another machine thinks by more than the way of one write.
+// left is how long the slot still lives without being renewed.
 func (m *Manager) left(s slot) time.Duration {
 	life := slotTTL
 	if s.Holder != nil && s.Holder.Phase == clearing {
 		life = clearTTL
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.seen.version != s.version {
-		return life
-	}
-	return life - m.now().Sub(m.seen.at)
+	return m.slot.Left(s.version, life)
 }
 
 // stuck tells whether the holder gets nowhere.

@@ -29,27 +29,12 @@ func etcd(c Cluster) defaults {
 		{"quota-backend-bytes", "2147483648", std("2 GiB")},
 		{"snapshot-count", "10000", std("")},
 		{"max-wals", "5", std("")},
-		heartbeat(c),
-		election(c),
+		{"heartbeat-interval", "100", std("milliseconds; the same for any number of members, so that growing restarts nothing")},
+		{"election-timeout", "1000", std("milliseconds; a single member waits out half of it at its start")},
 		{"strict-reconfig-check", "true", std("")},
 		{"feature-gates", "InitialCorruptCheck=true", std("a damaged member must not serve, as with kubeadm")},
 		{"watch-progress-notify-interval", "5s", std("consistent reads from the watch cache, as with kubeadm")},
 		{"log-level", "warn", std("")},
 		{"log-outputs", "stderr", std("")},
 	}}
-}
-
-// A single member waits out its election timeout at each start, for nobody.
-func heartbeat(c Cluster) setting {
-	if len(c.EtcdMembers()) == 1 {
-		return setting{"heartbeat-interval", "50", from("a single member; milliseconds")}
-	}
-	return setting{"heartbeat-interval", "100", std("milliseconds")}
-}
-
-func election(c Cluster) setting {
-	if len(c.EtcdMembers()) == 1 {
-		return setting{"election-timeout", "250", from("a single member; milliseconds")}
-	}
-	return setting{"election-timeout", "1000", std("milliseconds")}
 }

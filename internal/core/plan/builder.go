@@ -36,6 +36,12 @@ func (b *Builder) Add(it Item, needs ...Ref) Ref {
 	return ref
 }
 
+// InTurn has an entry exchanged only in its machine's turn, see [Entry.Turn].
+func (b *Builder) InTurn(r Ref, turn string) Ref {
+	b.entries[b.index[r]].Turn = turn
+	return r
+}
+
 // Plan returns the finished plan for a node.
 func (b *Builder) Plan(cluster, node, release string) Plan {
 	return Plan{Version: Version, Cluster: cluster, Node: node, Release: release, Entries: slices.Clone(b.entries)}

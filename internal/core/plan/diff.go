@@ -8,6 +8,8 @@ type State struct {
 	Matches   bool      `json:"matches"` // what exists is what is wanted (content, mode, arguments, inputs)
 	Ready     bool      `json:"ready"`   // what exists may be relied on
 	Detail    string    `json:"detail,omitempty"`
+	// Down: it exists and is of no use to anybody, so that to exchange it takes nothing away. Only said of what is not ready.
+	Down bool `json:"down,omitempty"`
 }
 
 // Existence is three-valued on purpose.

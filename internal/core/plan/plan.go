@@ -32,6 +32,9 @@ type Entry struct {
 	Needs []Ref `json:"needs,omitempty"` // order and readiness: start when all of these have been observed ready
 	// Deadline bounds one attempt to do the item, not the waiting for it; 0 means a minute.
 	Deadline time.Duration `json:"deadline,omitempty"`
+	// Turn names what only one machine of the cluster at a time may do: while the item runs, it is exchanged only in this machine's
+	// turn. Empty: whenever it differs.
+	Turn string `json:"turn,omitempty"`
 }
 
 // Ref points to an entry: "unit/etcd", "file//etc/kubernetes/audit-policy.yaml". Only a Builder or the decoder makes one.

@@ -9,6 +9,14 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
+// Turn is what the control planes of a cluster exchange their running components by, one machine at a time.
+const Turn = "control-plane"
+
+// inTurn adds a component of the control plane.
+func (n *node) inTurn(name string, c config.Component, u plan.Unit, needs ...plan.Ref) plan.Ref {
+	return n.InTurn(n.unit(name, c, u, needs...), Turn)
+}
+
 // etcd never starts by itself: the permit says that it begins a cluster or joins one, and has to be given. It starts first of all: everything waits for the API server, and the API server for etcd. Its data is made once: the mark
 // is written when it has been ready for the first time, before the API server can write anything, and from then on etcd does
 // not start over an empty folder. Until then a founder's etcd begins anew at each start: an etcd that dies between making its log and
@@ -24,7 +32,7 @@ func (n *node) etcd() plan.Ref {
 		Name: "etcd-permit", Provider: "init, or the control plane that lets this machine's etcd join",
 		Ready: plan.Probe{Kind: plan.ProbeFile, Path: config.EtcdPermit},
 	}))
-	unit := n.unit("etcd", c, plan.Unit{
+	unit := n.inTurn("etcd", c, plan.Unit{
 		EnvFile:  config.EtcdPermit,
 		Ready:    etcdProbe(c),
 		Holds:    plan.Holds{Mark: config.EtcdMark, Data: dir + "/member", Anew: config.CreatePermit},
@@ -46,7 +54,7 @@ func (n *node) controlPlane(etcd plan.Ref) {
 	api := n.apiServer(etcd)
 
 	kcm := n.cfg.Cluster.ControllerManager
-	n.unit("kube-controller-manager", kcm, plan.Unit{
+	n.inTurn("kube-controller-manager", kcm, plan.Unit{
 		Ready:    health(kcm, "10257"),
 		Inputs:   []plan.Ref{n.confs[config.ControllerManagerConf]},
 		OOMScore: -997,
@@ -54,7 +62,7 @@ func (n *node) controlPlane(etcd plan.Ref) {
 
 	sched := n.cfg.Cluster.Scheduler
 	conf := n.file(config.SchedulerFile, 0o600, yamlText(sched.Config))
-	n.unit("kube-scheduler", sched, plan.Unit{
+	n.inTurn("kube-scheduler", sched, plan.Unit{
 		Ready:    health(sched, "10259"),
 		Inputs:   []plan.Ref{conf, n.confs[config.SchedulerConf]},
 		OOMScore: -997,
@@ -71,7 +79,7 @@ func (n *node) apiServer(etcd plan.Ref) plan.Ref {
 
 	needs := n.refs("ca", "front-proxy-ca", "etcd-ca", "service-account", "apiserver", "apiserver-kubelet-client", "front-proxy-client",
 		"apiserver-etcd-client")
-	return n.unit("kube-apiserver", n.cfg.Cluster.APIServer, plan.Unit{
+	return n.inTurn("kube-apiserver", n.cfg.Cluster.APIServer, plan.Unit{
 		// readyz holds the bootstrap of RBAC too.
 		Ready:    plan.Probe{Kind: plan.ProbeHTTP, URL: n.apiURL() + "/readyz", CA: config.PKIDir + "/ca.crt"},
 		Inputs:   []plan.Ref{audit, encryption},

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"net/netip"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/control"
+	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/slot"
+	"github.com/slipway-project/slipway/internal/control/turns"
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/etcd"
+	"github.com/slipway-project/slipway/internal/kube"
+	"github.com/slipway-project/slipway/internal/node/rosterfile"
+)
+
+// others is what a control plane knows of the others for its turns: it asks the API servers of its roster, its own one first.
+func others(doc control.Document, own slot.Records, client *kube.Client, members *etcd.Client, joinCA *x509.Certificate) turns.Cluster {
+	servers := func() map[netip.Addr]*kube.Client { return apiServers(client, joinCA) }
+	peers := turns.Peers{Etcd: members, Self: doc.Self, API: func(ctx context.Context, at netip.Addr) string {
+		if server := servers()[at]; server != nil {
+			return server.Unready(ctx)
+		}
+		return "" // nobody is sent there
+	}}
+	return turns.Cluster{
+		Self: doc.Self, Several: doc.ControlPlanes > 1, Unwell: peers.Unwell,
+		Records: turns.Ways(func() []slot.Records {
+			ways := []slot.Records{own}
+			for _, server := range servers() {
+				ways = append(ways, registry.New(server.Records(), time.Now))
+			}
+			return ways
+		}),
+	}
+}
+
+// apiServers are those of the roster that lies on the disk; none while there is no roster.
+func apiServers(client *kube.Client, joinCA *x509.Certificate) map[netip.Addr]*kube.Client {
+	r, err := rosterfile.Load(config.RosterFile, joinCA)
+	if err != nil {
+		return nil
+	}
+	out := map[netip.Addr]*kube.Client{}
+	for _, at := range r.API {
+		if server, err := client.At("https://" + at.String()); err == nil {
+			out[at.Addr()] = server
+		}
+	}
+	return out
+}

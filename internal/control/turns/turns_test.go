@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package turns_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/turns"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const turn = "control-plane"
+
+// world is the records of a cluster and its control planes.
+type world struct {
+	t      *testing.T
+	store  *registry.Memory
+	unwell atomic.Value // string
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, store: registry.NewMemory()}
+	w.unwell.Store("")
+	return w
+}
+
+func (w *world) cluster(name string) turns.Cluster {
+	return turns.Cluster{
+		Self: name, Several: true, Records: registry.New(w.store, time.Now),
+		Unwell: func(context.Context, bool) string { return w.unwell.Load().(string) },
+	}
+}
+
+func keeper() *turns.Keeper { return turns.New(turn, slog.New(slog.DiscardHandler), time.Now) }
+
+// run runs a keeper until stop or the test's end, whichever is first.
+func (w *world) run(k *turns.Keeper, name string) (stop func()) {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := k.Run(ctx, w.cluster(name)); err != nil {
+			w.t.Error(err)
+		}
+	}()
+	synctest.Wait() // it knows its control role
+	stop = func() { cancel(); <-done }
+	w.t.Cleanup(stop)
+	return stop
+}
+
+// said collects the reasons that somebody waited for.
+type said struct {
+	mu  sync.Mutex // guards the field below
+	all []string
+}
+
+func (s *said) waiting(reason, provider string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, reason+" | "+provider)
+}
+
+func (s *said) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.all, "\n")
+}
+
+func (w *world) take(k *turns.Keeper, item string, limit time.Duration, s *said) (pass func(), err error) {
+	ctx, cancel := context.WithTimeout(w.t.Context(), limit)
+	defer cancel()
+	return k.Take(ctx, turn, item, s.waiting)
+}
+
+func TestOneAtATime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var at, most atomic.Int32
+		var work sync.WaitGroup
+		for _, name := range []string{"a", "b", "c"} {
+			k := keeper()
+			w.run(k, name)
+			work.Go(func() {
+				for _, item := range []string{"unit/etcd", "unit/kube-apiserver"} {
+					pass, err := w.take(k, item, time.Hour, &said{})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					most.Store(max(most.Load(), at.Add(1)))
+					time.Sleep(time.Minute) // longer than an unrenewed turn lives
+					at.Add(-1)
+					pass()
+				}
+			})
+		}
+		work.Wait()
+		if most.Load() != 1 {
+			t.Errorf("%d control planes at once", most.Load())
+		}
+	})
+}
+
+// Items of one machine share its turn: the others see one machine at work.
+func TestItemsOfOneMachineShare(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a, b := keeper(), keeper()
+		w.run(a, "a")
+		w.run(b, "b")
+		first, err := w.take(a, "unit/kube-scheduler", time.Second, &said{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := w.take(a, "unit/kube-controller-manager", time.Second, &said{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first()
+		var s said
+		if _, err := w.take(b, "unit/etcd", time.Minute, &s); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("b got the turn while a was at work: %v", err)
+		}
+		if !strings.HasPrefix(s.String(), "a restarts unit/kube-scheduler since 00:") || !strings.HasSuffix(s.String(), "| a") {
+			t.Errorf("b was told %q", s.String())
+		}
+		second()
+		pass, err := w.take(b, "unit/etcd", 5*time.Second, &said{})
+		if err != nil {
+			t.Fatalf("a has passed its turn on: %v", err)
+		}
+		pass()
+	})
+}
+
+func TestWhoDiesLosesIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a, b := keeper(), keeper()
+		dies := w.run(a, "a")
+		w.run(b, "b")
+		if _, err := w.take(a, "unit/etcd", time.Second, &said{}); err != nil {
+			t.Fatal(err)
+		}
+		dies()
+		began := time.Now()
+		if _, err := w.take(b, "unit/etcd", time.Hour, &said{}); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took < 20*time.Second || took > 40*time.Second {
+			t.Errorf("b waited %s for a dead holder", took)
+		}
+	})
+}
+
+// The control role ends and begins with each plan; a turn outlives that, and so does what an agent held that began anew.
+func TestHeldOverRoleAndAgent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a, b := keeper(), keeper()
+		stop := w.run(a, "a")
+		w.run(b, "b")
+		if _, err := w.take(a, "unit/etcd", time.Second, &said{}); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		time.Sleep(5 * time.Second)
+		stop = w.run(a, "a")
+		if _, err := w.take(b, "unit/etcd", 2*time.Minute, &said{}); err == nil {
+			t.Fatal("b got the turn that a still needs")
+		}
+		stop()
+		w.unwell.Store("etcd of a, which is not healthy")
+		w.run(keeper(), "a") // the next agent
+		if _, err := w.take(b, "unit/etcd", 50*time.Second, &said{}); err == nil {
+			t.Fatal("b got the turn while what a had begun was not well")
+		}
+		w.unwell.Store("")
+		if _, err := w.take(b, "unit/etcd", 5*time.Second, &said{}); err != nil {
+			t.Fatalf("all are well: %v", err)
+		}
+	})
+}
+
+func TestUnwell(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := keeper()
+		w.run(a, "a")
+		w.unwell.Store("etcd of b, which is not healthy")
+		var s said
+		began := time.Now()
+		if _, err := w.take(a, "unit/etcd", time.Hour, &s); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took < 2*time.Minute || took > 3*time.Minute {
+			t.Errorf("it waited %s for a control plane that stays unwell", took)
+		}
+		if !strings.HasPrefix(s.String(), "etcd of b, which is not healthy (at ") {
+			t.Errorf("told %q", s.String())
+		}
+	})
+}
+
+// No answer is not no: it waits, says so, and gets its turn when there are answers again.
+func TestRecordsDoNotAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := keeper()
+		w.run(a, "a")
+		w.store.SetFault(func(registry.Op) registry.Fault { return registry.Fault{Err: errors.New("connection refused")} })
+		time.AfterFunc(time.Hour, func() { w.store.SetFault(nil) })
+		var s said
+		began := time.Now()
+		if _, err := w.take(a, "unit/etcd", 2*time.Hour, &s); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took < time.Hour || took > time.Hour+5*time.Second {
+			t.Errorf("it waited %s", took)
+		}
+		if !strings.Contains(s.String(), "connection refused | the API servers") {
+			t.Errorf("told %q", s.String())
+		}
+	})
+}
+
+func TestAloneNobodyIsAsked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k := keeper()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var s said
+		took := make(chan error)
+		go func() {
+			_, err := k.Take(ctx, turn, "unit/etcd", s.waiting)
+			took <- err
+		}()
+		time.Sleep(time.Minute)
+		if s.String() != "the control role of this machine, which asks the others | the agent of this machine" {
+			t.Errorf("before the control role runs: %q", s.String())
+		}
+		go func() { _ = k.Run(ctx, turns.Cluster{Self: "a"}) }()
+		if err := <-took; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestUnknownTurn(t *testing.T) {
+	t.Parallel()
+	if _, err := keeper().Take(t.Context(), "workers", "unit/kubelet", func(string, string) {}); err == nil || !strings.Contains(err.Error(), `"workers"`) {
+		t.Errorf("an unknown turn: %v", err)
+	}
+}
+
+// records answer as they are told.
+type records struct {
+	err   error
+	asked int
+}
+
+func (r *records) Load(context.Context, string, string, any) (string, error) {
+	r.asked++
+	return fmt.Sprint(r.asked), r.err
+}
+
+func (r *records) Save(ctx context.Context, kind, name, _ string, _ any) (string, error) {
+	return r.Load(ctx, kind, name, nil)
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package turns_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/slot"
+	"github.com/slipway-project/slipway/internal/control/turns"
+	"github.com/slipway-project/slipway/internal/core/membership"
+)
+
+func TestWays(t *testing.T) {
+	t.Parallel()
+	away := errors.New("connection refused")
+	for name, c := range map[string]struct {
+		first, second error
+		wantErr       error
+		wantSecond    int // times the second way was asked
+	}{
+		"the first answers":          {},
+		"the first is away":          {first: away, wantSecond: 1},
+		"a no is an answer":          {first: registry.ErrConflict, wantErr: registry.ErrConflict},
+		"nothing there, too":         {first: registry.ErrNotFound, wantErr: registry.ErrNotFound},
+		"all are away":               {first: away, second: away, wantErr: away, wantSecond: 1},
+		"the second is asked and no": {first: away, second: registry.ErrConflict, wantErr: registry.ErrConflict, wantSecond: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a, b := &records{err: c.first}, &records{err: c.second}
+			w := turns.Ways(func() []slot.Records { return []slot.Records{a, b} })
+			_, err := w.Save(t.Context(), slot.Kind, "x", "", nil)
+			if !errors.Is(err, c.wantErr) || b.asked != c.wantSecond {
+				t.Errorf("error %v, want %v; second asked %d times, want %d", err, c.wantErr, b.asked, c.wantSecond)
+			}
+		})
+	}
+	if _, err := turns.Ways(func() []slot.Records { return nil }).Load(t.Context(), slot.Kind, "x", nil); err == nil {
+		t.Error("no way at all is no error")
+	}
+}
+
+// etcd is a list of members; those whose name begins with "ill" are not healthy.
+type etcd struct {
+	members []membership.Member
+	err     error
+}
+
+func (e etcd) Members(context.Context) ([]membership.Member, error) { return e.members, e.err }
+
+func (e etcd) Health(_ context.Context, m membership.Member) (membership.Member, error) {
+	m.Healthy = m.Name[:3] != "ill"
+	return m, nil
+}
+
+func TestPeers(t *testing.T) {
+	t.Parallel()
+	member := func(name string, n byte, learner bool) membership.Member {
+		return membership.Member{ID: uint64(n), Name: name, PeerURL: fmt.Sprintf("https://10.0.0.%d:2380", n), Learner: learner}
+	}
+	for name, c := range map[string]struct {
+		etcd etcd
+		own  bool
+		want string
+	}{
+		"all well":             {etcd: etcd{members: []membership.Member{member("self", 1, false), member("other", 2, false)}}},
+		"the own one, unasked": {etcd: etcd{members: []membership.Member{member("ill-self", 1, false)}}},
+		"the own one": {
+			etcd: etcd{members: []membership.Member{member("ill-self", 1, false)}}, own: true,
+			want: "etcd of ill-self, which is not healthy",
+		},
+		"a learner does not count": {etcd: etcd{members: []membership.Member{member("ill-new", 2, true)}}},
+		"an API server": {
+			etcd: etcd{members: []membership.Member{member("other", 9, false)}},
+			want: "the API server of other: it says no",
+		},
+		"nobody knows": {etcd: etcd{err: errors.New("no leader")}, want: "etcd's members, which cannot be asked: no leader"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := turns.Peers{Etcd: c.etcd, Self: "ill-self", API: func(_ context.Context, at netip.Addr) string {
+				if at == netip.MustParseAddr("10.0.0.9") {
+					return "it says no"
+				}
+				return ""
+			}}
+			if got := p.Unwell(t.Context(), c.own); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
