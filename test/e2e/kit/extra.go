@@ -25,7 +25,7 @@ func (c *Cluster) Extra(i int, files map[string][]byte) *Cluster {
 		c.T.Fatal(err)
 	}
 	name := fmt.Sprintf("%s-extra-%d", c.Name, i)
-	if _, err := local.Ensure(c.T.Context(), machine.Spec{Cluster: c.Name, Name: name, Index: extras + i, Binary: c.Bin, Files: files}); err != nil {
+	if _, err := local.Ensure(c.T.Context(), machine.Spec{Cluster: c.Name, Name: name, Index: extras + i, Binary: c.Bin, Init: c.Init, Files: files}); err != nil {
 		c.T.Fatal(err)
 	}
 	return c.On(name)

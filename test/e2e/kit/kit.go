@@ -12,7 +12,8 @@
 //	c.On(c.Worker(0)).Exec("ip route")    // in another machine than the first
 //
 // Environment: SLIPWAY is the binary (default bin/slipway of this checkout); SLIPWAY_KEEP=1 leaves the cluster of a failed
-// test for a look; SLIPWAY_E2E_PREFIX begins the clusters' names instead of "e2e-", for a run beside another one.
+// test for a look; SLIPWAY_E2E_PREFIX begins the clusters' names instead of "e2e-", for a run beside another one; SLIPWAY_E2E_INIT=systemd
+// boots all machines with systemd.
 package kit
 
 import (
@@ -25,6 +26,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/slipway-project/slipway/internal/machine"
 )
 
 // Root is where slipway keeps everything.
@@ -38,9 +41,10 @@ func prefix() string { return cmp.Or(os.Getenv("SLIPWAY_E2E_PREFIX"), "e2e-") }
 // [Cluster.On] is the same cluster with another one.
 type Cluster struct {
 	T    testing.TB
-	Name string // "e2e-…"
-	Node string // its first machine, or the one that On has named
-	Bin  string // slipway
+	Name string           // "e2e-…"
+	Node string           // its first machine, or the one that On has named
+	Bin  string           // slipway
+	Init machine.InitKind // what its machines boot with; empty means slipway's usual
 }
 
 // New returns a cluster that does not exist yet; everything of its kind that was left over is gone. Only one test of this
@@ -54,7 +58,7 @@ func New(t testing.TB, story string) *Cluster {
 func NewWith(t testing.TB, story, binary string) *Cluster {
 	t.Helper()
 	Host(t)
-	c := &Cluster{T: t, Name: prefix() + story, Bin: binary}
+	c := &Cluster{T: t, Name: prefix() + story, Bin: binary, Init: machine.InitKind(os.Getenv("SLIPWAY_E2E_INIT"))}
 	c.Node = c.Name + "-main-0"
 	t.Cleanup(func() {
 		if t.Failed() && os.Getenv("SLIPWAY_KEEP") != "" {

@@ -44,7 +44,15 @@ func lastLines(s string, n int) string {
 // Slipway runs a sub-command on this cluster.
 func (c *Cluster) Slipway(args ...string) Result {
 	c.T.Helper()
-	return run(c.T, upLimit+time.Minute, nil, c.Bin, named(c.Name, args)...)
+	return run(c.T, upLimit+time.Minute, nil, c.Bin, c.line(args)...)
+}
+
+// line is the command line: an up makes machines with the cluster's kind of init.
+func (c *Cluster) line(args []string) []string {
+	if args[0] == "up" && c.Init != "" {
+		args = append(slices.Clone(args), "--init", string(c.Init))
+	}
+	return named(c.Name, args)
 }
 
 // named puts --name behind the sub-command, where also those take it that hand on the rest. Commands of two words have it at
@@ -87,7 +95,7 @@ func (c *Cluster) Start(args ...string) Running {
 		c.T.Fatal(err)
 	}
 	defer file.Close()
-	cmd := exec.Command(c.Bin, named(c.Name, args)...) //nolint:noctx // the test signals it, and waits for it
+	cmd := exec.Command(c.Bin, c.line(args)...) //nolint:noctx // the test signals it, and waits for it
 	cmd.Stdout, cmd.Stderr = file, file
 	if err := cmd.Start(); err != nil {
 		c.T.Fatal(err)

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package systemd_test
+
+import (
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/slipway-project/slipway/test/e2e/kit"
+)
+
+// TestTogether is a control plane and a worker of slipway up, and a machine that somebody else has booted before them.
+func TestTogether(t *testing.T) {
+	c := newCluster(t, "order")
+	stranger := c.Extra(0, nil)
+	c.MustUp("--control-planes", "1", "--workers", "1")
+	c.AllReady(2*soon, 1, 1)
+	c.Part(t, "one token is all that is carried by hand", func(c *kit.Cluster) {
+		stranger := stranger.For(c.T)
+		if found := stranger.Exec("find /etc/kubernetes -type f"); found != "" {
+			c.T.Fatalf("a machine that has just booted has %s", found)
+		}
+		stranger.Join(c.NewToken("--pool", "worker"))
+		c.AllReady(2*soon, 1, 2)
+		if found := stranger.Exec("find /etc/kubernetes /var/lib/kubelet/pki -name '*.key' -o -name '*.pem' | xargs grep -l PRIVATE"); !strings.Contains(found, "kubelet") {
+			c.T.Errorf("its own keys: %s", found)
+		}
+		if found := stranger.Exec("find /etc/kubernetes -name 'ca.key'"); found != "" {
+			c.T.Errorf("a worker has %s", found)
+		}
+	})
+	all := []string{c.Main(0), c.Worker(0), stranger.Node}
+	c.Part(t, "in any order", func(c *kit.Cluster) {
+		for boot := range boots(c.T) {
+			anyOrder(c, boot, all)
+			c.AllReady(3*soon, 1, 2)
+		}
+	})
+	c.Part(t, "a worker without its network", func(c *kit.Cluster) {
+		worker := c.On(c.Worker(0))
+		c.Machine("stop", worker.Node)
+		c.Machine("cut", worker.Node)
+		c.Machine("start", worker.Node)
+		kit.Until(c.T, soon, "its components run", func() error { _, err := worker.TryProcess("kubelet"); return err })
+		c.Machine("heal", worker.Node)
+		c.AllReady(3*soon, 1, 2)
+	})
+	for _, m := range all {
+		if got := c.On(m).Exec("systemctl is-system-running --wait; systemctl --failed --plain --no-legend"); got != "running\n" {
+			t.Errorf("%s: %s", m, got)
+		}
+	}
+}
+
+// boots is how often all machines are booted: twice, or as SLIPWAY_BOOTS says.
+func boots(t testing.TB) int {
+	t.Helper()
+	text := os.Getenv("SLIPWAY_BOOTS")
+	if text == "" {
+		return 2
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("SLIPWAY_BOOTS: %v", err)
+	}
+	return n
+}
+
+// anyOrder pulls all plugs and powers the machines on one after the other, each after a while of its own. The first boot is the
+// hardest: the control plane comes last.
+func anyOrder(c *kit.Cluster, boot int, all []string) {
+	c.T.Helper()
+	c.Machine("stop", all...)
+	order := rand.Perm(len(all))
+	if boot == 0 {
+		for i := range order {
+			order[i] = len(all) - 1 - i
+		}
+	}
+	var names []string
+	var starts sync.WaitGroup
+	for _, i := range order {
+		if boot == 0 {
+			names = append(names, all[i])
+			c.Machine("start", all[i])
+			continue
+		}
+		offset := rand.N(3 * time.Second)
+		names = append(names, all[i]+" after "+offset.Round(time.Millisecond).String())
+		starts.Go(func() {
+			timer := time.NewTimer(offset)
+			defer timer.Stop()
+			select {
+			case <-timer.C:
+			case <-c.T.Context().Done():
+			}
+			if r := c.Slipway("machine", "start", all[i]); r.Code != 0 {
+				c.T.Error(r)
+			}
+		})
+	}
+	starts.Wait()
+	c.T.Logf("boot %d: %s", boot, strings.Join(names, ", "))
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package systemd_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/slipway-project/slipway/test/e2e/kit"
+)
+
+const workload = `
+apiVersion: v1
+kind: Pod
+metadata: {name: server, namespace: default, labels: {app: web}}
+spec:
+  containers:
+  - {name: web, image: "slipway.dev/testpod:1", imagePullPolicy: Never, args: [serve], ports: [{containerPort: 8080}],
+     readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: reader, namespace: default}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: reader, namespace: default}
+rules: [{apiGroups: [""], resources: [pods], verbs: [get, list]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: reader, namespace: default}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: reader}
+subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
+`
+
+// podsAndNames: an image that is on the disk, a pod made right after the boot, and the Service's name from the machine and from
+// within the pod.
+func podsAndNames(c *kit.Cluster) {
+	c.ImportTestImage()
+	c.Apply(workload)
+	c.Wait("pod/server", "condition=Ready")
+	address := c.Kubectl("get", "service", "web", "--output", "jsonpath={.spec.clusterIP}")
+	if got := c.Kubectl("exec", "server", "--", "/testpod", "lookup", "web"); !strings.HasPrefix(got, address+" ") {
+		c.T.Errorf("in a pod the name web is %q, want %s", got, address)
+	}
+	dns := c.Kubectl("get", "service", "kube-dns", "--namespace", "kube-system", "--output", "jsonpath={.spec.clusterIP}")
+	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return c.Dial(ctx, network, net.JoinHostPort(dns, "53"))
+	}}
+	if got, err := resolver.LookupHost(c.T.Context(), "web.default.svc.cluster.local."); err != nil || !slices.Equal(got, []string{address}) {
+		c.T.Errorf("on the machine the Service's name is %v, %v; want %s", got, err, address)
+	}
+	client := http.Client{Transport: &http.Transport{DialContext: c.Dial, DisableKeepAlives: true}, Timeout: soon}
+	r, err := http.NewRequestWithContext(c.T.Context(), http.MethodGet, "http://"+address, nil)
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	reply, err := client.Do(r)
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	defer reply.Body.Close()
+	if said, err := io.ReadAll(reply.Body); err != nil || strings.TrimSpace(string(said)) != "server" {
+		c.T.Errorf("the Service answers %q, %v", said, err)
+	}
+}
+
+// rights: the reader's token lists pods, and neither makes nor deletes any.
+func rights(c *kit.Cluster) {
+	token := strings.TrimSpace(c.Kubectl("create", "token", "reader"))
+	const pods = kit.API + "/api/v1/namespaces/default/pods"
+	for request, want := range map[string]int{"GET " + pods: 200, "POST " + pods: 403, "DELETE " + pods + "/server": 403} {
+		method, url, _ := strings.Cut(request, " ")
+		if code, body := c.HTTPS(c.T, method, url, kit.BearerToken(token)); code != want {
+			c.T.Errorf("%s as reader: %d, want %d: %s", request, code, want, body)
+		}
+	}
+}
