@@ -145,14 +145,14 @@ func buildAgent(log *slog.Logger) (b built, err error) {
 		return b, err
 	}
 	found.Key = pin
-	custody := &ca.Local{Remote: func(ctx context.Context, w pki.Want, request []byte) ([]byte, error) {
+	crash := newFailpoints()
+	custody := &ca.Local{Now: crash.now, Remote: func(ctx context.Context, w pki.Want, request []byte) ([]byte, error) {
 		return b.enrol.Renew(ctx, w, request)
 	}}
 	board := reconcile.NewBoard()
 	if b.host, err = newHost(custody, board, log); err != nil {
 		return b, err
 	}
-	crash := newFailpoints()
 	keeper := turns.New(planner.Turn, log, time.Now)
 	b.joinIn = &joining{pin: pin, turns: keeper, crash: crash, lock: journal, log: log, audit: &audit{path: "/var/log/slipway/join-audit.log", log: log}}
 	b.agent, err = node.New(node.Config{
@@ -170,7 +170,7 @@ func buildAgent(log *slog.Logger) (b built, err error) {
 		return b, err
 	}
 	b.enrol, err = enrol.New(enrol.Config{
-		Lock: journal, Agent: b.agent, Board: board, Facts: found, Key: key, Custody: custody, Slipway: version, Log: log, Pass: crash.pass(),
+		Lock: journal, Agent: b.agent, Board: board, Facts: found, Key: key, Custody: custody, Slipway: version, Log: log, Pass: crash.pass(), Now: crash.now,
 		Listen: func(ctx context.Context) (net.Listener, error) {
 			return (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", config.InitPort))
 		},
@@ -207,7 +207,7 @@ func controlRole(j *joining, log *slog.Logger) func(ctx context.Context, doc []b
 				if err != nil {
 					return nil, err
 				}
-				return registry.New(client.Records(), time.Now), nil
+				return registry.New(client.Records(), j.crash.now), nil
 			},
 			Beside:  []control.Service{{Name: "join", Run: j.run}},
 			Resolve: control.ResolveUDP, Board: board, Log: log,

@@ -5,6 +5,8 @@
 package main
 
 import (
+	"time"
+
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/etcd"
@@ -14,6 +16,8 @@ import (
 type failpoints struct{}
 
 func newFailpoints() failpoints { return failpoints{} }
+
+func (failpoints) now() time.Time { return time.Now() }
 
 func (failpoints) pass() func(phase string) { return nil }
 

@@ -11,8 +11,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/core/membership"
@@ -24,6 +26,7 @@ import (
 const (
 	armedFile  = "failpoint.json"     // a list of failpoint, which the test writes and the agent shortens
 	passedFile = "failpoint.passed"   // if it is there, each phase is written to it, a line each
+	clockFile  = "failpoint.clock"    // how far the agent's clock is off, such as -17520h; it may change at any time
 	offFile    = "failpoint.poweroff" // the agent has stopped and waits for somebody to pull the machine's plug
 )
 
@@ -43,6 +46,19 @@ type armed struct {
 }
 
 func newFailpoints() failpoints { return failpoints{&armed{dir: stateDir}} }
+
+// now is a clock that may lie: the machine has only its host's.
+func (a *armed) now() time.Time {
+	text, err := os.ReadFile(filepath.Join(a.dir, clockFile))
+	if err != nil {
+		return time.Now()
+	}
+	off, err := time.ParseDuration(strings.TrimSpace(string(text)))
+	if err != nil {
+		panic("failpoint.clock: " + err.Error())
+	}
+	return time.Now().Add(off)
+}
 
 func (a *armed) pass() func(phase string) { return a.reach }
 

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -110,14 +109,14 @@ func (j *joining) assemble(doc control.Document) (p parts, err error) {
 	if err != nil {
 		return p, err
 	}
-	records := registry.New(client.Records(), time.Now).WithPolicy(func(context.Context) (admission.Policy, error) { return policy, nil })
+	records := registry.New(client.Records(), j.crash.now).WithPolicy(func(context.Context) (admission.Policy, error) { return policy, nil })
 	if p.etcd, err = etcd.Connect(etcd.Config{
 		Endpoints: []string{"https://127.0.0.1:2379"}, CA: config.EtcdCA + ".crt", Cert: config.APIServerToEtcd + ".crt", Key: config.APIServerToEtcd + ".key",
 	}); err != nil {
 		return p, err
 	}
 	p.others = others(doc, records, client, p.etcd, joinCA)
-	p.members = members.New(members.Config{Etcd: j.crash.etcd(p.etcd), Records: records, Log: j.log})
+	p.members = members.New(members.Config{Etcd: j.crash.etcd(p.etcd), Records: records, Log: j.log, Now: j.crash.now})
 	p.rosters = rosters.New(rosters.Config{
 		CA: joinCA, Sign: signWith(config.JoinCA + ".key"), Records: records, Voters: voters(p.members), Log: j.log,
 		Extra: doc.Further,
@@ -130,7 +129,8 @@ func (j *joining) assemble(doc control.Document) (p parts, err error) {
 			signed, _, _ := p.rosters.Current()
 			return signed
 		}},
-		Signer: &ca.Local{}, Members: admits{p.members, p.rosters}, Rosters: p.rosters,
+		Now:    j.crash.now,
+		Signer: &ca.Local{Now: j.crash.now}, Members: admits{p.members, p.rosters}, Rosters: p.rosters,
 		Alive:        client.NodeAlive,
 		ControlPlane: func(pool string) bool { return policy.Pools[pool].ControlPlane },
 	})

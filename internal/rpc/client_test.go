@@ -98,37 +98,46 @@ func TestTrust(t *testing.T) {
 		trusts ClientOptions
 		want   []string // nil: trusted
 	}{
-		"CA pin":                 {good.leaf, byPin(good), nil},
-		"CA":                     {good.leaf, ClientOptions{CA: good.ca}, nil},
-		"CA, leaf only":          {bare, ClientOptions{CA: good.ca}, nil},
-		"name":                   {named.leaf, ClientOptions{CAPin: named.pin, ServerName: "api.example"}, nil},
-		"CA pin of another":      {good.leaf, byPin(other), []string{"key of its CA is", "not " + other.pin}},
-		"another CA":             {good.leaf, ClientOptions{CA: other.ca}, []string{"unknown authority"}},
-		"right CA, other's leaf": {mixed, byPin(good), []string{"unknown authority"}},
-		"no CA shown":            {bare, byPin(good), []string{"does not show its CA"}},
-		"three certificates":     {long, byPin(good), []string{"shows 3 certificates"}},
-		"pin of leaf as CA's":    {&tls.Certificate{Certificate: [][]byte{self.Certificate[0], self.Certificate[0]}, PrivateKey: self.PrivateKey}, ClientOptions{CAPin: pinOf(t, self.PrivateKey.(*ecdsa.PrivateKey))}, []string{"calls its CA is none"}},
-		"CA that is none":        {noCA.leaf, byPin(noCA), []string{"calls its CA is none"}},
-		"CA that may not sign":   {noSign.leaf, byPin(noSign), []string{"calls its CA is none"}},
-		"expired leaf":           {expired.leaf, byPin(expired), []string{"its certificate was valid until", "and the clock here says"}},
-		"leaf of tomorrow":       {early.leaf, byPin(early), []string{"its certificate is valid from", "and the clock here says"}},
-		"expired CA":             {oldCA.leaf, byPin(oldCA), []string{"certificate of its CA was valid until"}},
-		"wrong clock here":       {good.leaf, ClientOptions{CAPin: good.pin, Now: func() time.Time { return time.Unix(1, 0) }}, []string{"the clock here says 1970-01-01T00:00:01Z"}},
-		"leaf of another host":   {away.leaf, byPin(away), []string{"valid for 127.0.0.2, not 127.0.0.1"}},
-		"address as name":        {nameless.leaf, byPin(nameless), []string{"use SANs instead"}},
-		"leaf for clients":       {client.leaf, byPin(client), []string{"incompatible key usage"}},
-		"other name":             {named.leaf, ClientOptions{CAPin: named.pin, ServerName: "other.example"}, []string{"valid for api.example, not other.example"}},
-		"pin":                    {self, ClientOptions{Pin: pinOf(t, self.PrivateKey.(*ecdsa.PrivateKey))}, nil},
-		"pin, expired":           {expired.leaf, ClientOptions{Pin: pinOf(t, expired.leaf.PrivateKey.(*ecdsa.PrivateKey))}, nil},
-		"wrong pin":              {self, ClientOptions{Pin: good.pin}, []string{"its key is", "not " + good.pin}},
-		"CA's pin as pin":        {good.leaf, ClientOptions{Pin: good.pin}, []string{"its key is"}},
-		"half a pin":             {self, ClientOptions{Pin: pinOf(t, self.PrivateKey.(*ecdsa.PrivateKey))[:30]}, []string{"its key is"}},
+		"CA pin":                   {good.leaf, byPin(good), nil},
+		"CA":                       {good.leaf, ClientOptions{CA: good.ca}, nil},
+		"CA, leaf only":            {bare, ClientOptions{CA: good.ca}, nil},
+		"name":                     {named.leaf, ClientOptions{CAPin: named.pin, ServerName: "api.example"}, nil},
+		"CA pin of another":        {good.leaf, byPin(other), []string{"key of its CA is", "not " + other.pin}},
+		"another CA":               {good.leaf, ClientOptions{CA: other.ca}, []string{"unknown authority"}},
+		"right CA, other's leaf":   {mixed, byPin(good), []string{"unknown authority"}},
+		"no CA shown":              {bare, byPin(good), []string{"does not show its CA"}},
+		"three certificates":       {long, byPin(good), []string{"shows 3 certificates"}},
+		"pin of leaf as CA's":      {&tls.Certificate{Certificate: [][]byte{self.Certificate[0], self.Certificate[0]}, PrivateKey: self.PrivateKey}, ClientOptions{CAPin: pinOf(t, self.PrivateKey.(*ecdsa.PrivateKey))}, []string{"calls its CA is none"}},
+		"CA that is none":          {noCA.leaf, byPin(noCA), []string{"calls its CA is none"}},
+		"CA that may not sign":     {noSign.leaf, byPin(noSign), []string{"calls its CA is none"}},
+		"expired leaf":             {expired.leaf, byPin(expired), []string{"its certificate was valid until", "and the clock here says"}},
+		"leaf of tomorrow":         {early.leaf, byPin(early), []string{"its certificate is valid from", "and the clock here says"}},
+		"expired CA":               {oldCA.leaf, byPin(oldCA), []string{"certificate of its CA was valid until"}},
+		"expired leaf, any time":   {expired.leaf, ClientOptions{CAPin: expired.pin, AnyTime: true}, nil},
+		"early leaf, any time":     {early.leaf, ClientOptions{CAPin: early.pin, AnyTime: true}, nil},
+		"expired CA, any time":     {oldCA.leaf, ClientOptions{CAPin: oldCA.pin, AnyTime: true}, nil},
+		"another CA, any time":     {good.leaf, ClientOptions{CA: other.ca, AnyTime: true}, []string{"unknown authority"}},
+		"pin of another, any time": {good.leaf, ClientOptions{CAPin: other.pin, AnyTime: true}, []string{"key of its CA is"}},
+		"other host, any time":     {away.leaf, ClientOptions{CAPin: away.pin, AnyTime: true}, []string{"valid for 127.0.0.2"}},
+		"wrong clock here":         {good.leaf, ClientOptions{CAPin: good.pin, Now: func() time.Time { return time.Unix(1, 0) }}, []string{"the clock here says 1970-01-01T00:00:01Z"}},
+		"leaf of another host":     {away.leaf, byPin(away), []string{"valid for 127.0.0.2, not 127.0.0.1"}},
+		"address as name":          {nameless.leaf, byPin(nameless), []string{"use SANs instead"}},
+		"leaf for clients":         {client.leaf, byPin(client), []string{"incompatible key usage"}},
+		"other name":               {named.leaf, ClientOptions{CAPin: named.pin, ServerName: "other.example"}, []string{"valid for api.example, not other.example"}},
+		"pin":                      {self, ClientOptions{Pin: pinOf(t, self.PrivateKey.(*ecdsa.PrivateKey))}, nil},
+		"pin, expired":             {expired.leaf, ClientOptions{Pin: pinOf(t, expired.leaf.PrivateKey.(*ecdsa.PrivateKey))}, nil},
+		"wrong pin":                {self, ClientOptions{Pin: good.pin}, []string{"its key is", "not " + good.pin}},
+		"CA's pin as pin":          {good.leaf, ClientOptions{Pin: good.pin}, []string{"its key is"}},
+		"half a pin":               {self, ClientOptions{Pin: pinOf(t, self.PrivateKey.(*ecdsa.PrivateKey))[:30]}, []string{"its key is"}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := open(t, ServerOptions{TLS: serving(c.shows)}, NoClients, joiner{}, initer{})
 			_, err := initv1.NewInitClient(dialWith(t, s.addr, c.trusts)).Facts(t.Context(), &initv1.FactsRequest{})
+			if got, want := IsUntimely(err), err != nil && strings.Contains(err.Error(), "the clock here says"); got != want {
+				t.Errorf("untimely %t: %v", got, err)
+			}
 			switch {
 			case c.want == nil && err != nil:
 				t.Errorf("not trusted: %v", err)

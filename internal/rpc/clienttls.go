@@ -28,6 +28,7 @@ type ClientOptions struct {
 	ServerName  string                                                      // optional for Dial: name or IP that the server's certificate must hold (CAPin, CA)
 	Dialer      func(ctx context.Context, address string) (net.Conn, error) // optional
 	Now         func() time.Time                                            // optional
+	AnyTime     bool                                                        // optional: the times of certificates do not count (CAPin, CA); for asking what time it is, and for nothing else
 	Message     int                                                         // optional: the most bytes of one answer; 16 MiB
 }
 
@@ -46,6 +47,14 @@ func IsUntrusted(err error) bool {
 	}
 	var u *Untrusted
 	return errors.As(err, &u) || strings.Contains(status.Convert(err).Message(), untrustedMark)
+}
+
+// clockMark is in the text of every [Untrusted] whose reason is a time.
+const clockMark = "the clock here says"
+
+// IsUntimely tells whether a server was not trusted because one of the two clocks is wrong, or its certificate too old.
+func IsUntimely(err error) bool {
+	return IsUntrusted(err) && strings.Contains(err.Error(), clockMark)
 }
 
 func untrusted(format string, a ...any) error { return &Untrusted{fmt.Sprintf(format, a...)} }
@@ -126,13 +135,14 @@ func (o ClientOptions) verifyLeaf(leaf, ca *x509.Certificate) error {
 	if o.Now != nil {
 		now = o.Now
 	}
+	if o.AnyTime {
+		now = func() time.Time { return leaf.NotBefore }
+	}
 	if !ca.BasicConstraintsValid || !ca.IsCA || ca.KeyUsage&x509.KeyUsageCertSign == 0 {
 		return untrusted("what it calls its CA is none")
 	}
-	for what, c := range map[string]*x509.Certificate{"its certificate": leaf, "the certificate of its CA": ca} {
-		if err := verifyTime(c, now(), what); err != nil {
-			return err
-		}
+	if err := CheckTimes(leaf, ca, now()); err != nil {
+		return err
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(ca)
@@ -145,13 +155,21 @@ func (o ClientOptions) verifyLeaf(leaf, ca *x509.Certificate) error {
 	return nil
 }
 
+// CheckTimes is nil when both certificates of a server are good at this time.
+func CheckTimes(leaf, ca *x509.Certificate, now time.Time) error {
+	if err := verifyTime(leaf, now, "its certificate"); err != nil {
+		return err
+	}
+	return verifyTime(ca, now, "the certificate of its CA")
+}
+
 func verifyTime(c *x509.Certificate, now time.Time, what string) error {
 	at := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 	switch {
 	case now.Before(c.NotBefore):
-		return untrusted("%s is valid from %s, and the clock here says %s: set the clock of this machine or of the server", what, at(c.NotBefore), at(now))
+		return untrusted("%s is valid from %s, and "+clockMark+" %s: set the clock of this machine or of the server", what, at(c.NotBefore), at(now))
 	case now.After(c.NotAfter):
-		return untrusted("%s was valid until %s, and the clock here says %s: set the clock, or renew it", what, at(c.NotAfter), at(now))
+		return untrusted("%s was valid until %s, and "+clockMark+" %s: set the clock, or renew it", what, at(c.NotAfter), at(now))
 	}
 	return nil
 }

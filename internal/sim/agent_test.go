@@ -101,8 +101,9 @@ func newAgent(m *machine, root string) (*agent, error) {
 	a.enrol, err = enrol.New(enrol.Config{
 		Lock: a.lock, Agent: a.node, Board: a.board, Facts: facts, Key: a.key, Custody: a.custody, Slipway: "sim", Log: log,
 		Listen: func(context.Context) (net.Listener, error) { return a.listen(), nil },
-		Dial:   func(pin string) joinclient.Dialer { return a.dialer(pin) }, Random: m.w.intn, Pass: a.pass,
-		Has: func(at netip.Addr) bool { return at == m.address },
+		Dial:   func(pin string) joinclient.Dialer { return a.dialer(pin) }, Random: m.w.intn, Pass: a.pass, Now: a.now,
+		Clock: func(string) joinclient.Clock { return a.askTime },
+		Has:   func(at netip.Addr) bool { return at == m.address },
 		Routes: func(ctx context.Context, _ routes.Config) error {
 			<-ctx.Done()
 			return nil

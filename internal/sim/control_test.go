@@ -62,7 +62,7 @@ func (a *agent) records(doc document) (*cluster, *registry.Registry) {
 	if c == nil {
 		return nil, nil
 	}
-	return c, registry.New(store{a, c, doc.Self}, time.Now).WithPolicy(func(context.Context) (admission.Policy, error) { return policy(), nil })
+	return c, registry.New(store{a, c, doc.Self}, a.now).WithPolicy(func(context.Context) (admission.Policy, error) { return policy(), nil })
 }
 
 func (a *agent) register(ctx context.Context, doc document, board *reconcile.Board) error {
@@ -109,14 +109,14 @@ func (a *agent) joinService(doc document) (*joinService, error) {
 	id := roster.ClusterID(c.pin)
 	log := slog.New(slog.DiscardHandler)
 	s := &joinService{pin: c.pin, cluster: c, records: records, ended: make(chan struct{})}
-	s.members = members.New(members.Config{Etcd: etcd{a, c, doc.Self}, Records: records, Log: log})
+	s.members = members.New(members.Config{Etcd: etcd{a, c, doc.Self}, Records: records, Log: log, Now: a.now})
 	s.rosters = rosters.New(rosters.Config{
 		CA: joinCA, Sign: a.signRoster, Records: records, Voters: voters(s.members), Log: log,
 		Floor: func() uint64 { return rosterfile.Open(a.root+rosterFile, joinCA).Generation() },
 	})
 	var err error
 	s.server, err = joinserver.New(joinserver.Config{
-		Cluster: id, Self: a.pin, Records: records, Log: log, Audit: a.audit,
+		Cluster: id, Self: a.pin, Records: records, Log: log, Audit: a.audit, Now: a.now,
 		Verifiers: map[string]attest.Verifier{"key": attestkey.Verifier{}, "token": token.Verifier{Records: records}},
 		Tickets: tickets{a, id, doc, func() []byte {
 			signed, _, _ := s.rosters.Current()

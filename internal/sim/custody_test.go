@@ -21,7 +21,7 @@ type custody struct {
 }
 
 func newCustody(a *agent) custody {
-	return custody{a, &ca.Local{Remote: func(ctx context.Context, w pki.Want, request []byte) ([]byte, error) {
+	return custody{a, &ca.Local{Now: a.now, Remote: func(ctx context.Context, w pki.Want, request []byte) ([]byte, error) {
 		return a.enrol.Renew(ctx, w, request)
 	}}}
 }

@@ -28,9 +28,10 @@ type machine struct {
 	last      *agent     // the one before, which may not have ended yet
 	on        bool
 	isCut     bool
-	processes *fake.Host // they live as long as the machine is on
-	etcd      string     // the node whose etcd runs here; empty: none does
-	etcdIn    *cluster   // where
+	clockOff  time.Duration // how far its clock is off
+	processes *fake.Host    // they live as long as the machine is on
+	etcd      string        // the node whose etcd runs here; empty: none does
+	etcdIn    *cluster      // where
 	apiserver bool
 	wanted    map[string]plan.Unit // units that the machine's supervisor keeps
 	changed   chan struct{}        // closed and replaced when a process comes or goes

@@ -70,6 +70,25 @@ func (t *teller) cloneWord(args []string) error {
 	return nil
 }
 
+// clockWord: clock n2 -17520h: the machine's clock is off by that from now on; 0h sets it right.
+func (t *teller) clockWord(args []string) error {
+	if len(args) != 2 {
+		return errors.New("clock MACHINE TIME")
+	}
+	m, err := t.machine(args[0])
+	if err != nil {
+		return err
+	}
+	off, err := time.ParseDuration(args[1])
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.clockOff = off
+	return nil
+}
+
 // loseWord: lose n2 FILE …, while the machine is off.
 func (t *teller) loseWord(args []string) error {
 	m, err := t.machine(args[0])

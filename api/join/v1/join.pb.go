@@ -27,6 +27,86 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type ClockRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClockRequest) Reset() {
+	*x = ClockRequest{}
+	mi := &file_api_join_v1_join_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClockRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClockRequest) ProtoMessage() {}
+
+func (x *ClockRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_join_v1_join_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClockRequest.ProtoReflect.Descriptor instead.
+func (*ClockRequest) Descriptor() ([]byte, []int) {
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{0}
+}
+
+type ClockReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	UnixNano      int64                  `protobuf:"varint,1,opt,name=unix_nano,json=unixNano,proto3" json:"unix_nano,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClockReply) Reset() {
+	*x = ClockReply{}
+	mi := &file_api_join_v1_join_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClockReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClockReply) ProtoMessage() {}
+
+func (x *ClockReply) ProtoReflect() protoreflect.Message {
+	mi := &file_api_join_v1_join_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClockReply.ProtoReflect.Descriptor instead.
+func (*ClockReply) Descriptor() ([]byte, []int) {
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ClockReply) GetUnixNano() int64 {
+	if x != nil {
+		return x.UnixNano
+	}
+	return 0
+}
+
 type JoinRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -41,7 +121,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_api_join_v1_join_proto_msgTypes[0]
+	mi := &file_api_join_v1_join_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -53,7 +133,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[0]
+	mi := &file_api_join_v1_join_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -66,7 +146,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{0}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *JoinRequest) GetMessage() isJoinRequest_Message {
@@ -140,7 +220,7 @@ type JoinReply struct {
 
 func (x *JoinReply) Reset() {
 	*x = JoinReply{}
-	mi := &file_api_join_v1_join_proto_msgTypes[1]
+	mi := &file_api_join_v1_join_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -152,7 +232,7 @@ func (x *JoinReply) String() string {
 func (*JoinReply) ProtoMessage() {}
 
 func (x *JoinReply) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[1]
+	mi := &file_api_join_v1_join_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -165,7 +245,7 @@ func (x *JoinReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinReply.ProtoReflect.Descriptor instead.
 func (*JoinReply) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{1}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *JoinReply) GetMessage() isJoinReply_Message {
@@ -256,7 +336,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_api_join_v1_join_proto_msgTypes[2]
+	mi := &file_api_join_v1_join_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -268,7 +348,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[2]
+	mi := &file_api_join_v1_join_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -281,7 +361,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{2}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Hello) GetProtocol() uint32 {
@@ -354,7 +434,7 @@ type Facts struct {
 
 func (x *Facts) Reset() {
 	*x = Facts{}
-	mi := &file_api_join_v1_join_proto_msgTypes[3]
+	mi := &file_api_join_v1_join_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -366,7 +446,7 @@ func (x *Facts) String() string {
 func (*Facts) ProtoMessage() {}
 
 func (x *Facts) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[3]
+	mi := &file_api_join_v1_join_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -379,7 +459,7 @@ func (x *Facts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Facts.ProtoReflect.Descriptor instead.
 func (*Facts) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{3}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Facts) GetAddress() string {
@@ -426,7 +506,7 @@ type Challenge struct {
 
 func (x *Challenge) Reset() {
 	*x = Challenge{}
-	mi := &file_api_join_v1_join_proto_msgTypes[4]
+	mi := &file_api_join_v1_join_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -438,7 +518,7 @@ func (x *Challenge) String() string {
 func (*Challenge) ProtoMessage() {}
 
 func (x *Challenge) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[4]
+	mi := &file_api_join_v1_join_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -451,7 +531,7 @@ func (x *Challenge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Challenge.ProtoReflect.Descriptor instead.
 func (*Challenge) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{4}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Challenge) GetNonce() []byte {
@@ -473,7 +553,7 @@ type Proof struct {
 
 func (x *Proof) Reset() {
 	*x = Proof{}
-	mi := &file_api_join_v1_join_proto_msgTypes[5]
+	mi := &file_api_join_v1_join_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -485,7 +565,7 @@ func (x *Proof) String() string {
 func (*Proof) ProtoMessage() {}
 
 func (x *Proof) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[5]
+	mi := &file_api_join_v1_join_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -498,7 +578,7 @@ func (x *Proof) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proof.ProtoReflect.Descriptor instead.
 func (*Proof) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{5}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Proof) GetSignature() []byte {
@@ -525,7 +605,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_api_join_v1_join_proto_msgTypes[6]
+	mi := &file_api_join_v1_join_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -537,7 +617,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[6]
+	mi := &file_api_join_v1_join_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -550,7 +630,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{6}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Grant) GetTicket() []byte {
@@ -577,7 +657,7 @@ type Keys struct {
 
 func (x *Keys) Reset() {
 	*x = Keys{}
-	mi := &file_api_join_v1_join_proto_msgTypes[7]
+	mi := &file_api_join_v1_join_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -589,7 +669,7 @@ func (x *Keys) String() string {
 func (*Keys) ProtoMessage() {}
 
 func (x *Keys) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[7]
+	mi := &file_api_join_v1_join_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -602,7 +682,7 @@ func (x *Keys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Keys.ProtoReflect.Descriptor instead.
 func (*Keys) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{7}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Keys) GetRequests() map[string][]byte {
@@ -621,7 +701,7 @@ type Certificates struct {
 
 func (x *Certificates) Reset() {
 	*x = Certificates{}
-	mi := &file_api_join_v1_join_proto_msgTypes[8]
+	mi := &file_api_join_v1_join_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -633,7 +713,7 @@ func (x *Certificates) String() string {
 func (*Certificates) ProtoMessage() {}
 
 func (x *Certificates) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[8]
+	mi := &file_api_join_v1_join_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -646,7 +726,7 @@ func (x *Certificates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Certificates.ProtoReflect.Descriptor instead.
 func (*Certificates) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{8}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Certificates) GetCertificates() map[string][]byte {
@@ -667,7 +747,7 @@ type Wait struct {
 
 func (x *Wait) Reset() {
 	*x = Wait{}
-	mi := &file_api_join_v1_join_proto_msgTypes[9]
+	mi := &file_api_join_v1_join_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -679,7 +759,7 @@ func (x *Wait) String() string {
 func (*Wait) ProtoMessage() {}
 
 func (x *Wait) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[9]
+	mi := &file_api_join_v1_join_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -692,7 +772,7 @@ func (x *Wait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wait.ProtoReflect.Descriptor instead.
 func (*Wait) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{9}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Wait) GetFor() string {
@@ -730,7 +810,7 @@ type SyncRequest struct {
 
 func (x *SyncRequest) Reset() {
 	*x = SyncRequest{}
-	mi := &file_api_join_v1_join_proto_msgTypes[10]
+	mi := &file_api_join_v1_join_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -742,7 +822,7 @@ func (x *SyncRequest) String() string {
 func (*SyncRequest) ProtoMessage() {}
 
 func (x *SyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[10]
+	mi := &file_api_join_v1_join_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -755,7 +835,7 @@ func (x *SyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncRequest.ProtoReflect.Descriptor instead.
 func (*SyncRequest) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{10}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SyncRequest) GetMessage() isSyncRequest_Message {
@@ -826,7 +906,7 @@ type SyncHello struct {
 
 func (x *SyncHello) Reset() {
 	*x = SyncHello{}
-	mi := &file_api_join_v1_join_proto_msgTypes[11]
+	mi := &file_api_join_v1_join_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -838,7 +918,7 @@ func (x *SyncHello) String() string {
 func (*SyncHello) ProtoMessage() {}
 
 func (x *SyncHello) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[11]
+	mi := &file_api_join_v1_join_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -851,7 +931,7 @@ func (x *SyncHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncHello.ProtoReflect.Descriptor instead.
 func (*SyncHello) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{11}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SyncHello) GetCluster() string {
@@ -892,7 +972,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_api_join_v1_join_proto_msgTypes[12]
+	mi := &file_api_join_v1_join_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -904,7 +984,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[12]
+	mi := &file_api_join_v1_join_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -917,7 +997,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{12}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Member) GetStarted() bool {
@@ -943,7 +1023,7 @@ type SyncReply struct {
 
 func (x *SyncReply) Reset() {
 	*x = SyncReply{}
-	mi := &file_api_join_v1_join_proto_msgTypes[13]
+	mi := &file_api_join_v1_join_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -955,7 +1035,7 @@ func (x *SyncReply) String() string {
 func (*SyncReply) ProtoMessage() {}
 
 func (x *SyncReply) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[13]
+	mi := &file_api_join_v1_join_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -968,7 +1048,7 @@ func (x *SyncReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncReply.ProtoReflect.Descriptor instead.
 func (*SyncReply) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{13}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SyncReply) GetMessage() isSyncReply_Message {
@@ -1068,7 +1148,7 @@ type Permit struct {
 
 func (x *Permit) Reset() {
 	*x = Permit{}
-	mi := &file_api_join_v1_join_proto_msgTypes[14]
+	mi := &file_api_join_v1_join_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1080,7 +1160,7 @@ func (x *Permit) String() string {
 func (*Permit) ProtoMessage() {}
 
 func (x *Permit) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[14]
+	mi := &file_api_join_v1_join_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1093,7 +1173,7 @@ func (x *Permit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permit.ProtoReflect.Descriptor instead.
 func (*Permit) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{14}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Permit) GetContent() []byte {
@@ -1118,7 +1198,7 @@ type Promoted struct {
 
 func (x *Promoted) Reset() {
 	*x = Promoted{}
-	mi := &file_api_join_v1_join_proto_msgTypes[15]
+	mi := &file_api_join_v1_join_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1130,7 +1210,7 @@ func (x *Promoted) String() string {
 func (*Promoted) ProtoMessage() {}
 
 func (x *Promoted) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[15]
+	mi := &file_api_join_v1_join_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1143,14 +1223,18 @@ func (x *Promoted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Promoted.ProtoReflect.Descriptor instead.
 func (*Promoted) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{15}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{17}
 }
 
 var File_api_join_v1_join_proto protoreflect.FileDescriptor
 
 const file_api_join_v1_join_proto_rawDesc = "" +
 	"\n" +
-	"\x16api/join/v1/join.proto\x12\x0fslipway.join.v1\"\xa5\x01\n" +
+	"\x16api/join/v1/join.proto\x12\x0fslipway.join.v1\"\x0e\n" +
+	"\fClockRequest\")\n" +
+	"\n" +
+	"ClockReply\x12\x1b\n" +
+	"\tunix_nano\x18\x01 \x01(\x03R\bunixNano\"\xa5\x01\n" +
 	"\vJoinRequest\x12.\n" +
 	"\x05hello\x18\x01 \x01(\v2\x16.slipway.join.v1.HelloH\x00R\x05hello\x12.\n" +
 	"\x05proof\x18\x02 \x01(\v2\x16.slipway.join.v1.ProofH\x00R\x05proof\x12+\n" +
@@ -1226,10 +1310,11 @@ const file_api_join_v1_join_proto_rawDesc = "" +
 	"\acontent\x18\x01 \x01(\fR\acontent\x12\x12\n" +
 	"\x04anew\x18\x02 \x01(\bR\x04anew\"\n" +
 	"\n" +
-	"\bPromoted2\x92\x01\n" +
+	"\bPromoted2\xd7\x01\n" +
 	"\x04Join\x12D\n" +
 	"\x04Join\x12\x1c.slipway.join.v1.JoinRequest\x1a\x1a.slipway.join.v1.JoinReply(\x010\x01\x12D\n" +
-	"\x04Sync\x12\x1c.slipway.join.v1.SyncRequest\x1a\x1a.slipway.join.v1.SyncReply(\x010\x01B7Z5github.com/slipway-project/slipway/api/join/v1;joinv1b\x06proto3"
+	"\x04Sync\x12\x1c.slipway.join.v1.SyncRequest\x1a\x1a.slipway.join.v1.SyncReply(\x010\x01\x12C\n" +
+	"\x05Clock\x12\x1d.slipway.join.v1.ClockRequest\x1a\x1b.slipway.join.v1.ClockReplyB7Z5github.com/slipway-project/slipway/api/join/v1;joinv1b\x06proto3"
 
 var (
 	file_api_join_v1_join_proto_rawDescOnce sync.Once
@@ -1243,51 +1328,55 @@ func file_api_join_v1_join_proto_rawDescGZIP() []byte {
 	return file_api_join_v1_join_proto_rawDescData
 }
 
-var file_api_join_v1_join_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_api_join_v1_join_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_api_join_v1_join_proto_goTypes = []any{
-	(*JoinRequest)(nil),  // 0: slipway.join.v1.JoinRequest
-	(*JoinReply)(nil),    // 1: slipway.join.v1.JoinReply
-	(*Hello)(nil),        // 2: slipway.join.v1.Hello
-	(*Facts)(nil),        // 3: slipway.join.v1.Facts
-	(*Challenge)(nil),    // 4: slipway.join.v1.Challenge
-	(*Proof)(nil),        // 5: slipway.join.v1.Proof
-	(*Grant)(nil),        // 6: slipway.join.v1.Grant
-	(*Keys)(nil),         // 7: slipway.join.v1.Keys
-	(*Certificates)(nil), // 8: slipway.join.v1.Certificates
-	(*Wait)(nil),         // 9: slipway.join.v1.Wait
-	(*SyncRequest)(nil),  // 10: slipway.join.v1.SyncRequest
-	(*SyncHello)(nil),    // 11: slipway.join.v1.SyncHello
-	(*Member)(nil),       // 12: slipway.join.v1.Member
-	(*SyncReply)(nil),    // 13: slipway.join.v1.SyncReply
-	(*Permit)(nil),       // 14: slipway.join.v1.Permit
-	(*Promoted)(nil),     // 15: slipway.join.v1.Promoted
-	nil,                  // 16: slipway.join.v1.Keys.RequestsEntry
-	nil,                  // 17: slipway.join.v1.Certificates.CertificatesEntry
+	(*ClockRequest)(nil), // 0: slipway.join.v1.ClockRequest
+	(*ClockReply)(nil),   // 1: slipway.join.v1.ClockReply
+	(*JoinRequest)(nil),  // 2: slipway.join.v1.JoinRequest
+	(*JoinReply)(nil),    // 3: slipway.join.v1.JoinReply
+	(*Hello)(nil),        // 4: slipway.join.v1.Hello
+	(*Facts)(nil),        // 5: slipway.join.v1.Facts
+	(*Challenge)(nil),    // 6: slipway.join.v1.Challenge
+	(*Proof)(nil),        // 7: slipway.join.v1.Proof
+	(*Grant)(nil),        // 8: slipway.join.v1.Grant
+	(*Keys)(nil),         // 9: slipway.join.v1.Keys
+	(*Certificates)(nil), // 10: slipway.join.v1.Certificates
+	(*Wait)(nil),         // 11: slipway.join.v1.Wait
+	(*SyncRequest)(nil),  // 12: slipway.join.v1.SyncRequest
+	(*SyncHello)(nil),    // 13: slipway.join.v1.SyncHello
+	(*Member)(nil),       // 14: slipway.join.v1.Member
+	(*SyncReply)(nil),    // 15: slipway.join.v1.SyncReply
+	(*Permit)(nil),       // 16: slipway.join.v1.Permit
+	(*Promoted)(nil),     // 17: slipway.join.v1.Promoted
+	nil,                  // 18: slipway.join.v1.Keys.RequestsEntry
+	nil,                  // 19: slipway.join.v1.Certificates.CertificatesEntry
 }
 var file_api_join_v1_join_proto_depIdxs = []int32{
-	2,  // 0: slipway.join.v1.JoinRequest.hello:type_name -> slipway.join.v1.Hello
-	5,  // 1: slipway.join.v1.JoinRequest.proof:type_name -> slipway.join.v1.Proof
-	7,  // 2: slipway.join.v1.JoinRequest.keys:type_name -> slipway.join.v1.Keys
-	4,  // 3: slipway.join.v1.JoinReply.challenge:type_name -> slipway.join.v1.Challenge
-	6,  // 4: slipway.join.v1.JoinReply.grant:type_name -> slipway.join.v1.Grant
-	8,  // 5: slipway.join.v1.JoinReply.certificates:type_name -> slipway.join.v1.Certificates
-	9,  // 6: slipway.join.v1.JoinReply.wait:type_name -> slipway.join.v1.Wait
-	3,  // 7: slipway.join.v1.Hello.facts:type_name -> slipway.join.v1.Facts
-	16, // 8: slipway.join.v1.Keys.requests:type_name -> slipway.join.v1.Keys.RequestsEntry
-	17, // 9: slipway.join.v1.Certificates.certificates:type_name -> slipway.join.v1.Certificates.CertificatesEntry
-	11, // 10: slipway.join.v1.SyncRequest.hello:type_name -> slipway.join.v1.SyncHello
-	7,  // 11: slipway.join.v1.SyncRequest.keys:type_name -> slipway.join.v1.Keys
-	12, // 12: slipway.join.v1.SyncRequest.member:type_name -> slipway.join.v1.Member
-	8,  // 13: slipway.join.v1.SyncReply.certificates:type_name -> slipway.join.v1.Certificates
-	14, // 14: slipway.join.v1.SyncReply.permit:type_name -> slipway.join.v1.Permit
-	15, // 15: slipway.join.v1.SyncReply.promoted:type_name -> slipway.join.v1.Promoted
-	9,  // 16: slipway.join.v1.SyncReply.wait:type_name -> slipway.join.v1.Wait
-	0,  // 17: slipway.join.v1.Join.Join:input_type -> slipway.join.v1.JoinRequest
-	10, // 18: slipway.join.v1.Join.Sync:input_type -> slipway.join.v1.SyncRequest
-	1,  // 19: slipway.join.v1.Join.Join:output_type -> slipway.join.v1.JoinReply
-	13, // 20: slipway.join.v1.Join.Sync:output_type -> slipway.join.v1.SyncReply
-	19, // [19:21] is the sub-list for method output_type
-	17, // [17:19] is the sub-list for method input_type
+	4,  // 0: slipway.join.v1.JoinRequest.hello:type_name -> slipway.join.v1.Hello
+	7,  // 1: slipway.join.v1.JoinRequest.proof:type_name -> slipway.join.v1.Proof
+	9,  // 2: slipway.join.v1.JoinRequest.keys:type_name -> slipway.join.v1.Keys
+	6,  // 3: slipway.join.v1.JoinReply.challenge:type_name -> slipway.join.v1.Challenge
+	8,  // 4: slipway.join.v1.JoinReply.grant:type_name -> slipway.join.v1.Grant
+	10, // 5: slipway.join.v1.JoinReply.certificates:type_name -> slipway.join.v1.Certificates
+	11, // 6: slipway.join.v1.JoinReply.wait:type_name -> slipway.join.v1.Wait
+	5,  // 7: slipway.join.v1.Hello.facts:type_name -> slipway.join.v1.Facts
+	18, // 8: slipway.join.v1.Keys.requests:type_name -> slipway.join.v1.Keys.RequestsEntry
+	19, // 9: slipway.join.v1.Certificates.certificates:type_name -> slipway.join.v1.Certificates.CertificatesEntry
+	13, // 10: slipway.join.v1.SyncRequest.hello:type_name -> slipway.join.v1.SyncHello
+	9,  // 11: slipway.join.v1.SyncRequest.keys:type_name -> slipway.join.v1.Keys
+	14, // 12: slipway.join.v1.SyncRequest.member:type_name -> slipway.join.v1.Member
+	10, // 13: slipway.join.v1.SyncReply.certificates:type_name -> slipway.join.v1.Certificates
+	16, // 14: slipway.join.v1.SyncReply.permit:type_name -> slipway.join.v1.Permit
+	17, // 15: slipway.join.v1.SyncReply.promoted:type_name -> slipway.join.v1.Promoted
+	11, // 16: slipway.join.v1.SyncReply.wait:type_name -> slipway.join.v1.Wait
+	2,  // 17: slipway.join.v1.Join.Join:input_type -> slipway.join.v1.JoinRequest
+	12, // 18: slipway.join.v1.Join.Sync:input_type -> slipway.join.v1.SyncRequest
+	0,  // 19: slipway.join.v1.Join.Clock:input_type -> slipway.join.v1.ClockRequest
+	3,  // 20: slipway.join.v1.Join.Join:output_type -> slipway.join.v1.JoinReply
+	15, // 21: slipway.join.v1.Join.Sync:output_type -> slipway.join.v1.SyncReply
+	1,  // 22: slipway.join.v1.Join.Clock:output_type -> slipway.join.v1.ClockReply
+	20, // [20:23] is the sub-list for method output_type
+	17, // [17:20] is the sub-list for method input_type
 	17, // [17:17] is the sub-list for extension type_name
 	17, // [17:17] is the sub-list for extension extendee
 	0,  // [0:17] is the sub-list for field type_name
@@ -1298,23 +1387,23 @@ func file_api_join_v1_join_proto_init() {
 	if File_api_join_v1_join_proto != nil {
 		return
 	}
-	file_api_join_v1_join_proto_msgTypes[0].OneofWrappers = []any{
+	file_api_join_v1_join_proto_msgTypes[2].OneofWrappers = []any{
 		(*JoinRequest_Hello)(nil),
 		(*JoinRequest_Proof)(nil),
 		(*JoinRequest_Keys)(nil),
 	}
-	file_api_join_v1_join_proto_msgTypes[1].OneofWrappers = []any{
+	file_api_join_v1_join_proto_msgTypes[3].OneofWrappers = []any{
 		(*JoinReply_Challenge)(nil),
 		(*JoinReply_Grant)(nil),
 		(*JoinReply_Certificates)(nil),
 		(*JoinReply_Wait)(nil),
 	}
-	file_api_join_v1_join_proto_msgTypes[10].OneofWrappers = []any{
+	file_api_join_v1_join_proto_msgTypes[12].OneofWrappers = []any{
 		(*SyncRequest_Hello)(nil),
 		(*SyncRequest_Keys)(nil),
 		(*SyncRequest_Member)(nil),
 	}
-	file_api_join_v1_join_proto_msgTypes[13].OneofWrappers = []any{
+	file_api_join_v1_join_proto_msgTypes[15].OneofWrappers = []any{
 		(*SyncReply_Roster)(nil),
 		(*SyncReply_Certificates)(nil),
 		(*SyncReply_Permit)(nil),
@@ -1327,7 +1416,7 @@ func file_api_join_v1_join_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_join_v1_join_proto_rawDesc), len(file_api_join_v1_join_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,8 +25,9 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Join_Join_FullMethodName = "/slipway.join.v1.Join/Join"
-	Join_Sync_FullMethodName = "/slipway.join.v1.Join/Sync"
+	Join_Join_FullMethodName  = "/slipway.join.v1.Join/Join"
+	Join_Sync_FullMethodName  = "/slipway.join.v1.Join/Sync"
+	Join_Clock_FullMethodName = "/slipway.join.v1.Join/Clock"
 )
 
 // JoinClient is the client API for Join service.
@@ -39,6 +40,8 @@ type JoinClient interface {
 	// Sync is for nodes of the cluster, as long as they live: hello, then the roster each time it changes; certificates for new
 	// keys; for a control plane its way into etcd.
 	Sync(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SyncRequest, SyncReply], error)
+	// Clock says what time it is here, to anybody: a machine whose clock does not let it believe the server's certificate names both.
+	Clock(ctx context.Context, in *ClockRequest, opts ...grpc.CallOption) (*ClockReply, error)
 }
 
 type joinClient struct {
@@ -75,6 +78,16 @@ func (c *joinClient) Sync(ctx context.Context, opts ...grpc.CallOption) (grpc.Bi
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Join_SyncClient = grpc.BidiStreamingClient[SyncRequest, SyncReply]
 
+func (c *joinClient) Clock(ctx context.Context, in *ClockRequest, opts ...grpc.CallOption) (*ClockReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ClockReply)
+	err := c.cc.Invoke(ctx, Join_Clock_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // JoinServer is the server API for Join service.
 // All implementations must embed UnimplementedJoinServer
 // for forward compatibility.
@@ -85,6 +98,8 @@ type JoinServer interface {
 	// Sync is for nodes of the cluster, as long as they live: hello, then the roster each time it changes; certificates for new
 	// keys; for a control plane its way into etcd.
 	Sync(grpc.BidiStreamingServer[SyncRequest, SyncReply]) error
+	// Clock says what time it is here, to anybody: a machine whose clock does not let it believe the server's certificate names both.
+	Clock(context.Context, *ClockRequest) (*ClockReply, error)
 	mustEmbedUnimplementedJoinServer()
 }
 
@@ -100,6 +115,9 @@ func (UnimplementedJoinServer) Join(grpc.BidiStreamingServer[JoinRequest, JoinRe
 }
 func (UnimplementedJoinServer) Sync(grpc.BidiStreamingServer[SyncRequest, SyncReply]) error {
 	return status.Error(codes.Unimplemented, "method Sync not implemented")
+}
+func (UnimplementedJoinServer) Clock(context.Context, *ClockRequest) (*ClockReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Clock not implemented")
 }
 func (UnimplementedJoinServer) mustEmbedUnimplementedJoinServer() {}
 func (UnimplementedJoinServer) testEmbeddedByValue()              {}
@@ -136,13 +154,36 @@ func _Join_Sync_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Join_SyncServer = grpc.BidiStreamingServer[SyncRequest, SyncReply]
 
+func _Join_Clock_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ClockRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JoinServer).Clock(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Join_Clock_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JoinServer).Clock(ctx, req.(*ClockRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Join_ServiceDesc is the grpc.ServiceDesc for Join service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var Join_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "slipway.join.v1.Join",
 	HandlerType: (*JoinServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Clock",
+			Handler:    _Join_Clock_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Join",

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"sync"
 	"testing"
+	"time"
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
 	"github.com/slipway-project/slipway/internal/control/registry"
@@ -97,7 +98,7 @@ func TestBreaks(t *testing.T) {
 					w := newWorld(t, loose())
 					m := w.machine("127.0.0.20").invited(registry.TokenSpec{Pool: "worker"})
 					config := m.config()
-					b := &breaker{Dialer: joinclient.TLS(w.pin, m.key, func() netip.Addr { return m.address }), at: []int{first, second}, after: after}
+					b := &breaker{Dialer: joinclient.TLS(w.pin, m.key, func() netip.Addr { return m.address }, time.Now), at: []int{first, second}, after: after}
 					config.Dial = b.dial
 					g, err := joinclient.Join(t.Context(), config)
 					if err != nil {

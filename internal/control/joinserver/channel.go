@@ -35,7 +35,8 @@ func (s *Server) Service() joinv1.JoinServer { return service{server: s} }
 // connections are not counted as strangers'.
 func (s *Server) Rules() map[string]func(context.Context, rpc.Peer) error {
 	return map[string]func(context.Context, rpc.Peer) error{
-		joinv1.Join_Join_FullMethodName: func(context.Context, rpc.Peer) error { return nil },
+		joinv1.Join_Join_FullMethodName:  func(context.Context, rpc.Peer) error { return nil },
+		joinv1.Join_Clock_FullMethodName: func(context.Context, rpc.Peer) error { return nil },
 		joinv1.Join_Sync_FullMethodName: func(ctx context.Context, peer rpc.Peer) error {
 			e, err := s.begin(tlsChannel{peer: peer}, "sync")
 			if err == nil {
@@ -70,6 +71,11 @@ func (g service) Sync(stream joinv1.Join_SyncServer) error {
 		return err
 	}
 	return g.server.Sync(stream.Context(), ch, stream)
+}
+
+// Clock says what time it is here. It asks nobody, and answers whoever may connect.
+func (g service) Clock(context.Context, *joinv1.ClockRequest) (*joinv1.ClockReply, error) {
+	return &joinv1.ClockReply{UnixNano: g.server.Now().UnixNano()}, nil
 }
 
 // tlsChannel is a Channel over package rpc.

@@ -52,6 +52,7 @@ func (e *Enrolment) belongs(ctx context.Context, now lock.State) error {
 	s, err := joinclient.NewSync(joinclient.SyncConfig{
 		Endpoints: func() []netip.AddrPort { return e.places(file) }, Pin: roster.Pin(ca.RawSubjectPublicKeyInfo), Key: e.cfg.Key, Node: now.Node,
 		Slipway: e.cfg.Slipway, Generation: e.unlessLost(file.Generation), Log: e.cfg.Log, Own: e.own, From: func() netip.Addr { return e.facts().Address },
+		Now: e.cfg.Now, Clock: e.cfg.Clock(roster.Pin(ca.RawSubjectPublicKeyInfo)),
 		Dial: e.cfg.Dial(roster.Pin(ca.RawSubjectPublicKeyInfo)), Random: e.cfg.Random,
 		Roster: func(signed []byte) error {
 			e.cfg.Pass("take roster")

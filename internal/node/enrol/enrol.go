@@ -17,6 +17,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -41,6 +42,8 @@ type Config struct {
 	Listen  func(ctx context.Context) (net.Listener, error) // for the init service
 	Log     *slog.Logger
 
+	Now    func() time.Time                                 // optional: the machine's clock, for certificates; time.Now when nil
+	Clock  func(pin string) joinclient.Clock                // optional: TLS from the machine's address when nil
 	Dial   func(pin string) joinclient.Dialer               // optional: TLS from the machine's address when nil
 	Random func(n int) int                                  // optional: a number in [0, n); math/rand/v2 when nil
 	Routes func(ctx context.Context, c routes.Config) error // optional: routes.Keep when nil
@@ -49,6 +52,12 @@ type Config struct {
 }
 
 func (c Config) filled() Config {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Clock == nil {
+		c.Clock = func(string) joinclient.Clock { return nil }
+	}
 	if c.Dial == nil {
 		c.Dial = func(string) joinclient.Dialer { return nil }
 	}

@@ -13,7 +13,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/roster"
@@ -33,7 +32,7 @@ func (e *Enrolment) initialise(ctx context.Context) error {
 	s, err := initserver.New(initserver.Config{
 		Lock: e.cfg.Lock, Machine: founder{e}, SecretFile: e.cfg.Paths.Secret, RequestFile: e.cfg.Paths.Request, Log: e.cfg.Log,
 		Pass:        func(step string) { e.cfg.Pass("init " + step) },
-		Certificate: func() (*tls.Certificate, error) { return rpc.SelfSigned(e.cfg.Key, "slipway machine", time.Now()) },
+		Certificate: func() (*tls.Certificate, error) { return rpc.SelfSigned(e.cfg.Key, "slipway machine", e.cfg.Now()) },
 	})
 	if err != nil {
 		e.cfg.Log.Error("no init service", "error", err)

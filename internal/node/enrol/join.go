@@ -67,7 +67,7 @@ func (e *Enrolment) join(ctx context.Context, target node.JoinTarget) error {
 	grant, err := joinclient.Join(ctx, joinclient.Config{
 		Endpoints: func() []netip.AddrPort { return endpoints(&target) }, Pin: target.Pin, Key: e.cfg.Key, Keys: keys, Facts: e.facts,
 		Slipway: e.cfg.Slipway, Log: e.cfg.Log, Node: target.Node, Token: func() string { return target.Token },
-		Dial: e.cfg.Dial(target.Pin), Random: e.cfg.Random,
+		Dial: e.cfg.Dial(target.Pin), Now: e.cfg.Now, Clock: e.cfg.Clock(target.Pin), Random: e.cfg.Random,
 		Report: func(s joinclient.Status) {
 			e.say(reconcile.Status{Ref: itemLock, Phase: reconcile.Waiting, For: withDetail(s), Provider: s.Provider, Since: s.Since})
 		},

@@ -74,6 +74,7 @@ func (e *Enrolment) letGo(ctx context.Context, now lock.State) error {
 	defer cancel()
 	file := rosterfile.Open(e.cfg.Paths.Roster, ca)
 	gone, err := joinclient.LetGo(ctx, joinclient.SyncConfig{
+		Now: e.cfg.Now, Clock: e.cfg.Clock(roster.Pin(ca.RawSubjectPublicKeyInfo)),
 		Dial: e.cfg.Dial(roster.Pin(ca.RawSubjectPublicKeyInfo)), Random: e.cfg.Random,
 		Endpoints: func() []netip.AddrPort { return e.others(file) }, Pin: roster.Pin(ca.RawSubjectPublicKeyInfo), Key: e.cfg.Key, Node: now.Node,
 		Slipway: e.cfg.Slipway, Log: e.cfg.Log, From: func() netip.Addr { return e.facts().Address },

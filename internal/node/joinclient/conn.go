@@ -44,27 +44,30 @@ type SyncStream interface {
 
 // TLS is the Dialer for real networks: TLS 1.3 with the machine's key, from the machine's own address, so that the service sees
 // the address that the machine tells it. The server must show a chain that ends in the CA with this pin.
-func TLS(pin string, key *ecdsa.PrivateKey, from func() netip.Addr) Dialer {
+func TLS(pin string, key *ecdsa.PrivateKey, from func() netip.Addr, now func() time.Time) Dialer {
 	return func(_ context.Context, to netip.AddrPort) (Conn, error) {
-		certificate, err := rpc.SelfSigned(key, "slipway machine", time.Now())
-		if err != nil {
-			return nil, err
-		}
-		conn, err := rpc.Dial(to.String(), rpc.ClientOptions{
-			CAPin: pin, Certificate: certificate,
-			Dialer: func(ctx context.Context, address string) (net.Conn, error) {
-				var d net.Dialer
-				if a := from(); a.IsValid() {
-					d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(a, 0))
-				}
-				return d.DialContext(ctx, "tcp", address)
-			},
-		})
+		conn, err := dialTLS(to, rpc.ClientOptions{CAPin: pin}, key, from, now)
 		if err != nil {
 			return nil, err
 		}
 		return tlsConn{conn, joinv1.NewJoinClient(conn)}, nil
 	}
+}
+
+func dialTLS(to netip.AddrPort, o rpc.ClientOptions, key *ecdsa.PrivateKey, from func() netip.Addr, now func() time.Time) (*grpc.ClientConn, error) {
+	certificate, err := rpc.SelfSigned(key, "slipway machine", now())
+	if err != nil {
+		return nil, err
+	}
+	o.Certificate, o.Now = certificate, now
+	o.Dialer = func(ctx context.Context, address string) (net.Conn, error) {
+		var d net.Dialer
+		if a := from(); a.IsValid() {
+			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(a, 0))
+		}
+		return d.DialContext(ctx, "tcp", address)
+	}
+	return rpc.Dial(to.String(), o)
 }
 
 type tlsConn struct {

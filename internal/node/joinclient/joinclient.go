@@ -39,6 +39,8 @@ type Config struct {
 	Node   string                                                                // optional: the name that the machine is to have
 	Token  func() string                                                         // optional: the token's text; "" or nil: the key alone proves the right
 	Answer func(ctx context.Context, question []byte) (answer []byte, err error) // optional: answers a verifier's questions
+	Now    func() time.Time                                                      // optional: the machine's clock, for certificates; time.Now when nil
+	Clock  Clock                                                                 // optional: TLS from the machine's address when nil
 	Dial   Dialer                                                                // optional: TLS from the machine's address when nil
 	Random func(n int) int                                                       // optional: a number in [0, n); math/rand/v2 when nil
 }
@@ -121,8 +123,15 @@ func (c Config) filled() Config {
 	if c.Token == nil {
 		c.Token = func() string { return "" }
 	}
+	from := func() netip.Addr { return c.Facts().Address }
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Clock == nil {
+		c.Clock = TLSClock(c.Pin, c.Key, from)
+	}
 	if c.Dial == nil {
-		c.Dial = TLS(c.Pin, c.Key, func() netip.Addr { return c.Facts().Address })
+		c.Dial = TLS(c.Pin, c.Key, from, c.Now)
 	}
 	return c
 }

@@ -65,6 +65,10 @@ func (j *joining) failed(at netip.AddrPort, err error) {
 		j.places.refused(at, no)
 		return
 	}
+	if u, ok := errors.AsType[*untimely](err); ok {
+		j.places.untimely(at, u.Error())
+		return
+	}
 	if rpc.IsUntrusted(err) {
 		j.Log.Error("this is not the cluster's join service: go on without it", "endpoint", at, "pin", j.Pin, "why", plainly(err))
 		j.places.mistrusted(at, plainly(err))
@@ -87,6 +91,11 @@ func (j *joining) judge(err error) time.Duration {
 	b, ok := errors.AsType[*broken](err)
 	if !ok {
 		b = &broken{err: err}
+	}
+	if u, ok := errors.AsType[*untimely](err); ok {
+		j.places.untimely(b.at, u.Error())
+		j.says.tell(clockStatus(u.Error()))
+		return 0
 	}
 	if l, ok := errors.AsType[*local](err); ok {
 		j.says.tell(Status{For: "this machine to make its keys", Provider: "this machine", Detail: l.Error()})
@@ -122,6 +131,9 @@ func (j *joining) unreachable(endpoints []netip.AddrPort) Status {
 	endpoints = unique(endpoints)
 	if len(endpoints) == 0 {
 		return Status{For: "the address of a join service", Provider: "slipway join --endpoint HOST:PORT"}
+	}
+	if what, ok := j.places.clock(endpoints); ok {
+		return clockStatus(what)
 	}
 	if at, no, ok := j.places.no(endpoints); ok {
 		return refusalStatus(at, no)

@@ -8,7 +8,9 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"strings"
+	"time"
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
 	"github.com/slipway-project/slipway/internal/core/handshake"
@@ -93,7 +95,7 @@ func (j *joining) checkFiles(files []plan.Given) error {
 }
 
 // checkCertificates wants one certificate for each request, with the Want's name.
-func checkCertificates(wants []pki.Want, requests, certificates map[string][]byte) error {
+func checkCertificates(wants []pki.Want, requests, certificates map[string][]byte, now time.Time) error {
 	if err := checkKeys(requests, certificates); err != nil {
 		return err
 	}
@@ -101,6 +103,9 @@ func checkCertificates(wants []pki.Want, requests, certificates map[string][]byt
 		c, err := parseCertificate(certificates[w.Name])
 		if err != nil || c.Subject.CommonName != w.CommonName || c.IsCA {
 			return odd("certificate %s is not of %q", w.Name, w.CommonName)
+		}
+		if now.Before(c.NotBefore) || now.After(c.NotAfter) { // before the machine is claimed: nothing has to be undone
+			return &early{fmt.Sprintf("certificate %s was signed for the time from %s to %s, and the clock here says %s", w.Name, stamp(c.NotBefore), stamp(c.NotAfter), stamp(now))}
 		}
 	}
 	return nil

@@ -21,6 +21,7 @@ type place struct {
 	due      time.Time
 	heard    string // what was wrong last
 	refused  bool   // … which was a no
+	untimely bool   // … which was a clock
 }
 
 // Pauses between two tries of one endpoint.
@@ -93,6 +94,25 @@ func (p *places) no(endpoints []netip.AddrPort) (at netip.AddrPort, why string, 
 		}
 	}
 	return at, "", false
+}
+
+// untimely puts it off for a moment: nobody tells when a clock is set.
+func (p *places) untimely(at netip.AddrPort, what string) {
+	p.known[at] = &place{failures: p.failures(at) + 1, due: time.Now().Add(p.pause(clockPause, clockPause, 0)), heard: what, untimely: true}
+}
+
+// clock is what is wrong with the clocks, if nothing else is wrong with any endpoint.
+func (p *places) clock(endpoints []netip.AddrPort) (what string, ok bool) {
+	for _, at := range endpoints {
+		known := p.known[at]
+		switch {
+		case known == nil || known.refused:
+			return "", false
+		case known.untimely && what == "":
+			what = known.heard
+		}
+	}
+	return what, what != ""
 }
 
 // mistrusted puts it off for long: only another server at the same address could be the right one.

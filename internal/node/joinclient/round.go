@@ -53,7 +53,10 @@ func (j *joining) round(ctx context.Context) (Grant, error) {
 	if j.says.last.For == "" {
 		j.says.tell(j.unreachable(endpoints))
 	}
-	open := func(race context.Context, at netip.AddrPort) (*talk, error) { return j.greet(ctx, race, at) }
+	open := func(race context.Context, at netip.AddrPort) (*talk, error) {
+		t, err := j.greet(ctx, race, at)
+		return t, clocks(race, at, err, j.Now, j.Clock)
+	}
 	t, ok := race(ctx, due, open, j.failed)
 	if !ok {
 		_, soon = j.places.due(endpoints)
@@ -62,7 +65,7 @@ func (j *joining) round(ctx context.Context) (Grant, error) {
 	defer t.close()
 	grant, err := j.talk(ctx, t)
 	if err != nil {
-		return Grant{}, &broken{t.at, err}
+		return Grant{}, &broken{t.at, clocks(ctx, t.at, err, j.Now, j.Clock)}
 	}
 	j.places.good(t.at)
 	return grant, nil

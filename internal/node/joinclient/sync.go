@@ -35,6 +35,8 @@ type SyncConfig struct {
 
 	Own    func() netip.AddrPort // optional: the node's own join service, once it may be asked: it is asked first
 	From   func() netip.Addr     // optional: the machine's address
+	Now    func() time.Time      // optional: the machine's clock, for certificates; time.Now when nil
+	Clock  Clock                 // optional: TLS when nil
 	Dial   Dialer                // optional: TLS when nil
 	Random func(n int) int       // optional: a number in [0, n)
 }
@@ -62,8 +64,14 @@ func NewSync(c SyncConfig) (*Sync, error) {
 	if c.From == nil {
 		c.From = func() netip.Addr { return netip.Addr{} }
 	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Clock == nil {
+		c.Clock = TLSClock(c.Pin, c.Key, c.From)
+	}
 	if c.Dial == nil {
-		c.Dial = TLS(c.Pin, c.Key, c.From)
+		c.Dial = TLS(c.Pin, c.Key, c.From, c.Now)
 	}
 	return &Sync{SyncConfig: c, renewals: make(chan *renewal), members: make(chan *memberRun)}, nil
 }
@@ -125,7 +133,10 @@ func (k *keeper) connect(ctx context.Context) (*line, time.Duration) {
 	if i := slices.Index(due, own); i > 0 && k.places.failures(own) == 0 {
 		due = slices.Insert(slices.Delete(due, i, i+1), 0, own)
 	}
-	open := func(race context.Context, at netip.AddrPort) (*line, error) { return k.open(ctx, race, at) }
+	open := func(race context.Context, at netip.AddrPort) (*line, error) {
+		l, err := k.open(ctx, race, at)
+		return l, clocks(race, at, err, k.Now, k.Clock)
+	}
 	if l, ok := race(ctx, due, open, k.failed); ok {
 		return l, 0
 	}
@@ -171,7 +182,10 @@ func (k *keeper) failed(at netip.AddrPort, err error) { k.lost(at, err, false) }
 func (k *keeper) lost(at netip.AddrPort, err error, lived bool) {
 	no, denied := refusal(err)
 	k.giveBack(denied, err)
+	u, wrongClock := errors.AsType[*untimely](err)
 	switch {
+	case wrongClock:
+		k.places.untimely(at, u.Error())
 	case denied:
 		k.Log.Warn("sync refused", "endpoint", at, "why", no)
 		k.places.refused(at, no)
@@ -194,6 +208,9 @@ func (k *keeper) lost(at netip.AddrPort, err error, lived bool) {
 }
 
 func (k *keeper) unreachable(endpoints []netip.AddrPort) Status {
+	if what, ok := k.places.clock(endpoints); ok {
+		return clockStatus(what)
+	}
 	if at, no, ok := k.places.no(endpoints); ok {
 		return Status{For: "leave to stay in the cluster", Provider: "the cluster's operator: the audit of " + at.String() + " says why", Detail: no}
 	}

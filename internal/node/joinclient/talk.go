@@ -108,7 +108,7 @@ func (j *joining) certify(t *talk, p plan.Plan) (map[string][]byte, error) {
 	}
 	_ = t.stream.CloseSend() // we have all; the server sees the end anyway
 	certificates := reply.GetCertificates().GetCertificates()
-	return certificates, checkCertificates(wants, requests, certificates)
+	return certificates, checkCertificates(wants, requests, certificates, j.Now())
 }
 
 // remote are the certificates that a plan leaves to the join service.
