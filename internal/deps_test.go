@@ -58,6 +58,10 @@ var neverArrows = []neverArrow{
 		why: "YAML types stay inside spec; config prints them back",
 	},
 	{from: []string{"internal/node/initserver"}, to: []string{"internal/node/joinclient"}, why: "init and join meet in the node lock and nowhere else"},
+	{
+		from: []string{"internal/node/prepare"}, to: []string{"internal/node", "internal/core/...", "internal/backend/...", "internal/reconcile/...", "google.golang.org/grpc/..."},
+		why: "the tasks of the operating system's preparation get words and look at the machine: no plan, no agent",
+	},
 	{from: []string{"internal/node/lock"}, to: []string{"internal/node/...", "internal/reconcile/...", "internal/backend/..."}, why: "the journal knows nobody who writes in it"},
 	{
 		from: []string{"..."}, except: []string{"internal/node/initserver", "internal/initclient", "api/..."},

@@ -185,6 +185,7 @@ func buildAgent(log *slog.Logger) (b built, err error) {
 
 func newHost(custody *ca.Local, board *reconcile.Board, log *slog.Logger) (*supervise.Host, error) {
 	prober := probe.New()
+	prober.Task = thisHost(nil).Done
 	onDisk, err := files.New(files.Config{
 		Store: storeDir, Verified: filepath.Join(runDir, "verified"), Keys: custody, Probe: prober, Fetch: newFetcher(log).Fetch,
 	})

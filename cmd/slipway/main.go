@@ -72,6 +72,7 @@ func hidden(log *slog.Logger, exe string) []*cobra.Command {
 		command("agent", func(ctx context.Context, _ []string) error { return agent(ctx, log) }),
 		command("machine-init", func(ctx context.Context, args []string) error { return machineInit(ctx, args, log, exe) }),
 		command("proxy-serve", proxy.Child),
+		command("node-task", nodeTask),
 		command("api-balancer", func(ctx context.Context, args []string) error { return balancer.Command(ctx, args, log) }),
 	}
 }

@@ -49,6 +49,10 @@ type Spec struct {
 	Components Components `json:"components,omitempty"`
 	// AddOns are applied once the API answers.
 	AddOns []AddOn `json:"addOns,omitempty"`
+	// OS says how every machine's operating system is prepared.
+	OS OS `json:"os,omitempty"`
+	// Hooks are commands of your own, run on the machines before or after a phase of their start.
+	Hooks []Hook `json:"hooks,omitempty"`
 }
 
 // Networking holds the address ranges. They cannot be changed later.
@@ -156,4 +160,99 @@ type AddOn struct {
 	Name string `json:"name"`
 	// Manifest is YAML text, one or more documents. It holds no Secret: make those with kubectl.
 	Manifest string `json:"manifest"`
+}
+
+// OS says how every machine's operating system is prepared. A machine that shares its kernel with a host, as local machines do, leaves
+// alone what belongs to the kernel: modules, swap, and sysctls that are not its own.
+type OS struct {
+	// Modules of the kernel, besides those that Kubernetes needs. One that is built in counts as loaded.
+	// Default: br_netfilter, nf_tables and overlay, where the kernel has them.
+	Modules []string `json:"modules,omitempty"`
+	// Sysctls by name; null leaves a default away. A value that is right already is not written.
+	// Default: net.ipv4.ip_forward=1, and bridged traffic passes the packet filter.
+	Sysctls map[string]any `json:"sysctls,omitempty" scalar:"literal"`
+	// Packages of the distribution, by package manager. Default: none.
+	Packages Packages `json:"packages,omitempty"`
+	// Groups that must exist. They are never removed. Default: none.
+	Groups []Group `json:"groups,omitempty"`
+	// Users that must exist. They have no password and are never removed. Default: none.
+	Users []User `json:"users,omitempty"`
+	// Folders that must exist. They are removed only while they are empty. Default: none.
+	Folders []Folder `json:"folders,omitempty"`
+	// Limits of users' sessions and of systemd's units, such as nofile or memlock: a number or unlimited. Default: the distribution's.
+	Limits map[string]string `json:"limits,omitempty" scalar:"literal"`
+	// TimeSync: require or ignore. With require no certificate is made before the clock is synchronised. Default ignore.
+	TimeSync string `json:"timeSync,omitempty"`
+	// Swap: "off", allow or require. Default allow.
+	Swap string `json:"swap,omitempty"`
+	// Hostname: keep the machine's, or node: it is called like its node. Default keep.
+	Hostname string `json:"hostname,omitempty"`
+}
+
+// Packages are package names by package manager: each machine installs those of its own.
+type Packages struct {
+	// Apt of Debian and Ubuntu.
+	Apt []string `json:"apt,omitempty"`
+	// Dnf of Fedora and Red Hat.
+	Dnf []string `json:"dnf,omitempty"`
+	// Zypper of SUSE.
+	Zypper []string `json:"zypper,omitempty"`
+	// Apk of Alpine.
+	Apk []string `json:"apk,omitempty"`
+}
+
+// Group of the operating system.
+type Group struct {
+	// Name of the group.
+	Name string `json:"name"`
+	// GID is its number. Default: the next that is free.
+	GID *int `json:"gid,omitempty"`
+}
+
+// User of the operating system.
+type User struct {
+	// Name of the user.
+	Name string `json:"name"`
+	// UID is its number. Default: the next that is free.
+	UID *int `json:"uid,omitempty"`
+	// Group is its first group. Default: one of its own name.
+	Group string `json:"group,omitempty"`
+	// Groups that it belongs to as well. Default: none.
+	Groups []string `json:"groups,omitempty"`
+	// Home is its folder, which is made if it has to be. Default: none.
+	Home string `json:"home,omitempty"`
+	// Shell of its sessions. Default /usr/sbin/nologin.
+	Shell string `json:"shell,omitempty"`
+}
+
+// Folder of the machine.
+type Folder struct {
+	// Path from the root on.
+	Path string `json:"path"`
+	// Mode in octal digits. Default 0755.
+	Mode string `json:"mode,omitempty" scalar:"literal"`
+	// Owner by name. Default root.
+	Owner string `json:"owner,omitempty"`
+	// Group by name. Default root.
+	Group string `json:"group,omitempty"`
+}
+
+// Hook is a command that runs once on each machine, before or after a phase: prepare, files, runtime, etcd, control-plane, kubelet,
+// kube-proxy or node-ready. One that fails is tried again, and what comes after it waits.
+type Hook struct {
+	// Name of the hook: a DNS label.
+	Name string `json:"name"`
+	// Before is the phase that waits for the hook.
+	Before string `json:"before,omitempty"`
+	// After is the phase that the hook waits for; what comes after that phase waits for the hook.
+	After string `json:"after,omitempty"`
+	// Command is a program with its arguments; no shell reads it. ${node.name}, ${node.address} and ${node.podCIDR} stand for the
+	// node's own. A changed command runs again.
+	Command []string `json:"command"`
+	// Roles of the machines that it runs on. Default: all.
+	Roles []string `json:"roles,omitempty"`
+	// Timeout of one run, such as 30s or 10m. Default 5m.
+	Timeout string `json:"timeout,omitempty"`
+	// EveryBoot: it runs again after each boot. Default false.
+	EveryBoot bool `json:"everyBoot,omitempty"`
 }

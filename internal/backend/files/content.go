@@ -126,12 +126,21 @@ func makeParent(path string) error {
 
 // drift tells how mode and owner differ from what is wanted. Files belong to the user the agent runs as, which is root.
 func drift(info fs.FileInfo, mode fs.FileMode) []string {
+	return driftFrom(info, mode, os.Geteuid(), -1)
+}
+
+// driftFrom lets any group be right where gid is negative.
+func driftFrom(info fs.FileInfo, mode fs.FileMode, uid, gid int) []string {
 	var details []string
 	if have := info.Mode().Perm(); have != mode {
 		details = append(details, fmt.Sprintf("mode %04o, want %04o", have, mode))
 	}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
-		details = append(details, fmt.Sprintf("owner %d, want %d", st.Uid, os.Geteuid()))
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if ok && int(st.Uid) != uid {
+		details = append(details, fmt.Sprintf("owner %d, want %d", st.Uid, uid))
+	}
+	if ok && gid >= 0 && int(st.Gid) != gid {
+		details = append(details, fmt.Sprintf("group %d, want %d", st.Gid, gid))
 	}
 	return slices.Clip(details)
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/user"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -26,7 +28,11 @@ func observeDir(d plan.Dir) (plan.State, error) {
 	if !info.IsDir() {
 		return wrong("it is " + typeName(info.Mode()) + ", want a folder"), nil
 	}
-	if details := drift(info, fs.FileMode(d.Mode).Perm()); len(details) > 0 {
+	uid, gid, err := owner(d)
+	if err != nil {
+		return plan.State{}, fmt.Errorf("observe folder %s: %w", d.Path, err)
+	}
+	if details := driftFrom(info, fs.FileMode(d.Mode).Perm(), uid, gid); len(details) > 0 {
 		return wrong(strings.Join(details, "; ")), nil
 	}
 	return right(), nil
@@ -47,7 +53,36 @@ func makeDir(d plan.Dir) error {
 	if !info.IsDir() {
 		return fmt.Errorf("make folder %s: it is %s; remove it by hand", d.Path, typeName(info.Mode()))
 	}
-	return errors.Join(os.Chown(d.Path, os.Geteuid(), -1), os.Chmod(d.Path, mode)) // chmod last: chown may drop bits
+	uid, gid, err := owner(d)
+	if err != nil {
+		return fmt.Errorf("make folder %s: %w", d.Path, err)
+	}
+	return errors.Join(os.Chown(d.Path, uid, gid), os.Chmod(d.Path, mode)) // chmod last: chown may drop bits
+}
+
+// owner of a folder: the agent's user, and any group, unless the folder says otherwise. Accounts are looked up each time, for others
+// of the plan make them.
+func owner(d plan.Dir) (uid, gid int, err error) {
+	uid, gid = os.Geteuid(), -1
+	if d.Owner != "" {
+		u, err := user.Lookup(d.Owner)
+		if err != nil {
+			return 0, 0, err
+		}
+		if uid, err = strconv.Atoi(u.Uid); err != nil {
+			return 0, 0, err
+		}
+	}
+	if d.Group != "" {
+		g, err := user.LookupGroup(d.Group)
+		if err != nil {
+			return 0, 0, err
+		}
+		if gid, err = strconv.Atoi(g.Gid); err != nil {
+			return 0, 0, err
+		}
+	}
+	return uid, gid, nil
 }
 
 // remove takes away what an earlier plan made. What is gone already is fine; what has become something else is refused.

@@ -24,7 +24,7 @@ func (p *Prober) Await(ctx context.Context, pr plan.Probe, waiting func(reason s
 	return Until(ctx, func(ctx context.Context) error {
 		asked := time.Now()
 		err := p.Ask(ctx, pr)
-		if err != nil && pr.Kind == plan.ProbeExec {
+		if err != nil && (pr.Kind == plan.ProbeExec || pr.Kind == plan.ProbeTask) {
 			_ = rest.For(ctx, min(2*time.Since(asked), time.Second)) // a command costs CPU time that what is being waited for needs
 		}
 		return err

@@ -35,6 +35,9 @@ const (
 // Prober asks probes and keeps their connections, so that asking again costs one request and no handshake. It is safe for
 // concurrent use.
 type Prober struct {
+	// Task, if set, tells whether the work of a task of this agent is done. It must be set before the first question.
+	Task func(ctx context.Context, args []string) error
+
 	mu      sync.Mutex // guards the fields below
 	clients map[credentials]*http.Client
 }
@@ -64,6 +67,8 @@ func (p *Prober) Ask(ctx context.Context, pr plan.Probe) error {
 		return askExec(ctx, pr)
 	case plan.ProbeFile:
 		return askFile(pr.Path)
+	case plan.ProbeTask:
+		return p.askTask(ctx, pr)
 	case plan.ProbeNotify:
 		return errors.New("only the supervisor of the process hears READY=1")
 	}
@@ -84,6 +89,15 @@ func askTCP(ctx context.Context, address string) error {
 	}
 	_ = conn.Close() // it was opened to see that it can be
 	return nil
+}
+
+func (p *Prober) askTask(ctx context.Context, pr plan.Probe) error {
+	if p.Task == nil {
+		return errors.New("this program has no tasks: only the agent of a node can say")
+	}
+	ctx, cancel := context.WithTimeout(ctx, execTimeout)
+	defer cancel()
+	return p.Task(ctx, pr.Args)
 }
 
 func askFile(path string) error {

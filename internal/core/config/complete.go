@@ -44,6 +44,7 @@ func Complete(s spec.Cluster, r Release) (Cluster, []spec.Problem) {
 	m.network()
 	m.pools()
 	m.coreDNS()
+	m.os()
 
 	c.Etcd = etcd(c).component(s.Etcd, "etcd", s)
 	c.APIServer = apiserver(c.seenBy(apiserverProgram, r), m.etcdServers()).component(s.APIServer, "apiserver", s)

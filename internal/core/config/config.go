@@ -55,6 +55,8 @@ type Cluster struct {
 	Containerd        Component
 	CoreDNS           CoreDNS
 	AddOns            []AddOn
+	OS                OS
+	Hooks             []Hook
 
 	// Origins of the values above that are no flags, by spec path: "networking.podCIDR".
 	Origins map[string]Origin

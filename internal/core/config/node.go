@@ -37,6 +37,10 @@ func ForNode(c Cluster, name string, f Facts) (Node, error) {
 	for _, x := range c.components() {
 		*x.Component = x.clone(text)
 	}
+	c.Hooks = slices.Clone(c.Hooks)
+	for i := range c.Hooks {
+		c.Hooks[i] = c.Hooks[i].clone(text)
+	}
 	c.Kubelet.apply(f)
 	c.KubeProxy.adjustOOM(f)
 	c.Kubelet.join(pool)

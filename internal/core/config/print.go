@@ -46,6 +46,7 @@ func Print(c Cluster) []byte {
 	p.value(3, "replicas", c.CoreDNS.Replicas, c.Origins["components.coredns.replicas"])
 	p.value(3, "corefile", c.CoreDNS.Corefile, c.Origins["components.coredns.corefile"])
 	p.addOns(c)
+	p.os(c)
 	return []byte(p.b.String())
 }
 

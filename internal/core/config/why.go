@@ -153,6 +153,10 @@ func (c Cluster) top() map[string]any {
 		addOns = append(addOns, a.Name)
 	}
 	out["addOns"] = addOns
+	for path, v := range c.OS.values() {
+		out["os."+path] = v
+	}
+	out["hooks"] = anyRows(c.hookRows())
 	for i, p := range c.Pools {
 		at := spec.Element("pools", i)
 		labels := make(map[string]any, len(p.Labels))

@@ -2,7 +2,10 @@
 
 package plan
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // Builder collects the entries of a plan. A Ref comes only from Add, so an item can need only what was added before it:
 // a cycle cannot be written. The zero value is ready to use.
@@ -40,6 +43,13 @@ func (b *Builder) Add(it Item, needs ...Ref) Ref {
 func (b *Builder) InTurn(r Ref, turn string) Ref {
 	b.entries[b.index[r]].Turn = turn
 	return r
+}
+
+// AddIn is Add for an item one attempt at which may take longer or shorter than usual; 0 is the usual.
+func (b *Builder) AddIn(deadline time.Duration, it Item, needs ...Ref) Ref {
+	ref := b.Add(it, needs...)
+	b.entries[b.index[ref]].Deadline = deadline
+	return ref
 }
 
 // Plan returns the finished plan for a node.

@@ -90,7 +90,7 @@ func TestDecodeRefuses(t *testing.T) {
 		},
 		"no item":            {head + `{"ref":"dir//a","kind":"dir"}]}`, `decode plan: entry dir//a: it has no item`},
 		"null item":          {head + `{"ref":"dir//a","kind":"dir","item":null}]}`, `decode plan: entry dir//a: reference is wrong or used twice`},
-		"unknown item field": {head + `{"ref":"dir//a","kind":"dir","item":{"path":"/a","owner":"me"}}]}`, `decode plan: entry dir//a: json: unknown field "owner"`},
+		"unknown item field": {head + `{"ref":"dir//a","kind":"dir","item":{"path":"/a","colour":"me"}}]}`, `decode plan: entry dir//a: json: unknown field "colour"`},
 		"unknown entry field": {
 			head + `{"ref":"dir//a","kind":"dir","wave":1,"item":{"path":"/a"}}]}`, `decode plan: entry dir//a: json: unknown field "wave"`,
 		},

@@ -31,13 +31,16 @@ type Item interface {
 	isItem()
 }
 
-// Dir is a folder, owned by root.
+// Dir is a folder, owned by root unless it says otherwise.
 type Dir struct {
 	Path string `json:"path"`
 	Mode uint32 `json:"mode"` // permission bits
 	// Data: what the plan's units put into it is the node's and goes when the node is reset; a plan that no longer has the folder
 	// leaves it.
 	Data bool `json:"data,omitempty"`
+	// Owner and Group are names of the machine's accounts; empty: root.
+	Owner string `json:"owner,omitempty"`
+	Group string `json:"group,omitempty"`
 }
 
 // File is a regular file, owned by root, written atomically. Content is never secret: a secret comes in through Fill.

@@ -15,6 +15,7 @@ const (
 	ProbeExec   ProbeKind = "exec"   // Args exits 0 and its output contains Contains
 	ProbeNotify ProbeKind = "notify" // the process sends READY=1 to $NOTIFY_SOCKET
 	ProbeFile   ProbeKind = "file"   // Path exists and is not empty
+	ProbeTask   ProbeKind = "task"   // the work of the agent's own task that Args name is done; asked without starting a process
 )
 
 // Probe is a question whose answer is "ready" or a reason why not.
@@ -26,7 +27,7 @@ type Probe struct {
 	Key      string    `json:"key,omitempty"`      // http: client key path
 	Contains string    `json:"contains,omitempty"` // http, exec: the answer must contain this text
 	Address  string    `json:"address,omitempty"`  // tcp: host:port; unix sockets as unix:///path
-	Args     []string  `json:"args,omitempty"`     // exec
+	Args     []string  `json:"args,omitempty"`     // exec, task
 	Path     string    `json:"path,omitempty"`     // file
 }
 
@@ -46,6 +47,8 @@ func (p Probe) String() string {
 		return "the process to say READY=1"
 	case ProbeFile:
 		return p.Path + " to appear"
+	case ProbeTask:
+		return strings.Join(p.Args, " ") + " to be done"
 	case ProbeNone:
 	}
 	return "nothing"

@@ -37,6 +37,9 @@ func (n *node) certificates() {
 		if strings.Contains(w.KeyPath, "/etcd/") {
 			needs = append(needs, n.dirs[config.PKIDir+"/etcd"])
 		}
+		if !n.timeSync.IsZero() {
+			needs = append(needs, n.timeSync)
+		}
 		if w.Kind == pki.Leaf {
 			needs = append(needs, n.certs[w.Signer])
 		}

@@ -46,7 +46,7 @@ table ip slipway {
 		Args:    []string{"/usr/bin/env", "nft", "-f", config.PodNetworkFile},
 		Inputs:  []plan.Ref{rules},
 		Ready:   plan.Probe{Kind: plan.ProbeExec, Args: []string{"/usr/bin/env", "nft", "list", "table", "ip", "slipway"}, Contains: source},
-	}, rules)
+	}, rules, n.osModules)
 }
 
 // EtcdPermit is the content of the permit with which a control plane's etcd begins a cluster.

@@ -31,6 +31,13 @@ type node struct {
 	certs map[string]plan.Ref // by Want name
 	confs map[string]plan.Ref // kubeconfigs by path
 
+	prepared   []plan.Ref // all of the operating system's preparation
+	osModules  plan.Ref
+	osPackages []plan.Ref
+	osAccounts []plan.Ref
+	limited    plan.Ref // systemd's limits of units; zero where nobody sets any
+	timeSync   plan.Ref // zero where nobody asks for it
+
 	podRules plan.Ref
 	voter    plan.Ref // of a control plane: its etcd counts
 }
@@ -48,6 +55,7 @@ func For(cfg config.Node, components Components) (plan.Plan, error) {
 		return plan.Plan{}, err
 	}
 	n.folders()
+	n.os()
 	n.certificates()
 	n.kubeconfigs()
 
@@ -70,7 +78,7 @@ func For(cfg config.Node, components Components) (plan.Plan, error) {
 	if n.has(config.RoleControlPlane) && n.joins() {
 		n.cni(append(images, proxy)...)
 	}
-	return n.Plan(cfg.Cluster.Name, cfg.Name, cfg.Cluster.Release), nil
+	return n.hooked(n.Plan(cfg.Cluster.Name, cfg.Name, cfg.Cluster.Release)), nil
 }
 
 func (n *node) has(role string) bool { return slices.Contains(n.cfg.Pool.Roles, role) }
@@ -84,6 +92,9 @@ func (n *node) unit(name string, c config.Component, u plan.Unit, needs ...plan.
 		u.Env = append(u.Env, k+"="+c.Env[k])
 	}
 	u.Inputs = append(u.Inputs, n.bins[name])
+	if !n.limited.IsZero() {
+		needs = append(needs, n.limited)
+	}
 	return n.Add(u, append(needs, n.bins[name])...)
 }
 

@@ -12,7 +12,7 @@ import (
 // containerd adds the container runtime.
 func (n *node) containerd() plan.Ref {
 	conf := n.Add(plan.File{Path: config.ContainerdFile, Mode: 0o600, Content: n.containerdConfig()}, n.dirs["/etc/containerd"])
-	needs := []plan.Ref{conf, n.dirs["/etc/cni/net.d"], n.dirs["/var/lib/containerd"], n.bins["containerd-shim-runc-v2"], n.bins["runc"]}
+	needs := []plan.Ref{conf, n.dirs["/etc/cni/net.d"], n.dirs["/var/lib/containerd"], n.bins["containerd-shim-runc-v2"], n.bins["runc"], n.osModules}
 	if !n.joins() {
 		needs = append(needs, n.cni())
 	}

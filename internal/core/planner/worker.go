@@ -29,6 +29,7 @@ func (n *node) kubelet(runtime plan.Ref, images []plan.Ref) {
 	if !n.voter.IsZero() {
 		needs = append(needs, n.voter)
 	}
+	needs = append(needs, n.prepared...)
 	n.unit("kubelet", c, plan.Unit{
 		Ready:    kubeletProbe(c),
 		Inputs:   inputs,

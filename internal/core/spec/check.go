@@ -38,6 +38,8 @@ func check(in v1alpha1.Cluster, d *decoder, o Options) Cluster {
 	k.gates(in.Spec.FeatureGates)
 	k.components(in.Spec.Components)
 	k.addOns(in.Spec.AddOns)
+	k.os(in.Spec.OS)
+	k.hooks(in.Spec.Hooks)
 	return k.out
 }
 

@@ -198,6 +198,8 @@ func typeName(types []structType, goType string) string {
 		return "text"
 	case "*int":
 		return "whole number"
+	case "bool":
+		return "true or false"
 	case "[]string":
 		return "list of text"
 	case "map[string]string":

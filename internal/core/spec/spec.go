@@ -47,6 +47,8 @@ type Cluster struct {
 	Containerd        Component
 	CoreDNS           CoreDNS
 	AddOns            []AddOn
+	OS                OS
+	Hooks             []Hook
 
 	// Places of every field that the document holds, by path: "spec.pools[0].roles", "spec.components.etcd.flags.quota-backend-bytes".
 	Places map[string]Place

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package planner
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/plan"
+)
+
+// Files that make a reboot bring up what the tasks have set, before any agent runs.
+const (
+	modulesFile = "/etc/modules-load.d/slipway.conf"
+	sysctlsFile = "/etc/sysctl.d/90-slipway.conf"
+	limitsFile  = "/etc/security/limits.d/90-slipway.conf"
+	dropInFile  = "/etc/systemd/system/slipway-.service.d/90-limits.conf" // of all units whose names begin with slipway-
+)
+
+// taskCommand is the hidden command that does a task of package node/prepare.
+const taskCommand = "node-task"
+
+// os adds the preparation of the operating system. It lies beside the start: each item asks first whether its work is done, and what
+// needs it begins later anyway.
+func (n *node) os() {
+	c := n.cfg.Cluster.OS
+	n.clock(c)
+	n.modules(c)
+	n.sysctls(c)
+	n.packages(c)
+	n.accounts(c)
+	n.userFolders(c)
+	n.limits(c)
+	n.swap(c)
+	if c.Hostname == config.HostnameNode {
+		n.prepared = append(n.prepared, n.task("os-hostname", []string{"hostname", n.cfg.Name}, 0))
+	}
+}
+
+// task adds a oneshot of our own binary. Its readiness is asked with the same words.
+func (n *node) task(name string, words []string, limit time.Duration, needs ...plan.Ref) plan.Ref {
+	return n.AddIn(limit, plan.Unit{
+		Name: name, Oneshot: true, KillChildren: true,
+		Args:  append([]string{config.SlipwayBinary, taskCommand}, words...),
+		Ready: plan.Probe{Kind: plan.ProbeTask, Args: words},
+	}, needs...)
+}
+
+// clock keeps certificates from being made at a time that nobody shares.
+func (n *node) clock(c config.OS) {
+	if c.TimeSync != config.TimeRequire {
+		return
+	}
+	n.timeSync = n.Add(plan.Gate{
+		Name: "time-sync", Provider: "the machine's time daemon (chrony, systemd-timesyncd)",
+		Ready: plan.Probe{Kind: plan.ProbeTask, Args: []string{"time-sync"}},
+	})
+	n.prepared = append(n.prepared, n.timeSync)
+}
+
+func (n *node) modules(c config.OS) {
+	words, text := []string{"modules"}, strings.Builder{}
+	text.WriteString("# Written by slipway; see \"slipway why os.modules\".\n")
+	for _, m := range c.Modules {
+		words = append(words, leniently(m.Lenient, m.Name))
+		text.WriteString(m.Name + "\n")
+	}
+	n.osModules = n.task("os-modules", words, 0)
+	n.prepared = append(n.prepared, n.osModules)
+	n.file(modulesFile, 0o644, text.String())
+}
+
+// sysctls come after the modules: some are there only then.
+func (n *node) sysctls(c config.OS) {
+	words, text := []string{"sysctls"}, strings.Builder{}
+	text.WriteString("# Written by slipway; see \"slipway why os.sysctls\".\n")
+	for _, name := range sorted(c.Sysctls) {
+		if s := c.Sysctls[name]; !s.Unset {
+			words = append(words, leniently(s.Lenient, name+"="+s.Value))
+			text.WriteString(leniently(s.Lenient, name+" = "+s.Value) + "\n")
+		}
+	}
+	if len(words) > 1 {
+		n.prepared = append(n.prepared, n.task("os-sysctls", words, 0, n.osModules))
+		n.file(sysctlsFile, 0o644, text.String())
+	}
+}
+
+// leniently is the sign of sysctl.d(5) for what may fail.
+func leniently(lenient bool, word string) string {
+	if lenient {
+		return "-" + word
+	}
+	return word
+}
+
+// packages gives each machine all lists: it knows which package manager it has.
+func (n *node) packages(c config.OS) {
+	const limit = 20 * time.Minute // another one may hold the lock, and mirrors can be far
+	words := []string{"packages"}
+	some := false
+	for _, manager := range sorted(c.Packages) {
+		words = append(words, manager+"="+strings.Join(c.Packages[manager], ","))
+		some = some || len(c.Packages[manager]) > 0
+	}
+	if some {
+		n.osPackages = []plan.Ref{n.task("os-packages", words, limit)}
+		n.prepared = append(n.prepared, n.osPackages...)
+	}
+}
+
+// accounts come after packages, which may bring groups of their own.
+func (n *node) accounts(c config.OS) {
+	if len(c.Groups)+len(c.Users) == 0 {
+		return
+	}
+	type group struct {
+		Name string `json:"name"`
+		GID  *int   `json:"gid,omitempty"`
+	}
+	type user struct {
+		Name   string   `json:"name"`
+		UID    *int     `json:"uid,omitempty"`
+		Group  string   `json:"group,omitempty"`
+		Groups []string `json:"groups,omitempty"`
+		Home   string   `json:"home,omitempty"`
+		Shell  string   `json:"shell,omitempty"`
+	}
+	var doc struct {
+		Groups []group `json:"groups,omitempty"`
+		Users  []user  `json:"users,omitempty"`
+	}
+	for _, g := range c.Groups {
+		doc.Groups = append(doc.Groups, group(g))
+	}
+	for _, u := range c.Users {
+		doc.Users = append(doc.Users, user(u))
+	}
+	text, err := json.Marshal(doc)
+	if err != nil {
+		panic("planner: " + err.Error()) // texts and numbers always encode
+	}
+	n.osAccounts = []plan.Ref{n.task("os-accounts", []string{"accounts", string(text)}, 0, n.osPackages...)}
+	n.prepared = append(n.prepared, n.osAccounts...)
+}
+
+func (n *node) userFolders(c config.OS) {
+	made := map[string]plan.Ref{}
+	folders := map[string]config.Folder{}
+	for _, f := range c.Folders {
+		folders[f.Path] = f
+	}
+	for _, path := range sorted(folders) { // parents sort before what is in them
+		f, needs := folders[path], n.osAccounts
+		for parent, ref := range made {
+			if strings.HasPrefix(path, parent+"/") {
+				needs = append(needs[:len(needs):len(needs)], ref)
+			}
+		}
+		made[path] = n.Add(plan.Dir{Path: path, Mode: f.Mode, Owner: f.Owner, Group: f.Group}, sortedRefs(needs)...)
+		n.prepared = append(n.prepared, made[path])
+	}
+}
+
+// limits of sessions are PAM's; those of the components are systemd's, where it runs them.
+func (n *node) limits(c config.OS) {
+	if len(c.Limits) == 0 {
+		return
+	}
+	sessions, units := "# Written by slipway; see \"slipway why os.limits\".\n", "# Written by slipway; see \"slipway why os.limits\".\n[Service]\n"
+	for _, name := range sorted(c.Limits) {
+		for _, who := range []string{"*", "root"} { // the star does not mean root
+			sessions += fmt.Sprintf("%s - %s %s\n", who, name, c.Limits[name])
+		}
+		if unit, ok := unitLimit(name); ok {
+			units += unit + "=" + strings.ReplaceAll(c.Limits[name], "unlimited", "infinity") + "\n"
+		}
+	}
+	n.file(limitsFile, 0o644, sessions)
+	n.limited = n.file(dropInFile, 0o644, units)
+}
+
+// unitLimit is systemd's name of a limit whose unit is the same as PAM's: others are in bytes there and in KiB here.
+func unitLimit(name string) (string, bool) {
+	switch name {
+	case "nofile", "nproc", "locks", "sigpending", "rtprio", "msgqueue":
+		return "Limit" + strings.ToUpper(name), true
+	}
+	return "", false
+}
+
+func (n *node) swap(c config.OS) {
+	switch c.Swap {
+	case config.SwapOff:
+		n.prepared = append(n.prepared, n.task("os-swap", []string{"swap-off"}, 0))
+	case config.SwapRequire:
+		n.prepared = append(n.prepared, n.Add(plan.Gate{
+			Name: "swap", Provider: "the machine's administrator", Ready: plan.Probe{Kind: plan.ProbeTask, Args: []string{"swap-on"}},
+		}))
+	}
+}

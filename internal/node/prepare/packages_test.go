@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestPackages(t *testing.T) {
+	t.Parallel()
+	const dpkg = "installed|git|\ninstalled|exim4|mail-transport-agent, mta (= 4)\nconfig-files|tmux|\nnot-installed|curl|\n"
+	const words = "apt=git,tmux,mta,curl dnf=x"
+	task := append([]string{"packages"}, strings.Fields(words)...)
+	for name, tt := range map[string]struct {
+		manager string
+		fails   map[string]string // first words of a command, and what it says
+		reason  string
+		failed  string
+		ran     string // without the options
+	}{
+		"installed by apt": {manager: "apt", reason: "packages are not installed: tmux, curl", ran: "apt-get install"},
+		"lists are old": {
+			manager: "apt", reason: "tmux, curl", ran: "apt-get install;apt-get update;apt-get install",
+			fails: map[string]string{"apt-get install": "E: Unable to locate package tmux"}, failed: "install tmux, curl: env: exit status 100: E: Unable to locate package tmux",
+		},
+		"no network": {
+			manager: "apt", reason: "tmux, curl", ran: "apt-get install;apt-get update",
+			fails:  map[string]string{"apt-get install": "E: Unable to locate package tmux", "apt-get update": "W: Failed to fetch http://x Could not resolve 'x'"},
+			failed: "the package sources do not answer: if this machine is offline",
+		},
+		"rpm has it":     {manager: "dnf"},
+		"rpm has it not": {manager: "dnf", reason: "not installed: x", fails: map[string]string{"rpm --query": "no package provides x"}, ran: "dnf install"},
+		"no rpm":         {manager: "dnf", reason: "ask for package x", failed: "ask for package x", fails: map[string]string{"rpm --query": "env: 'rpm': No such file or directory"}},
+		"no list for it": {manager: "apk", reason: "write spec.os.packages.apk, [] if", failed: "write spec.os.packages.apk"},
+		"unknown":        {manager: "", reason: "none of apt, dnf, zypper and apk", failed: "none of apt"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := commands{answer: func(line string) (string, error) {
+				if strings.Contains(line, "dpkg-query") {
+					return dpkg, nil
+				}
+				for first, words := range tt.fails {
+					if strings.Contains(line, first) {
+						return words + "\n", errors.New("exit status 100")
+					}
+				}
+				return "", nil
+			}}
+			h := Host{Root: "/", Manager: tt.manager, Execute: c.execute}
+			says(t, h.Done(t.Context(), task), tt.reason)
+			if slices.ContainsFunc(c.ran, func(line string) bool { return strings.Contains(line, "install --") }) {
+				t.Errorf("asking has installed: %q", c.ran)
+			}
+			c.ran = nil
+			says(t, h.Do(t.Context(), task), tt.failed)
+			var ran []string
+			for _, line := range c.ran {
+				if f := strings.Fields(line); f[1] != "dpkg-query" && f[1] != "rpm" {
+					ran = append(ran, f[1]+" "+f[2])
+				}
+			}
+			if got := strings.Join(ran, ";"); got != tt.ran {
+				t.Errorf("ran %q, want %q", got, tt.ran)
+			}
+		})
+	}
+}
+
+// TestDpkgOfThisHost asks the real database, where there is one.
+func TestDpkgOfThisHost(t *testing.T) {
+	t.Parallel()
+	h := Host{Root: "/", Manager: "apt"}
+	if !h.exists("/var/lib/dpkg/status") {
+		t.Skip("this host has no dpkg")
+	}
+	says(t, h.Done(t.Context(), []string{"packages", "apt=dpkg,base-files"}), "")
+	says(t, h.Done(t.Context(), []string{"packages", "apt=dpkg,no-such-package-anywhere"}), "not installed: no-such-package-anywhere")
+}
