@@ -20,7 +20,7 @@ func TestHiddenCommands(t *testing.T) {
 			t.Errorf("%s is seen, or takes its flags for ours", c.Name())
 		}
 	}
-	if want := []string{"agent", "machine-init", "proxy-serve", "api-balancer"}; !slices.Equal(names, want) {
+	if want := []string{"agent", "machine-init", "proxy-serve", "node-task", "api-balancer"}; !slices.Equal(names, want) {
 		t.Errorf("commands %v, want %v", names, want)
 	}
 }
