@@ -3,6 +3,7 @@
 package systemd_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -90,7 +91,7 @@ func ending(c *kit.Cluster, p kit.Process) <-chan time.Time {
 	go func() {
 		for {
 			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int((2 * soon).Milliseconds()))
-			if err == unix.EINTR { //nolint:errorlint // a system call's own number
+			if errors.Is(err, unix.EINTR) {
 				continue
 			}
 			if err == nil && n > 0 {
