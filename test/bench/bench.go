@@ -39,6 +39,7 @@ type Report struct {
 	Runs []Run `json:"runs"`
 	Idle *Idle `json:"idle,omitempty"`
 
+	Sides   []Side   `json:"sides,omitempty"`
 	Several *Several `json:"several,omitempty"`
 
 	Spec  float64 `json:"spec"` // seconds for a spec of 1 000 machines
@@ -119,6 +120,9 @@ func (b *bench) all(ctx context.Context) (r Report, err error) {
 		b.report.Runs = append(b.report.Runs, run)
 		b.say("run %d: API %.2f  node %.2f  pod accepted %.2f  running %.2f  DNS %.2f  up %.2f  again %.2f  down %.2f  CPU %.2f  others' CPU %.2f",
 			i+1, run.APIReady, run.NodeReady, run.Admitted, run.PodRunning, run.DNS, run.Up, run.SecondUp, run.Down, run.CPU, run.Foreign)
+	}
+	if err := b.measureSides(ctx); err != nil {
+		return b.report, err
 	}
 	if b.several > 0 {
 		if b.keep && b.runs > 0 {

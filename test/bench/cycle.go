@@ -16,11 +16,12 @@ import (
 // cycleLimit is far beyond any boot: what takes longer hangs.
 const cycleLimit = 5 * time.Minute
 
-// cycle boots a cluster, measures, and destroys it. The last one is kept for a while to see what it needs when idle.
-func (b *bench) cycle(ctx context.Context, last bool) (Run, error) {
+// cycle boots a cluster, measures, and destroys it. The last one is kept for a while to see what it needs when idle. Form are more
+// arguments of slipway up.
+func (b *bench) cycle(ctx context.Context, last bool, form ...string) (Run, error) {
 	ctx, cancel := context.WithTimeout(ctx, cycleLimit+2*b.idle)
 	defer cancel()
-	run, err := b.boot(ctx)
+	run, err := b.boot(ctx, form)
 	if err != nil {
 		return run, err
 	}
@@ -46,7 +47,7 @@ func (b *bench) cycle(ctx context.Context, last bool) (Run, error) {
 }
 
 // boot runs slipway up, and everything that watches it, side by side.
-func (b *bench) boot(ctx context.Context) (Run, error) {
+func (b *bench) boot(ctx context.Context, form []string) (Run, error) {
 	var up result
 	before, err := busy()
 	if err != nil {
@@ -61,7 +62,7 @@ func (b *bench) boot(ctx context.Context) (Run, error) {
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		args := []string{"up", "--name", b.cluster}
+		args := append([]string{"up", "--name", b.cluster}, form...)
 		if b.spec != "" {
 			args = append(args, "-f", b.spec)
 		}

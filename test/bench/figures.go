@@ -28,15 +28,17 @@ func spread(values []float64) Spread {
 const disturbed = 0.2
 
 // undisturbed leaves out boots during which others were at work, unless too few remain to say anything.
-func (r Report) undisturbed() []Run {
+func (r Report) undisturbed() []Run { return r.calm(r.Runs) }
+
+func (r Report) calm(runs []Run) []Run {
 	var calm []Run
-	for _, run := range r.Runs {
+	for _, run := range runs {
 		if run.Foreign <= disturbed*float64(r.Host.CPUs)*run.Up {
 			calm = append(calm, run)
 		}
 	}
-	if len(calm) < min(3, len(r.Runs)) {
-		return r.Runs
+	if len(calm) < min(3, len(runs)) {
+		return runs
 	}
 	return calm
 }
@@ -64,9 +66,11 @@ func (f figure) verdict() string {
 
 const mebibyte = 1 << 20
 
-// figures are all lines of the result, targets included.
-func (r Report) figures() []figure {
-	runs := r.undisturbed()
+// bootFigures are those of one machine's boot; none without a run.
+func bootFigures(runs []Run) []figure {
+	if len(runs) == 0 {
+		return nil
+	}
 	of := func(field func(Run) float64) Spread {
 		values := make([]float64, 0, len(runs))
 		for _, run := range runs {
@@ -74,21 +78,23 @@ func (r Report) figures() []figure {
 		}
 		return spread(values)
 	}
-	once := func(v float64) Spread { return Spread{v, v, v} }
-	out := []figure{}
-	if len(runs) > 0 {
-		out = []figure{
-			{"API ready", "s", of(func(r Run) float64 { return r.APIReady }), 2, 0, peersAPI},
-			{"node Ready", "s", of(func(r Run) float64 { return r.NodeReady }), 2, 4, peersNode},
-			{"first pod accepted", "s", of(func(r Run) float64 { return r.Admitted }), 2, 0, peers{}},
-			{"first pod Running", "s", of(func(r Run) float64 { return r.PodRunning }), 2, 6, peersPod},
-			{"DNS answers in a pod", "s", of(func(r Run) float64 { return r.DNS }), 2, 8, peersDNS},
-			{"up, whole command", "s", of(func(r Run) float64 { return r.Up }), 2, 0, peers{}},
-			{"up again, no change", "s", of(func(r Run) float64 { return r.SecondUp }), 2, 0, peers{}},
-			{"down", "s", of(func(r Run) float64 { return r.Down }), 2, 0, peers{}},
-			{"CPU until DNS answers", "s", of(func(r Run) float64 { return r.CPU }), 2, 6, peersCPU},
-		}
+	return []figure{
+		{"API ready", "s", of(func(r Run) float64 { return r.APIReady }), 2, 0, peersAPI},
+		{"node Ready", "s", of(func(r Run) float64 { return r.NodeReady }), 2, 4, peersNode},
+		{"first pod accepted", "s", of(func(r Run) float64 { return r.Admitted }), 2, 0, peers{}},
+		{"first pod Running", "s", of(func(r Run) float64 { return r.PodRunning }), 2, 6, peersPod},
+		{"DNS answers in a pod", "s", of(func(r Run) float64 { return r.DNS }), 2, 8, peersDNS},
+		{"up, whole command", "s", of(func(r Run) float64 { return r.Up }), 2, 0, peers{}},
+		{"up again, no change", "s", of(func(r Run) float64 { return r.SecondUp }), 2, 0, peers{}},
+		{"down", "s", of(func(r Run) float64 { return r.Down }), 2, 0, peers{}},
+		{"CPU until DNS answers", "s", of(func(r Run) float64 { return r.CPU }), 2, 6, peersCPU},
 	}
+}
+
+// figures are all lines of the result, targets included.
+func (r Report) figures() []figure {
+	once := func(v float64) Spread { return Spread{v, v, v} }
+	out := bootFigures(r.undisturbed())
 	out = append(out, []figure{
 		{"spec and plans, 1 000 machines", "s", once(r.Spec), 2, 1, peers{}},
 		{"bin/slipway", "MiB", once(float64(r.Size) / mebibyte), 1, 0, peers{}},

@@ -33,6 +33,7 @@ type options struct {
 	json    string
 	runs    int
 	several int
+	sides   int
 	settle  time.Duration
 	idle    time.Duration
 	keep    bool
@@ -46,6 +47,7 @@ func main() {
 	flag.StringVar(&o.json, "json", "", "write all runs to this file too")
 	flag.IntVar(&o.runs, "runs", 10, "how many times to boot one machine")
 	flag.IntVar(&o.several, "several", 3, "how many rounds with several machines; 0 leaves them and the join service out")
+	flag.IntVar(&o.sides, "sides", 3, "how many times to boot one machine in each other form, for the table side by side; 0 leaves it out")
 	flag.DurationVar(&o.settle, "settle", time.Minute, "how long to wait before each run for a host that does nothing else")
 	flag.DurationVar(&o.idle, "idle", time.Minute, "how long to rest before memory is counted, and how long idleness is watched; 0 leaves both out")
 	flag.BoolVar(&o.keep, "keep", false, "leave the last cluster, to look into it")

@@ -23,6 +23,7 @@ func show(w io.Writer, r Report) {
 	}
 	fmt.Fprintln(w, "\nPeers: the same host, another day.")
 	printFigures(w, r)
+	printSides(w, r)
 	printSeveral(w, r.Several)
 	if len(runs) == 0 {
 		return
