@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package systemd
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/backend/holds"
+	"github.com/slipway-project/slipway/internal/backend/units"
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/durable"
+	"github.com/slipway-project/slipway/internal/rest"
+)
+
+// restartPause is systemd's own pause before it starts again what has died. All that goes beyond it is waited for in Begin.
+const restartPause = 100 * time.Millisecond
+
+// Begin is what systemd runs before each start of a unit, as a hidden sub-command: it holds back what dies again and again,
+// notes what the process is going to read, and refuses a start over lost data. It does so because systemd starts units also while
+// there is no agent, or before the agent has looked. An error is printed by the caller and ends up in the unit's log; systemd
+// tries again.
+//
+// systemd could let the delay grow by itself (RestartSteps=, from 254 on), but forgets a unit's deaths only when somebody stops
+// it: what died ten times in a year would be half a minute late for ever.
+func Begin(ctx context.Context, args []string, fingerprint func(plan.Item) (string, error)) error {
+	flags := flag.NewFlagSet("unit-begin", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	dir := flags.String("state", "", "folder of the units' records")
+	name := flags.String("unit", "", "name of the unit in the plan")
+	if err := flags.Parse(args); err != nil {
+		return fmt.Errorf("unit-begin: %w", err)
+	}
+	var r record
+	if err := durable.Load(recordPath(*dir, *name), recordSchema, &r); err != nil {
+		return fmt.Errorf("read unit's record: %w", err)
+	}
+	b, err := holdBack(ctx, begunPath(*dir, *name))
+	if err != nil {
+		return err
+	}
+	b.Invocation = os.Getenv("INVOCATION_ID")
+	refused := holds.Prepare(r.Unit.Holds)
+	if refused != nil {
+		b.Refused = refused.Error()
+	}
+	for _, in := range r.Inputs {
+		sum, err := inputSum(in, fingerprint)
+		if err != nil {
+			return err
+		}
+		b.Inputs = append(b.Inputs, units.Input{Entry: in.Entry, Sum: sum})
+	}
+	b.At = time.Now()
+	return errors.Join(refused, durable.Save(begunPath(*dir, *name), recordSchema, b))
+}
+
+func inputSum(in units.Input, fingerprint func(plan.Item) (string, error)) (string, error) {
+	if _, isUnit := in.Entry.Item.(plan.Unit); isUnit {
+		return "", nil
+	}
+	sum, err := fingerprint(in.Entry.Item)
+	if err != nil {
+		return "", fmt.Errorf("input %s: %w", in.Entry.Ref, err)
+	}
+	return sum, nil
+}
+
+// holdBack waits longer after each death in a row. The agent removes the note before it starts a unit itself.
+func holdBack(ctx context.Context, path string) (begun, error) {
+	var last begun
+	err := durable.Load(path, recordSchema, &last)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return begun{}, nil
+	case err != nil: // it is only a count: better to start once too early than never
+		return begun{Deaths: 1}, nil //nolint:nilerr // see above
+	}
+	deaths := 1
+	if time.Since(last.At) < units.SoundAfter {
+		deaths = last.Deaths + 1
+	}
+	if err := rest.For(ctx, max(0, units.RestartDelay(deaths-1)-restartPause)); err != nil {
+		return begun{}, fmt.Errorf("hold back: %w", err)
+	}
+	return begun{Deaths: deaths}, nil
+}

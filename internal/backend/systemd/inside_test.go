@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package systemd
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	sd "github.com/coreos/go-systemd/v22/dbus"
+	"go.uber.org/goleak"
+
+	"github.com/slipway-project/slipway/internal/backend/files"
+	"github.com/slipway-project/slipway/internal/backend/hosttest"
+	"github.com/slipway-project/slipway/internal/backend/probe"
+	"github.com/slipway-project/slipway/internal/core/plan"
+)
+
+func TestMain(m *testing.M) {
+	hosttest.BehaveIfAsked()
+	if len(os.Args) > 1 && os.Args[1] == "unit-begin" {
+		if err := Begin(context.Background(), os.Args[2:], fingerprint); err != nil {
+			fmt.Fprintln(os.Stderr, "slipway:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func fingerprint(item plan.Item) (string, error) { return (*files.Host)(nil).Fingerprint(item) }
+
+// inside skips what only runs where systemd is PID 1; TestOnSystemd brings it there.
+func inside(t *testing.T) {
+	t.Helper()
+	if os.Getenv(insideEnv) == "" {
+		t.Skip("run by TestOnSystemd, in a machine whose PID 1 is systemd")
+	}
+	t.Parallel()
+}
+
+func TestInsideConformance(t *testing.T) {
+	inside(t)
+	hosttest.Run(t, func(t *testing.T) hosttest.Rig { return newBed(t).rig(t) })
+}
+
+// bed is what a Host lies in; it outlives Hosts.
+type bed struct {
+	dir  string
+	conf Config
+}
+
+// beds counts them: each has its own names of services.
+var beds atomic.Int64 //nolint:gochecknoglobals // one systemd for all tests of the process
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	dir := t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	prober := probe.New()
+	t.Cleanup(prober.Close)
+	store, err := files.New(files.Config{Store: filepath.Join(dir, "store"), Verified: filepath.Join(dir, "run", "verified"), Probe: prober})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bed{dir: dir, conf: Config{
+		StateDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"), Exe: self, Files: store, Probe: prober,
+		Log:    slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Prefix: fmt.Sprintf("t%d-%d-", os.Getpid(), beds.Add(1)),
+	}}
+	t.Cleanup(func() { b.clean(t) })
+	return b
+}
+
+// clean stops every service of the bed, kills what they have left behind, and removes their files.
+func (b *bed) clean(t *testing.T) {
+	services, err := filepath.Glob(filepath.Join(UnitDir, b.conf.Prefix+"*.service"))
+	if err != nil {
+		t.Error(err)
+	}
+	ctx := context.WithoutCancel(t.Context())
+	conn, err := sd.NewSystemdConnectionContext(ctx)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer conn.Close()
+	for _, path := range services {
+		name := filepath.Base(path)
+		_ = conn.KillUnitWithTarget(ctx, name, sd.All, int32(syscall.SIGKILL)) // what is not there needs no kill
+		done := make(chan string, 1)
+		if _, err := conn.StopUnitContext(ctx, name, replace, done); err == nil {
+			<-done
+		}
+		for _, pid := range processes(name) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		_ = os.Remove(path)
+	}
+}
+
+func (b *bed) host(t *testing.T) *Host {
+	t.Helper()
+	h, err := New(b.conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = h.Close() }) // a test may have closed it
+	return h
+}
+
+func (b *bed) rig(t *testing.T) hosttest.Rig {
+	h := b.host(t)
+	return hosttest.Rig{
+		Host: h,
+		Dir:  b.dir,
+		Unit: func(name string, do hosttest.Behaviour) plan.Unit { return hosttest.RealUnit(b.dir, name, do) },
+		Gate: func(name string) plan.Gate {
+			return plan.Gate{Name: name, Provider: "the test", Ready: plan.Probe{Kind: plan.ProbeFile, Path: filepath.Join(b.dir, name+".open")}}
+		},
+		Open: func(name string) {
+			if err := hosttest.OpenReal(b.dir, name); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Crash:   func(unit string) { crash(t, h, unit) },
+		Starts:  func(unit string) int { return hosttest.RealStarts(b.dir, unit) },
+		Signals: func(unit string) []string { return hosttest.RealSignals(b.dir, unit) },
+		Running: func(unit string) int { return len(processes(b.conf.Prefix + unit + ".service")) },
+		Spoil: func(path string, mode fs.FileMode, content string) {
+			_ = os.Remove(path)
+			if err := os.WriteFile(path, []byte(content), mode); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Read: func(path string) (fs.FileMode, string, bool) {
+			data, err := os.ReadFile(path)
+			info, statErr := os.Stat(path)
+			if err != nil || statErr != nil {
+				return 0, "", false
+			}
+			return info.Mode(), string(data), true
+		},
+	}
+}
+
+// crash kills the unit's main process as it is now, behind the host's back.
+func crash(t *testing.T, h *Host, unit string) {
+	t.Helper()
+	s, err := h.bus.read(t.Context(), h.unit(unit).service)
+	if err != nil || s.mainPID == 0 {
+		t.Fatalf("%s has no process to crash: %+v %v", unit, s, err)
+	}
+	if err := syscall.Kill(s.mainPID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// processes lists the live processes in a service's cgroup that are not the command before a start.
+func processes(service string) (pids []int) {
+	for _, root := range []string{"/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
+		data, err := os.ReadFile(filepath.Join(root, "slipway.slice", service, "cgroup.procs"))
+		if err != nil {
+			continue
+		}
+		for field := range strings.FieldsSeq(string(data)) {
+			pid, err := strconv.Atoi(field)
+			args, _ := os.ReadFile("/proc/" + field + "/cmdline")
+			if err == nil && len(args) > 0 && !strings.Contains(string(args), "unit-begin") {
+				pids = append(pids, pid)
+			}
+		}
+		return pids
+	}
+	return nil
+}

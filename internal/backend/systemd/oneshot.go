@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"time"
+
+	sd "github.com/coreos/go-systemd/v22/dbus"
+
+	"github.com/slipway-project/slipway/internal/backend/units"
+	"github.com/slipway-project/slipway/internal/core/plan"
+)
+
+const (
+	errorLines = 5
+	patience   = 400 * time.Millisecond // with a oneshot that is broken off
+)
+
+// observeOneshot asks first whether the work is done: who did it, and in which boot, does not matter.
+func (h *Host) observeOneshot(ctx context.Context, spec plan.Unit) (plan.State, error) {
+	u := h.unitOrNew(spec.Name)
+	if err := u.refresh(ctx); err != nil {
+		return plan.State{}, err
+	}
+	u.mu.Lock()
+	rec, s := u.rec, u.state
+	u.mu.Unlock()
+	if !s.isGone() {
+		return plan.State{Existence: plan.Present, Matches: true, Detail: "it is running"}, nil
+	}
+	if spec.Ready.Kind == plan.ProbeNone && !rec.Ran {
+		return plan.State{Existence: plan.Absent, Detail: "it has not run"}, nil
+	}
+	if err := h.conf.Probe.Ask(ctx, spec.Ready); err != nil {
+		if ctx.Err() != nil {
+			return plan.State{}, ctx.Err()
+		}
+		return plan.State{Existence: plan.Absent, Detail: "its work is not done: " + err.Error()}, nil
+	}
+	if rec.Ran {
+		inputs, err := h.fingerprints(spec)
+		if err != nil {
+			return plan.State{}, fmt.Errorf("observe %s: %w", spec.Name, err)
+		}
+		if why := (units.Begun{Unit: rec.Unit, Inputs: rec.Inputs}).Differs(spec, inputs); why != "" {
+			return plan.State{Existence: plan.Present, Detail: why}, nil
+		}
+	}
+	return plan.State{Existence: plan.Present, Matches: true, Ready: true}, nil
+}
+
+// runOnce runs a oneshot to its end. One that an earlier agent started is waited for first.
+func (u *unit) runOnce(ctx context.Context, e plan.Entry, spec plan.Unit) error {
+	u.ops.Lock()
+	defer u.ops.Unlock()
+	if err := u.waitForEnd(ctx); err != nil {
+		return err
+	}
+	inputs, err := u.host.fingerprints(spec)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", u.name, err)
+	}
+	if err := errors.Join(u.begin(spec, inputs), u.settle(ctx, e, spec), u.host.bus.forgive(ctx, u.service)); err != nil {
+		return err
+	}
+	result, err := u.host.bus.start(ctx, u.service)
+	if err != nil {
+		return err
+	}
+	select {
+	case r := <-result:
+		return u.hasRun(ctx, r)
+	case <-ctx.Done():
+		return errors.Join(ctx.Err(), u.breakOff())
+	case <-u.ctx.Done():
+		return errGone
+	}
+}
+
+func (u *unit) waitForEnd(ctx context.Context) error {
+	for {
+		if err := u.refresh(ctx); err != nil {
+			return err
+		}
+		u.mu.Lock()
+		gone, changed := u.state.isGone(), u.changed
+		u.mu.Unlock()
+		if gone {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-u.ctx.Done():
+			return errGone
+		}
+	}
+}
+
+func (u *unit) hasRun(ctx context.Context, result string) error {
+	if result == "done" {
+		u.event(units.Done, 0, "exited with 0")
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.rec.Ran, u.rec.LastExit = true, &units.Exit{At: time.Now()}
+		return u.saveLocked()
+	}
+	if err := u.refresh(ctx); err != nil {
+		return err
+	}
+	u.mu.Lock()
+	exit := u.state.exit()
+	u.rec.LastExit = &exit
+	err := u.saveLocked()
+	u.mu.Unlock()
+	u.event(units.Done, 0, exit.String())
+	lines, tailErr := u.host.logs.Tail(u.name, errorLines)
+	return errors.Join(fmt.Errorf("%s %s: %s", u.name, exit, strings.Join(lines, " | ")), tailErr, err)
+}
+
+// breakOff ends a oneshot within a second.
+func (u *unit) breakOff() error {
+	ctx, cancel := context.WithTimeout(u.ctx, 2*time.Second)
+	defer cancel()
+	result, err := u.host.bus.stop(ctx, u.service)
+	if err != nil {
+		return err
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-result:
+		return nil
+	case <-timer.C:
+	}
+	if err := u.host.bus.kill(ctx, u.service, sd.Main, syscall.SIGKILL); err != nil {
+		return err
+	}
+	select {
+	case <-result:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// awaitEnd waits for a oneshot that an earlier agent started.
+func (u *unit) awaitEnd(ctx context.Context, e plan.Entry, waiting func(reason string)) error {
+	if err := u.refresh(ctx); err != nil {
+		return err
+	}
+	u.mu.Lock()
+	gone := u.state.isGone()
+	u.mu.Unlock()
+	if !gone {
+		waiting("it is running")
+		if err := u.waitForEnd(ctx); err != nil {
+			return err
+		}
+	}
+	s, err := u.host.Observe(ctx, e)
+	if err != nil {
+		return err
+	}
+	if !s.Ready {
+		return fmt.Errorf("%s: %s", e.Ref, s.Detail)
+	}
+	return nil
+}

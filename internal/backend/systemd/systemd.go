@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package systemd is the live host on a machine whose PID 1 is systemd: each of a plan's units is a service of systemd's, which
+// starts it again when it dies, also while no agent runs. The agent decides what runs and when it is started first, asks whether
+// it is ready, and says so. What is not a unit is handed to package files.
+//
+// It talks to systemd over its private socket and needs no message bus. Unit files lie in /run, so a boot begins with none of
+// them and the agent decides anew. It never touches a unit whose name has not its prefix, never polls for what systemd tells by
+// signal, and restarts nothing because the agent was restarted.
+//
+// Read [Host] and [Config] first, then unit, which draws a unit's life; [Begin] is what runs before each start.
+//
+//	h, err := systemd.New(systemd.Config{StateDir: "/run/slipway/systemd", LogDir: "/var/log/slipway", Exe: exe, …})
+//	defer h.Close() // units go on
+//	h.Do(ctx, plan.Step{Verb: plan.Create, …}, entry)
+package systemd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/backend/units"
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/reconcile"
+	render "github.com/slipway-project/slipway/internal/render/systemd"
+)
+
+// UnitDir is where systemd looks for unit files that a boot forgets.
+const UnitDir = "/run/systemd/system"
+
+// Files is the host of everything that is not a unit; *files.Host is one.
+type Files interface {
+	reconcile.Host
+	Fingerprint(item plan.Item) (string, error)
+}
+
+// Asker asks probes; *probe.Prober is one.
+type Asker interface {
+	Ask(ctx context.Context, pr plan.Probe) error
+	Await(ctx context.Context, pr plan.Probe, waiting func(reason string)) error
+}
+
+// Config is what a Host works with.
+type Config struct {
+	StateDir string // what is known of each unit; on a file system that a boot empties
+	LogDir   string
+	Exe      string // this program, which systemd calls as "EXE unit-begin …" before each start, see Begin
+	Files    Files
+	Probe    Asker
+	Log      *slog.Logger
+
+	// Optional.
+	Prefix  string            // of the services' names; empty means slipway-
+	OnEvent func(units.Event) // called for each change of a unit's state; must not block and must not call the Host
+	LogSize int64             // size at which a log is rotated; 0 means 16 MiB
+
+	health   units.Health  // tests have less time
+	logsEach time.Duration // between two looks at the sizes of logs
+}
+
+// Host lets systemd run units. It is safe for concurrent use. Only one Host at a time has a prefix.
+type Host struct {
+	conf    Config
+	bus     *bus
+	logs    units.Logs
+	seen    units.Seen
+	ctx     context.Context //nolint:containedctx // the life of the Host's own goroutines, ended by Close
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+
+	mu    sync.Mutex // guards the field below
+	units map[string]*unit
+}
+
+var _ reconcile.Host = (*Host)(nil)
+
+// New connects to systemd and takes over every unit that an earlier agent of this boot has left a record of.
+func New(c Config) (*Host, error) {
+	if c.StateDir == "" || c.LogDir == "" || c.Exe == "" || c.Files == nil || c.Probe == nil || c.Log == nil {
+		return nil, errors.New("systemd: StateDir, LogDir, Exe, Files, Probe and Log are required")
+	}
+	c = withDefaults(c)
+	if err := errors.Join(os.MkdirAll(c.StateDir, 0o700), os.MkdirAll(c.LogDir, 0o755), os.MkdirAll(UnitDir, 0o755)); err != nil {
+		return nil, err
+	}
+	h := &Host{conf: c, logs: units.Logs{Dir: c.LogDir}, units: map[string]*unit{}}
+	h.ctx, h.cancel = context.WithCancel(context.Background())
+	h.bus = &bus{log: c.Log, changed: h.touch}
+	if err := errors.Join(h.bus.open(h.ctx, h.running.Go), h.adopt()); err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	h.running.Go(h.rotateLogs)
+	return h, nil
+}
+
+func withDefaults(c Config) Config {
+	c.Prefix = cmp.Or(c.Prefix, render.Prefix)
+	if c.OnEvent == nil {
+		c.OnEvent = func(units.Event) {}
+	}
+	c.LogSize = cmp.Or(c.LogSize, 16<<20)
+	c.logsEach = cmp.Or(c.logsEach, 10*time.Second)
+	if c.health.Period == 0 {
+		c.health = units.Health{Period: units.HealthPeriod, Unwell: units.UnwellPeriod, Hung: units.HungAfter}
+	}
+	c.health.Ask = c.Probe.Ask
+	return c
+}
+
+// Close stops watching and leaves every unit as it is.
+func (h *Host) Close() error {
+	h.cancel()
+	h.running.Wait()
+	return nil
+}
+
+// adopt takes over what has a record. Without one a unit is not known, and is looked at when a plan has it.
+func (h *Host) adopt() error {
+	records, err := filepath.Glob(filepath.Join(h.conf.StateDir, "*.state"))
+	if err != nil {
+		return err
+	}
+	for _, path := range records {
+		name := strings.TrimSuffix(filepath.Base(path), ".state")
+		u := h.unitOrNew(name)
+		if err := u.recall(); err != nil {
+			return fmt.Errorf("adopt unit %s: %w", name, err)
+		}
+		if err := u.refresh(h.ctx); err != nil {
+			return fmt.Errorf("adopt unit %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// StopAll stops the named units one after the other, then all others. It goes on when one does not stop.
+func (h *Host) StopAll(ctx context.Context, order []string) error {
+	for _, u := range h.all() {
+		if !slices.Contains(order, u.name) {
+			order = append(slices.Clip(order), u.name)
+		}
+	}
+	var errs []error
+	for _, name := range order {
+		if u := h.unit(name); u != nil {
+			errs = append(errs, u.stop(ctx))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// touch looks again at what may have changed; no name means all.
+func (h *Host) touch(service string) {
+	for _, u := range h.all() {
+		if service == "" || u.service == service {
+			select {
+			case u.wake <- struct{}{}:
+			default: // it is going to look anyway
+			}
+		}
+	}
+}
+
+// all lists the units by name.
+func (h *Host) all() []*unit {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var all []*unit
+	for _, u := range h.units {
+		all = append(all, u)
+	}
+	slices.SortFunc(all, func(a, b *unit) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+// unit is nil for a unit that nobody has asked for yet.
+func (h *Host) unit(name string) *unit {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.units[name]
+}
+
+func (h *Host) unitOrNew(name string) *unit {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	u := h.units[name]
+	if u == nil {
+		u = newUnit(h, name)
+		h.units[name] = u
+		h.running.Go(u.keep)
+	}
+	return u
+}
+
+func (h *Host) forget(u *unit) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.units[u.name] == u {
+		delete(h.units, u.name)
+	}
+	u.cancel()
+}

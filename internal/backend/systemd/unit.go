@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/backend/units"
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/durable"
+	render "github.com/slipway-project/slipway/internal/render/systemd"
+)
+
+// unit is one service and what is known of it. systemd moves it; the agent only follows, except by run and stop.
+//
+//	         run                 exec                READY / probe
+//	(none) ───────► start-pre ────────► running ──────────────► running, ready
+//	  ▲              ▲    │ refused        │ dies                   │ dies
+//	  │              │    ▼                ▼                        │
+//	  │              └─ auto-restart ◄──────────────────────────────┘
+//	  └── dead ◄─ deactivating ◄─ stop, from anywhere
+type unit struct {
+	host    *Host
+	name    string
+	service string
+	wake    chan struct{}   // has a value when systemd has said that something changed
+	ctx     context.Context //nolint:containedctx // ends with the unit or the Host
+	cancel  context.CancelFunc
+	ops     sync.Mutex // held while a step changes the unit; never taken by what follows systemd
+	reading sync.Mutex // held from asking to noting, so that an older answer does not come last
+
+	mu       sync.Mutex // guards the fields below
+	rec      record
+	state    state
+	life     string             // invocation of the process that runs, while one does
+	unwatch  context.CancelFunc // ends the questions to that process
+	told     string             // invocation whose end has been told
+	stopping bool               // it was told to end, by us
+	readyAt  time.Time
+	reason   string // why it is not ready
+	hung     string // why it was ended although nobody told it to, until its death is told
+	changed  chan struct{}
+}
+
+func newUnit(h *Host, name string) *unit {
+	u := &unit{
+		host: h, name: name, service: render.ServiceName(h.conf.Prefix, name),
+		wake: make(chan struct{}, 1), changed: make(chan struct{}), unwatch: func() {},
+	}
+	u.ctx, u.cancel = context.WithCancel(h.ctx)
+	return u
+}
+
+// keep looks at the unit whenever systemd says that it has changed.
+func (u *unit) keep() {
+	for {
+		select {
+		case <-u.ctx.Done():
+			return
+		case <-u.wake:
+		}
+		if err := u.refresh(u.ctx); err != nil && u.ctx.Err() == nil {
+			u.host.conf.Log.Warn("unit not looked at", "unit", u.name, "error", err)
+		}
+	}
+}
+
+// refresh asks systemd how the unit is, and takes note.
+func (u *unit) refresh(ctx context.Context) error {
+	u.reading.Lock()
+	defer u.reading.Unlock()
+	s, err := u.host.bus.read(ctx, u.service)
+	if err != nil {
+		return err
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.state = s
+	if !u.rec.Unit.Oneshot {
+		u.followLocked(s)
+	}
+	u.tellLocked()
+	return nil
+}
+
+// recall reads what an earlier agent has noted. A damaged record is as good as none: what runs is then exchanged when a plan says
+// how it should run.
+func (u *unit) recall() error {
+	err := durable.Load(recordPath(u.host.conf.StateDir, u.name), recordSchema, &u.rec)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		u.host.conf.Log.Error("unit record not readable", "unit", u.name, "error", err)
+		u.rec = record{Unit: plan.Unit{Name: u.name}}
+		return nil
+	}
+	u.host.seen.Recall(u.rec.Inputs)
+	return err
+}
+
+func (u *unit) tellLocked() {
+	close(u.changed)
+	u.changed = make(chan struct{})
+}
+
+func (u *unit) saveLocked() error {
+	if err := durable.Save(recordPath(u.host.conf.StateDir, u.name), recordSchema, u.rec); err != nil {
+		return fmt.Errorf("unit %s: %w", u.name, err)
+	}
+	return nil
+}
+
+// saveOrLogLocked is for what goes on although it cannot be written.
+func (u *unit) saveOrLogLocked() {
+	if err := u.saveLocked(); err != nil {
+		u.host.conf.Log.Error("unit record not written", "unit", u.name, "error", err)
+	}
+}
+
+func (u *unit) setReason(reason string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.reason != reason {
+		u.reason = reason
+		u.tellLocked()
+	}
+}
+
+// lastStart is what was noted when the unit was started last, by whomever.
+func (u *unit) lastStart() (begun, bool) {
+	var b begun
+	if err := durable.Load(begunPath(u.host.conf.StateDir, u.name), recordSchema, &b); err != nil {
+		return begun{}, false
+	}
+	return b, true
+}
+
+// observe compares what runs with what is wanted.
+func (u *unit) observe(e plan.Entry, spec plan.Unit, inputs []units.Input) plan.State {
+	b, noted := u.lastStart()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	s := u.state
+	switch {
+	case s.isGone() && u.rec.Unit.Name == "":
+		return plan.State{Existence: plan.Absent, Detail: "it has never been started"}
+	case s.isGone():
+		return plan.State{Existence: plan.Absent, Detail: "it was stopped"}
+	case s.isStopping() && u.life != "", u.stopping:
+		return plan.State{Existence: plan.Present, Detail: "it is being stopped"}
+	case u.life != "" && (!noted || b.Invocation != u.life):
+		return plan.State{Existence: plan.Present, Detail: "nobody has noted how it was started"}
+	}
+	was := units.Begun{Unit: u.rec.Unit, Inputs: u.rec.Inputs}
+	if noted {
+		was.Inputs = b.Inputs
+	}
+	why := was.Differs(spec, inputs)
+	if why == "" && (s.stale || !u.fileIs(u.text(e, spec))) {
+		why = "its unit file changed"
+	}
+	if why != "" {
+		return plan.State{Existence: plan.Present, Ready: u.rec.Ready, Detail: why}
+	}
+	u.rec.Unit = spec // how it is asked takes effect without a step
+	out := plan.State{Existence: plan.Present, Matches: true, Ready: u.rec.Ready && u.life != ""}
+	if !out.Ready {
+		out.Detail = u.reason
+	}
+	return out
+}
+
+// await waits for readiness, through deaths and restarts.
+func (u *unit) await(ctx context.Context, waiting func(reason string)) error {
+	if err := u.refresh(ctx); err != nil {
+		return err
+	}
+	last := ""
+	for {
+		u.mu.Lock()
+		ready, gone, reason, changed := u.rec.Ready && u.life != "", u.state.isGone(), u.reason, u.changed
+		u.mu.Unlock()
+		switch {
+		case ready:
+			return nil
+		case gone:
+			return fmt.Errorf("unit %s is not running", u.name)
+		}
+		if reason != "" && reason != last {
+			waiting(reason)
+			last = reason
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-u.ctx.Done():
+			return errGone
+		}
+	}
+}
+
+var errGone = errors.New("the host was closed, or the unit removed")
