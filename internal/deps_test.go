@@ -41,6 +41,8 @@ var neverArrows = []neverArrow{
 		why: "the balancer is a small process that needs the roster file and nothing else",
 	},
 	{from: []string{"internal/backend/supervise"}, to: []string{"internal/backend/fake", "internal/backend/systemd"}, why: "siblings never import siblings"},
+	{from: []string{"internal/backend/systemd"}, to: []string{"internal/backend/fake", "internal/backend/supervise"}, why: "siblings never import siblings"},
+	{from: []string{"..."}, except: []string{"internal/backend/systemd"}, to: []string{"github.com/coreos/go-systemd/v22/dbus", "github.com/godbus/..."}, why: "D-Bus only in backend/systemd"},
 	{
 		from: []string{"internal/backend/files", "internal/backend/probe", "internal/backend/holds", "internal/backend/pods", "internal/backend/units"}, to: []string{"internal/backend/supervise", "internal/backend/fake", "internal/backend/systemd"},
 		why: "what the backends share knows none of them",

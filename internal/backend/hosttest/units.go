@@ -186,8 +186,9 @@ func crashesDelayRestarts(t *testing.T, k kit) {
 		k.eventually("another start", func() bool { return k.Starts("crashing") >= n })
 		at = append(at, time.Now())
 	}
-	if first, last := at[1].Sub(at[0]), at[4].Sub(at[3]); last < 3*first/2 || last < 500*time.Millisecond {
-		t.Errorf("the first restart came after %s, the fourth after %s: the delay does not grow", first, last)
+	// Of the first two the shorter: a busy machine makes any longer.
+	if first, last := min(at[1].Sub(at[0]), at[2].Sub(at[1])), at[4].Sub(at[3]); last < 3*first/2 || last < 500*time.Millisecond {
+		t.Errorf("the first restarts came after %s, the fourth after %s: the delay does not grow", first, last)
 	}
 	k.want(u, waiting())
 	k.do(plan.Remove, u)

@@ -29,6 +29,8 @@ const replace = "replace"
 type bus struct {
 	log     *slog.Logger
 	changed func(service string) // a unit may have changed; without a name, all may have
+	// onReload, if set, is called for each reload. Tests count them.
+	onReload func()
 
 	reloading reloads
 
@@ -99,7 +101,8 @@ func (b *bus) pass(ctx context.Context, updates <-chan *sd.PropertiesUpdate, ove
 			return
 		case u := <-updates:
 			b.changed(u.UnitName)
-		case <-overflow:
+		case err := <-overflow:
+			b.log.Debug("signals lost, looking at all units", "cause", err)
 			b.changed("")
 		}
 	}
@@ -160,6 +163,9 @@ func (b *bus) forgive(ctx context.Context, service string) error {
 // reload makes systemd read its unit files again, once for all who ask for it at the same time.
 func (b *bus) reload(ctx context.Context) error {
 	return b.reloading.join(ctx, func() error {
+		if b.onReload != nil {
+			b.onReload()
+		}
 		if err := b.now().ReloadContext(context.WithoutCancel(ctx)); err != nil {
 			return fmt.Errorf("reload systemd: %w", err)
 		}

@@ -34,7 +34,7 @@ func TestOnSystemd(t *testing.T) {
 	m := newMachine(t, filepath.Join(bintest.Dir(t, "runc"), "runc"), systemd)
 	m.awaitSocket(t)
 	m.run(t, "systemctl", "is-system-running", "--wait")
-	args := []string{"/test/" + filepath.Base(m.self), "-test.run=^TestInside", "-test.v", "-test.timeout=5m", "-test.parallel=8"}
+	args := []string{"/test/" + filepath.Base(m.self), "-test.run=^TestInside", "-test.v", "-test.timeout=5m", "-test.parallel=4"}
 	out, err := m.command(t.Context(), args...).CombinedOutput()
 	text := string(out)
 	if err != nil || testing.Verbose() {

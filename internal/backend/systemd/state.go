@@ -53,11 +53,6 @@ func (s state) isGone() bool {
 // isBetween: it has ended, and systemd is going to start it again.
 func (s state) isBetween() bool { return strings.Contains(s.sub, "auto-restart") }
 
-// isHeld: what runs before each start runs, and perhaps holds it back.
-func (s state) isHeld() bool {
-	return s.active == "activating" && strings.HasPrefix(s.sub, "start-pre")
-}
-
 func (s state) isStopping() bool { return s.active == "deactivating" }
 
 // The codes of waitid(2).

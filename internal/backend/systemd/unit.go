@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"sync"
-	"time"
 
 	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
@@ -41,9 +40,8 @@ type unit struct {
 	unwatch  context.CancelFunc // ends the questions to that process
 	told     string             // invocation whose end has been told
 	stopping bool               // it was told to end, by us
-	readyAt  time.Time
-	reason   string // why it is not ready
-	hung     string // why it was ended although nobody told it to, until its death is told
+	reason   string             // why it is not ready
+	hung     string             // why it was ended although nobody told it to, until its death is told
 	changed  chan struct{}
 }
 
@@ -117,15 +115,6 @@ func (u *unit) saveLocked() error {
 func (u *unit) saveOrLogLocked() {
 	if err := u.saveLocked(); err != nil {
 		u.host.conf.Log.Error("unit record not written", "unit", u.name, "error", err)
-	}
-}
-
-func (u *unit) setReason(reason string) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.reason != reason {
-		u.reason = reason
-		u.tellLocked()
 	}
 }
 
