@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"sync"
+	"time"
 
 	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
@@ -152,7 +153,7 @@ func (u *unit) observe(e plan.Entry, spec plan.Unit, inputs []units.Input) plan.
 		why = "its unit file changed"
 	}
 	if why != "" {
-		return plan.State{Existence: plan.Present, Ready: u.rec.Ready, Detail: why}
+		return plan.State{Existence: plan.Present, Ready: u.rec.Ready && u.life != "", Detail: why, Down: u.downLocked()}
 	}
 	u.rec.Unit = spec // how it is asked takes effect without a step
 	out := plan.State{Existence: plan.Present, Matches: true, Ready: u.rec.Ready && u.life != ""}
@@ -160,6 +161,21 @@ func (u *unit) observe(e plan.Entry, spec plan.Unit, inputs []units.Input) plan.
 		out.Detail = u.reason
 	}
 	return out
+}
+
+// downLocked tells that no process runs, or one that has not been of use for so long that nobody counts on it any more.
+func (u *unit) downLocked() bool {
+	switch {
+	case u.life == "":
+		return true
+	case u.rec.Ready:
+		return false
+	}
+	since := u.state.since
+	if u.rec.Unwell.After(since) {
+		since = u.rec.Unwell
+	}
+	return time.Since(since) >= units.DownAfter
 }
 
 // await waits for readiness, through deaths and restarts.
