@@ -50,6 +50,8 @@ type Pool struct {
 	Roles  []string          `json:"roles"`
 	Labels map[string]string `json:"labels,omitempty"`
 	Taints []Taint           `json:"taints,omitempty"`
+	// Machines has further labels of single machines, by name.
+	Machines map[string]map[string]string `json:"machines,omitempty"`
 }
 
 // DNS is the cluster DNS as a client sees it.

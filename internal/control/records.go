@@ -117,14 +117,15 @@ func (r *roll) node(rec admission.Node, said Node) Node {
 		out.PodCIDR = said.PodCIDR
 	}
 	if p, ok := r.doc.Pools[rec.Pool]; ok {
-		out.Labels, out.Taints = p.labels(), p.Taints
+		out.Labels, out.Taints = p.labels(rec.Name), p.Taints
 	}
 	return out
 }
 
-func (p Pool) labels() map[string]string {
+func (p Pool) labels(machine string) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, p.Labels)
+	maps.Copy(out, p.Machines[machine])
 	for _, role := range p.Roles {
 		out["node-role.kubernetes.io/"+role] = ""
 	}

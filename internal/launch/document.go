@@ -59,6 +59,14 @@ func pools(c config.Cluster) map[string]control.Pool {
 		for _, t := range p.Taints {
 			pool.Taints = append(pool.Taints, control.Taint(t))
 		}
+		for _, n := range p.Nodes {
+			if len(n.Labels) > 0 {
+				if pool.Machines == nil {
+					pool.Machines = map[string]map[string]string{}
+				}
+				pool.Machines[n.Name] = n.Labels
+			}
+		}
 		out[p.Name] = pool
 	}
 	return out
@@ -67,6 +75,9 @@ func pools(c config.Cluster) map[string]control.Pool {
 func nodeRecord(n config.Node) control.Node {
 	r := control.Node{Name: n.Name, Addresses: []netip.Addr{n.Facts.Address}, PodCIDR: n.PodCIDR, Labels: map[string]string{}}
 	for k, v := range n.Pool.Labels {
+		r.Labels[k] = v
+	}
+	for k, v := range n.Labels {
 		r.Labels[k] = v
 	}
 	for _, role := range n.Pool.Roles {

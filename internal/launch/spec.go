@@ -34,7 +34,11 @@ func (l *Launcher) Load(s Source) (Cluster, error) {
 			return Cluster{}, err
 		}
 	}
-	return complete(file, text, s)
+	c, err := complete(file, text, s)
+	if err != nil {
+		return Cluster{}, err
+	}
+	return l.placing(c)
 }
 
 // Complete checks and completes a spec's text. The version, if not empty, is taken instead of the spec's.
@@ -91,6 +95,9 @@ func (l *Launcher) keepSpec(c Cluster) error {
 	}
 	if err := durable.WriteFile(l.versionFile(c.Name), 0o600, []byte(c.Release.Minor()+"\n")); err != nil {
 		return fmt.Errorf("keep version: %w", err)
+	}
+	if err := l.keepPlaces(c); err != nil {
+		return err
 	}
 	return durable.WriteFile(l.specFile(c.Name), 0o600, c.Spec)
 }

@@ -47,6 +47,8 @@ type Spec struct {
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`
 	// Components holds overrides; they are merged last.
 	Components Components `json:"components,omitempty"`
+	// Units are processes of your own, placed by rules on the machines and supervised like the components.
+	Units []Unit `json:"units,omitempty"`
 	// AddOns are applied once the API answers.
 	AddOns []AddOn `json:"addOns,omitempty"`
 	// OS says how every machine's operating system is prepared.
@@ -84,6 +86,9 @@ type Pool struct {
 	Taints []Taint `json:"taints,omitempty"`
 	// Machines that exist already, for `slipway apply`.
 	Machines []Machine `json:"machines,omitempty"`
+	// MachineLabels are further labels of single machines that have no line of their own under machines, by the machine's name:
+	// {dev-main-0: {disk: ssd}}. A change moves the units that depend on it and restarts nothing else.
+	MachineLabels map[string]map[string]string `json:"machineLabels,omitempty"`
 }
 
 // Taint keeps pods away that do not tolerate it.
@@ -102,6 +107,8 @@ type Machine struct {
 	Name string `json:"name"`
 	// Address of the machine, by which the others reach it.
 	Address string `json:"address"`
+	// Labels of this machine, beside its pool's. A change moves the units that depend on it and restarts nothing else.
+	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // ControlPlane says how the control plane runs and is reached.
@@ -152,6 +159,53 @@ type CoreDNS struct {
 	Replicas *int `json:"replicas,omitempty"`
 	// Corefile replaces the whole configuration. Default: cluster names, and /etc/resolv.conf for all others.
 	Corefile string `json:"corefile,omitempty"`
+}
+
+// Unit is a process of your own. Its options know the specifiers %n, %N, %p, %i and %% of systemd.
+type Unit struct {
+	// Name such as web, or db@ for a template that has instances.
+	Name string `json:"name"`
+	// Instances of a template: [main, events] makes db@main and db@events of db@.
+	Instances []string `json:"instances,omitempty"`
+	// Exec is the program and its arguments. The program is an absolute path on the machine; no shell is between.
+	Exec []string `json:"exec"`
+	// Env is the process environment. What the machine knows of itself (/run/slipway/facts.env) is there, too.
+	Env map[string]string `json:"env,omitempty" scalar:"literal"`
+	// Directory to run in. Default /.
+	Directory string `json:"directory,omitempty"`
+	// Ready says when it may be relied on. Default: as soon as it has been started.
+	Ready UnitReady `json:"ready,omitempty"`
+	// Facts that the machine must know before the unit starts, such as DEFAULT_IPV4. Without them it waits and says so.
+	Facts []string `json:"facts,omitempty"`
+	// StopTimeout is the time between SIGTERM and SIGKILL, such as 30s. Default 10s.
+	StopTimeout string `json:"stopTimeout,omitempty"`
+	// On: the machine has one of the values for each label: {disk: [ssd, nvme], zone: [a]}. Each machine has the labels
+	// kubernetes.io/hostname and slipway.dev/pool, too.
+	On map[string][]string `json:"on,omitempty"`
+	// With: the machine has all these units or components (etcd, kube-apiserver, kubelet, …). The unit starts after them.
+	With []string `json:"with,omitempty"`
+	// Conflicts are patterns of units and components that are never on the same machine, whichever side says so.
+	Conflicts []string `json:"conflicts,omitempty"`
+	// Global: on every machine that the rules allow. Default false: on one of them.
+	Global bool `json:"global,omitempty"`
+	// Pin is the name of the only machine that will do.
+	Pin string `json:"pin,omitempty"`
+	// Replaces names units that make room: this one takes the machine of the first, and those move elsewhere.
+	Replaces []string `json:"replaces,omitempty"`
+	// Placed is where the unit is, as Slipway writes it into a completed spec. It stays there while the rules allow.
+	Placed []string `json:"placed,omitempty"`
+}
+
+// UnitReady is one question that tells when a unit may be relied on.
+type UnitReady struct {
+	// HTTP is an address such as http://127.0.0.1:8080/healthz that answers 200.
+	HTTP string `json:"http,omitempty"`
+	// TCP is host:port that takes connections.
+	TCP string `json:"tcp,omitempty"`
+	// File is a path that exists and is not empty.
+	File string `json:"file,omitempty"`
+	// Notify: the process sends READY=1, as to systemd. Default false.
+	Notify bool `json:"notify,omitempty"`
 }
 
 // AddOn is a set of Kubernetes objects.

@@ -40,7 +40,7 @@ func Cluster(file string, text []byte, name, version string) (config.Cluster, ca
 		return config.Cluster{}, release, config.Unknown(parsed, known, problems), nil
 	}
 	complete, problems := config.Complete(parsed, known)
-	return complete, release, problems, nil
+	return Place(complete, nil), release, problems, nil
 }
 
 // Kept is a cluster's completed spec, as its control document keeps it.

@@ -27,6 +27,9 @@ func Configure(c config.Cluster, r admission.Node) (config.Node, error) {
 	if err != nil {
 		return config.Node{}, err
 	}
+	if guest(with, r.Name) { // whoever decided did not know of it
+		with = Place(with, nil)
+	}
 	node, err := config.ForNode(with, r.Name, Facts(r))
 	if err != nil {
 		return config.Node{}, err
@@ -35,6 +38,17 @@ func Configure(c config.Cluster, r admission.Node) (config.Node, error) {
 		return config.Node{}, fmt.Errorf("plan %s: its record has the pod range %s, and share %d is %s", r.Name, r.PodCIDR, r.Index, node.PodCIDR)
 	}
 	return node, nil
+}
+
+func guest(c config.Cluster, name string) bool {
+	for _, p := range c.Pools {
+		for _, n := range p.Nodes {
+			if n.Name == name {
+				return n.Guest
+			}
+		}
+	}
+	return false
 }
 
 // Facts are a record's, as a configuration needs them.

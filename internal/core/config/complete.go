@@ -43,6 +43,7 @@ func Complete(s spec.Cluster, r Release) (Cluster, []spec.Problem) {
 	m.head(r)
 	m.network()
 	m.pools()
+	m.units()
 	m.coreDNS()
 	m.os()
 

@@ -57,6 +57,7 @@ type Cluster struct {
 	AddOns            []AddOn
 	OS                OS
 	Hooks             []Hook
+	Units             []Unit // of the user's own, by name; who has decided for them has set Placed
 
 	// Origins of the values above that are no flags, by spec path: "networking.podCIDR".
 	Origins map[string]Origin
@@ -79,6 +80,10 @@ type NodeName struct {
 	Name    string
 	Address netip.Addr
 	Index   int // position in the whole cluster; chooses the node's share of the pod range
+	// Labels are the machine's own, beside its pool's.
+	Labels map[string]string
+	// Guest: the spec does not know the machine; it has come with a token.
+	Guest bool
 }
 
 // Flag is one command-line flag: one value, or several for flags that may be repeated, or none: the user took it away.
@@ -124,4 +129,6 @@ type Node struct {
 	Index   int
 	PodCIDR netip.Prefix
 	Facts   Facts
+	Labels  map[string]string // the machine's own, beside its pool's
+	Units   []Unit            // of the user's own, that are placed here
 }

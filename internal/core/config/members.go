@@ -13,10 +13,11 @@ import (
 func (c Cluster) WithNode(pool, name string, address netip.Addr, index int) (Cluster, error) {
 	c.Pools = slices.Clone(c.Pools)
 	found := false
+	_, known, listed := c.find(name)
 	for i, p := range c.Pools {
 		p.Nodes = slices.DeleteFunc(slices.Clone(p.Nodes), func(n NodeName) bool { return n.Name == name })
 		if p.Name == pool {
-			p.Nodes = append(p.Nodes, NodeName{Name: name, Address: address, Index: index})
+			p.Nodes = append(p.Nodes, NodeName{Name: name, Address: address, Index: index, Labels: known.Labels, Guest: !listed || known.Guest})
 			found = true
 		}
 		c.Pools[i] = p

@@ -44,7 +44,7 @@ func ForNode(c Cluster, name string, f Facts) (Node, error) {
 	c.Kubelet.apply(f)
 	c.KubeProxy.adjustOOM(f)
 	c.Kubelet.join(pool)
-	return Node{Cluster: c, Pool: pool, Name: name, Index: id.Index, PodCIDR: share, Facts: f}, nil
+	return Node{Cluster: c, Pool: pool, Name: name, Index: id.Index, PodCIDR: share, Facts: f, Labels: id.Labels, Units: c.unitsOn(name)}, nil
 }
 
 func (c Cluster) find(name string) (Pool, NodeName, bool) {

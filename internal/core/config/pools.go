@@ -3,7 +3,6 @@
 package config
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/slipway-project/slipway/internal/core/spec"
@@ -23,12 +22,14 @@ func (m *maker) pools() {
 		m.taints(&out, p, at)
 		m.origin(at+".labels", len(p.Labels) > 0, std(""))
 		m.origin(at+".machines", len(p.Machines) > 0, std(""))
+		m.origin(at+".machineLabels", len(p.MachineLabels) > 0, std(""))
 		m.count(p, at)
 		for k := range p.Nodes() {
-			n := NodeName{Name: fmt.Sprintf("%s-%s-%d", m.spec.Name, p.Name, k), Index: index}
+			n := NodeName{Name: p.MachineName(m.spec.Name, k), Index: index}
 			if len(p.Machines) > 0 {
-				n.Name, n.Address = p.Machines[k].Name, p.Machines[k].Address
+				n.Address = p.Machines[k].Address
 			}
+			n.Labels = p.LabelsOf(n.Name)
 			out.Nodes = append(out.Nodes, n)
 			index++
 		}

@@ -45,6 +45,7 @@ func Print(c Cluster) []byte {
 	p.raw(2, "coredns:")
 	p.value(3, "replicas", c.CoreDNS.Replicas, c.Origins["components.coredns.replicas"])
 	p.value(3, "corefile", c.CoreDNS.Corefile, c.Origins["components.coredns.corefile"])
+	p.units(c)
 	p.addOns(c)
 	p.os(c)
 	return []byte(p.b.String())

@@ -18,6 +18,7 @@ func (p *printer) pools(c Cluster) {
 		p.tree(3, "labels", labels, origin("labels"), nil)
 		p.rows(3, "taints", taintRows(pool.Taints), origin("taints"))
 		p.rows(3, "machines", machineRows(pool.Nodes), origin("machines"))
+		p.value(3, "machineLabels", machineLabels(pool.Nodes), origin("machineLabels"))
 	}
 }
 
@@ -50,10 +51,33 @@ func machineRows(nodes []NodeName) []string {
 	var rows []string
 	for _, n := range nodes {
 		if n.Address.IsValid() {
-			rows = append(rows, "{name: "+flow(n.Name, true)+", address: "+n.Address.String()+"}")
+			labels := ""
+			if len(n.Labels) > 0 {
+				labels = ", labels: " + flow(object(n.Labels), true)
+			}
+			rows = append(rows, "{name: "+flow(n.Name, true)+", address: "+n.Address.String()+labels+"}")
 		}
 	}
 	return rows
+}
+
+// machineLabels are those of machines that have no row.
+func machineLabels(nodes []NodeName) map[string]any {
+	out := map[string]any{}
+	for _, n := range nodes {
+		if !n.Address.IsValid() && len(n.Labels) > 0 {
+			out[n.Name] = object(n.Labels)
+		}
+	}
+	return out
+}
+
+func object(m map[string]string) map[string]any {
+	out := make(map[string]any, len(m))
+	for k, v := range m {
+		out[k] = v
+	}
+	return out
 }
 
 func (p *printer) addOns(c Cluster) {

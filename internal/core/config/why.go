@@ -157,6 +157,11 @@ func (c Cluster) top() map[string]any {
 		out["os."+path] = v
 	}
 	out["hooks"] = anyRows(c.hookRows())
+	var units []any
+	for _, u := range c.Units {
+		units = append(units, u.Name)
+	}
+	out["units"] = units
 	for i, p := range c.Pools {
 		at := spec.Element("pools", i)
 		labels := make(map[string]any, len(p.Labels))
@@ -166,6 +171,7 @@ func (c Cluster) top() map[string]any {
 		out[at+".name"], out[at+".roles"], out[at+".count"], out[at+".labels"] = p.Name, normal(p.Roles), len(p.Nodes), labels
 		out[at+".taints"] = strings.Join(taintRows(p.Taints), ", ")
 		out[at+".machines"] = strings.Join(machineRows(p.Nodes), ", ")
+		out[at+".machineLabels"] = machineLabels(p.Nodes)
 	}
 	return out
 }

@@ -78,6 +78,7 @@ func For(cfg config.Node, components Components) (plan.Plan, error) {
 	if n.has(config.RoleControlPlane) && n.joins() {
 		n.cni(append(images, proxy)...)
 	}
+	n.userUnits()
 	return n.hooked(n.Plan(cfg.Cluster.Name, cfg.Name, cfg.Cluster.Release)), nil
 }
 

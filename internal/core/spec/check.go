@@ -37,6 +37,7 @@ func check(in v1alpha1.Cluster, d *decoder, o Options) Cluster {
 	k.controlPlane(in.Spec.ControlPlane)
 	k.gates(in.Spec.FeatureGates)
 	k.components(in.Spec.Components)
+	k.units(in.Spec.Units)
 	k.addOns(in.Spec.AddOns)
 	k.os(in.Spec.OS)
 	k.hooks(in.Spec.Hooks)

@@ -37,6 +37,7 @@ func (k *checker) pools(in []v1alpha1.Pool) {
 		k.machines(at, p, &pool, seen)
 		k.count(at, p, &pool)
 		k.labels(at+".labels", p.Labels)
+		k.machineLabels(at+".machineLabels", p, &pool)
 		pool.Taints = k.taints(at+".taints", p.Taints, pool, len(in))
 		k.out.Pools = append(k.out.Pools, pool)
 		total += pool.Nodes()
@@ -88,7 +89,8 @@ func (k *checker) machines(at string, p v1alpha1.Pool, pool *Pool, seen fleet) {
 	services := cmp.Or(k.out.Networking.ServiceCIDR, netip.MustParsePrefix(DefaultServiceCIDR))
 	for i, m := range p.Machines {
 		path := Element(at+".machines", i)
-		pool.Machines = append(pool.Machines, Machine{Name: m.Name})
+		pool.Machines = append(pool.Machines, Machine{Name: m.Name, Labels: m.Labels})
+		k.labels(path+".labels", m.Labels)
 		if !k.out.Said(path + ".name") {
 			k.missing(path, "name", "")
 		} else if !isDomain(m.Name) || len(m.Name) > maxHostname {

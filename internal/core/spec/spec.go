@@ -49,6 +49,7 @@ type Cluster struct {
 	AddOns            []AddOn
 	OS                OS
 	Hooks             []Hook
+	Units             []Unit // of templates, each instance
 
 	// Places of every field that the document holds, by path: "spec.pools[0].roles", "spec.components.etcd.flags.quota-backend-bytes".
 	Places map[string]Place
@@ -74,6 +75,8 @@ type Pool struct {
 	Labels   map[string]string
 	Taints   []Taint
 	Machines []Machine
+	// MachineLabels are those of machines without a line of their own, by name.
+	MachineLabels map[string]map[string]string
 }
 
 // Taint as Kubernetes knows it.
@@ -83,6 +86,7 @@ type Taint struct{ Key, Value, Effect string }
 type Machine struct {
 	Name    string
 	Address netip.Addr
+	Labels  map[string]string
 }
 
 // Component is the override of one component.

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package planner
+
+import (
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/spec"
+)
+
+// userPrefix keeps the user's units apart from ours: none of ours begins so.
+const userPrefix = "user-"
+
+// UserUnit is the name that a unit of the spec has in a plan.
+func UserUnit(name string) string { return userPrefix + name }
+
+// userUnits come last, and nothing waits for them. Each starts after the company that it has asked for.
+func (n *node) userUnits() {
+	placed := map[string]config.Unit{}
+	for _, u := range n.cfg.Units {
+		placed[u.Name] = u
+	}
+	done := map[string]plan.Ref{}
+	for _, u := range n.cfg.Units {
+		n.userUnit(u, placed, done)
+	}
+}
+
+func (n *node) userUnit(u config.Unit, placed map[string]config.Unit, done map[string]plan.Ref) plan.Ref {
+	if ref, ok := done[u.Name]; ok {
+		return ref
+	}
+	var needs []plan.Ref
+	for _, name := range u.With { // never in a circle: the spec was checked
+		if other, ok := placed[name]; ok {
+			needs = append(needs, n.userUnit(other, placed, done))
+		} else if ref := plan.RefOf(plan.Unit{Name: name}); n.contains(ref) {
+			needs = append(needs, ref)
+		}
+	}
+	for _, fact := range u.Facts {
+		needs = append(needs, n.fact(fact))
+	}
+	unit := plan.Unit{
+		Name: UserUnit(u.Name), Args: u.Exec, Dir: u.Dir, EnvFile: config.FactsFile, Ready: userProbe(u.Ready), StopTimeout: u.StopTimeout, KillChildren: true,
+	}
+	for _, k := range sorted(u.Env) {
+		unit.Env = append(unit.Env, k+"="+u.Env[k])
+	}
+	done[u.Name] = n.Add(unit, needs...)
+	return done[u.Name]
+}
+
+// fact is a gate that the machine opens when it knows the fact.
+func (n *node) fact(name string) plan.Ref {
+	gate := plan.Gate{
+		Name: "fact-" + name, Provider: "the machine, which does not know " + name + " yet: " + whyMissing(name),
+		Ready: plan.Probe{Kind: plan.ProbeFile, Path: config.FactsFolder + "/" + name},
+	}
+	if ref := plan.RefOf(gate); n.contains(ref) {
+		return ref
+	}
+	return n.Add(gate)
+}
+
+func userProbe(r spec.UnitReady) plan.Probe {
+	switch {
+	case r.HTTP != "":
+		return plan.Probe{Kind: plan.ProbeHTTP, URL: r.HTTP}
+	case r.TCP != "":
+		return plan.Probe{Kind: plan.ProbeTCP, Address: r.TCP}
+	case r.File != "":
+		return plan.Probe{Kind: plan.ProbeFile, Path: r.File}
+	case r.Notify:
+		return plan.Probe{Kind: plan.ProbeNotify}
+	}
+	return plan.Probe{}
+}
+
+// whyMissing is what a person can look at.
+func whyMissing(fact string) string {
+	switch fact {
+	case "DEFAULT_IPV4":
+		return "it has no default route, or the route's interface has no address"
+	case "ZONE":
+		return "write it into /etc/slipway/zone there"
+	}
+	return config.FactsFile + " there has what it knows"
+}
