@@ -65,6 +65,7 @@ func agent(ctx context.Context, log *slog.Logger) error {
 		group, ctx := errgroup.WithContext(ctx)
 		group.Go(func() error { return b.agent.Run(ctx) })
 		group.Go(func() error { return b.enrol.Run(ctx) })
+		group.Go(func() error { return factsFile(log).Keep(ctx) })
 		group.Go(func() error { return proxy.ServeUnix(ctx, filepath.Join(runDir, "api.sock"), apiAddress) })
 		group.Go(func() error { return proxy.ServeUnix(ctx, filepath.Join(runDir, "init.sock"), initAddress) })
 		if err := group.Wait(); !errors.Is(err, enrol.ErrAnew) {
@@ -136,6 +137,9 @@ func buildAgent(log *slog.Logger) (b built, err error) {
 			return b, err
 		}
 	}
+	if err := factsFile(log).Write(); err != nil { // before a unit is started that reads it
+		return b, err
+	}
 	journal, err := lock.Open(filepath.Join(keepDir, "lock"))
 	if err != nil {
 		return b, err
@@ -181,6 +185,11 @@ func buildAgent(log *slog.Logger) (b built, err error) {
 		},
 	})
 	return b, err
+}
+
+// factsFile is what units may read about their machine.
+func factsFile(log *slog.Logger) facts.File {
+	return facts.File{Env: config.FactsFile, Folder: config.FactsFolder, Zone: "/etc/slipway/zone", Log: log}
 }
 
 func newHost(custody *ca.Local, board *reconcile.Board, log *slog.Logger) (*supervise.Host, error) {

@@ -47,3 +47,30 @@ func (l *Launcher) keepPlaces(c Cluster) error {
 	}
 	return nil
 }
+
+// Place is where one of the user's units runs, or why nowhere.
+type Place struct {
+	Unit     string   `json:"unit"`
+	Machines []string `json:"machines"`
+	Why      string   `json:"why,omitempty"` // when there is no machine
+}
+
+// Places tells where the spec's units run: where they are, for a cluster that is made, and where they would be.
+func (c Cluster) Places() []Place {
+	out := []Place{}
+	for _, u := range c.Config.Units {
+		out = append(out, Place{Unit: u.Name, Machines: append([]string{}, u.Placed...), Why: u.Why})
+	}
+	return out
+}
+
+// homeless are the units that run nowhere, in words.
+func (c Cluster) homeless() []string {
+	var out []string
+	for _, p := range c.Places() {
+		if len(p.Machines) == 0 {
+			out = append(out, "unit "+p.Unit+" runs nowhere: "+p.Why)
+		}
+	}
+	return out
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+)
+
+// gather finds everything that units may want to know. Serial numbers and the like are left out: everybody may read the file.
+func (f File) gather(sys string) (map[string]string, error) {
+	out := map[string]string{}
+	set := func(name, value string) {
+		if value = oneWord(value); value != "" {
+			out[name] = value
+		}
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, err
+	}
+	for _, link := range links {
+		all, err := global(link)
+		if err != nil {
+			return nil, err
+		}
+		if len(all) > 0 {
+			set(factName(link.Attrs().Name)+"_IPV4", all[0].String())
+		}
+	}
+	address, hasRoute, err := address()
+	if err != nil {
+		return nil, err
+	}
+	if hasRoute && address != (netip.Addr{}) {
+		set("DEFAULT_IPV4", address.String())
+	}
+	if name, err := os.Hostname(); err == nil {
+		set("HOSTNAME", name)
+	}
+	if zone, err := os.ReadFile(f.Zone); err == nil {
+		set("ZONE", string(zone))
+	}
+	disks(sys, set)
+	for _, id := range []string{"sys_vendor", "product_name", "product_version", "board_name", "bios_vendor", "chassis_asset_tag"} {
+		if text, err := os.ReadFile(filepath.Join(sys, "class/dmi/id", id)); err == nil {
+			set("DMI_"+factName(id), string(text))
+		}
+	}
+	return out, nil
+}
+
+// disks are the block devices that have a device below them: no loops, no RAM, no partitions.
+func disks(sys string, set func(name, value string)) {
+	found, err := filepath.Glob(filepath.Join(sys, "block/*/device"))
+	if err != nil {
+		return
+	}
+	var names []string
+	for _, path := range found {
+		name := filepath.Base(filepath.Dir(path))
+		text, err := os.ReadFile(filepath.Join(sys, "block", name, "size"))
+		if err != nil {
+			continue
+		}
+		sectors, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+		if err != nil || sectors == 0 { // an empty drive
+			continue
+		}
+		names = append(names, name)
+		set("DISK_"+factName(name)+"_BYTES", strconv.FormatUint(sectors*512, 10))
+	}
+	set("DISKS", strings.Join(names, ","))
+}
+
+// factName is a name as a variable can have it.
+func factName(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case 'a' <= r && r <= 'z':
+			return r - 'a' + 'A'
+		case 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
+			return r
+		}
+		return '_'
+	}, s)
+}
+
+// oneWord is a value that every reader of environment files takes for the same: no spaces, no quotes, nothing invisible.
+func oneWord(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r <= ' ' || r > '~' || strings.ContainsRune("\"'\\$`#;", r) {
+			return '_'
+		}
+		return r
+	}, strings.TrimSpace(s))
+}
