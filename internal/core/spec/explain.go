@@ -208,8 +208,6 @@ func typeName(types []structType, goType string) string {
 		return "true or false by name"
 	case "map[string]any":
 		return "values by name"
-	case "bool":
-		return "true or false"
 	case "map[string][]string":
 		return "lists of text by name"
 	case "map[string]map[string]string":
