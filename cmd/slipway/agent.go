@@ -227,7 +227,7 @@ func controlRole(j *joining, log *slog.Logger) func(ctx context.Context, doc []b
 
 func machineInit(ctx context.Context, args []string, log *slog.Logger, exe string) error {
 	if len(args) == 1 && args[0] == "--systemd" {
-		return machine.BecomeSystemd()
+		return machine.BecomeSystemd(log)
 	}
 	return machine.Init(ctx, machine.InitConfig{Agent: []string{exe, "agent"}, Log: log})
 }

@@ -4,6 +4,7 @@ package machine
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 
@@ -12,7 +13,7 @@ import (
 
 // BecomeSystemd is [Init]'s counterpart in machines of the other kind: PID 1 does what only it can do to keep machine and host
 // apart, and then becomes the systemd of the machine's root filesystem. It returns only with an error.
-func BecomeSystemd() error {
+func BecomeSystemd(log *slog.Logger) error {
 	exe, err := findSystemd("/")
 	if err != nil {
 		return err
@@ -36,6 +37,7 @@ func BecomeSystemd() error {
 	if err := tellReady(); err != nil {
 		return err
 	}
+	log.Info("systemd takes over", "program", exe, "its log", "journalctl, inside")
 	env := append(insideEnv(), "container=slipway", "SYSTEMD_GENERATOR_PATH="+noGenerator)
 	return fmt.Errorf("become systemd: %w", unix.Exec(exe, []string{exe, "--system"}, env))
 }

@@ -27,11 +27,11 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case "machine-init":
+			log := slog.New(slog.NewTextHandler(os.Stdout, nil))
 			if os.Args[2] == "--systemd" {
-				fmt.Println(BecomeSystemd())
+				fmt.Println(BecomeSystemd(log))
 				os.Exit(1)
 			}
-			log := slog.New(slog.NewTextHandler(os.Stdout, nil))
 			if err := Init(context.Background(), InitConfig{Agent: append([]string{"/proc/self/exe"}, os.Args[3:]...), Log: log}); err != nil {
 				fmt.Println(err)
 				os.Exit(1)

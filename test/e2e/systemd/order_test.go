@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
@@ -35,12 +37,7 @@ func TestTogether(t *testing.T) {
 		}
 	})
 	all := []string{c.Main(0), c.Worker(0), stranger.Node}
-	c.Part(t, "in any order", func(c *kit.Cluster) {
-		for boot := range boots(c.T) {
-			anyOrder(c, boot, all)
-			c.AllReady(3*soon, 1, 2)
-		}
-	})
+	c.Part(t, "in any order", func(c *kit.Cluster) { sameEnd(c, 2, all, 1, 2) })
 	c.Part(t, "a worker without its network", func(c *kit.Cluster) {
 		worker := c.On(c.Worker(0))
 		c.Machine("stop", worker.Node)
@@ -57,18 +54,37 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// boots is how often all machines are booted: twice, or as SLIPWAY_BOOTS says.
-func boots(t testing.TB) int {
-	t.Helper()
+// TestBoots boots five machines as often as SLIPWAY_BOOTS says: each boot takes half a minute.
+func TestBoots(t *testing.T) {
 	text := os.Getenv("SLIPWAY_BOOTS")
 	if text == "" {
-		return 2
+		t.Skip("many boots of five machines take minutes: SLIPWAY_BOOTS=10 asks for ten")
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil {
 		t.Fatalf("SLIPWAY_BOOTS: %v", err)
 	}
-	return n
+	c := newCluster(t, "boots")
+	c.MustUp("--control-planes", "3", "--workers", "2")
+	sameEnd(c, n, []string{c.Main(0), c.Main(1), c.Main(2), c.Worker(0), c.Worker(1)}, 3, 2)
+}
+
+// sameEnd boots all machines again and again: always the same nodes, members, keys and data, and all are ready.
+func sameEnd(c *kit.Cluster, boots int, all []string, controlPlanes, workers int) {
+	c.T.Helper()
+	before := c.AllReady(3*soon, controlPlanes, workers)
+	c.Kubectl("create", "configmap", "written-before", "--from-literal=value=kept")
+	for boot := range boots {
+		anyOrder(c, boot, all)
+		begun := time.Now()
+		if diff := cmp.Diff(before, c.AllReady(3*soon, controlPlanes, workers)); diff != "" {
+			c.T.Fatalf("nodes (- before, + after):\n%s", diff)
+		}
+		if v := c.Kubectl("get", "configmap", "written-before", "--output", "jsonpath={.data.value}"); v != "kept" {
+			c.T.Fatalf("the ConfigMap of before holds %q", v)
+		}
+		c.T.Logf("all are ready %.1f s after the last was powered on", time.Since(begun).Seconds())
+	}
 }
 
 // anyOrder pulls all plugs and powers the machines on one after the other, each after a while of its own. The first boot is the
