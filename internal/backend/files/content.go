@@ -41,13 +41,6 @@ func file(f plan.File) content {
 	}}
 }
 
-// staticPod is written from outside the manifests folder: the kubelet must never see half of it, under any name.
-func staticPod(p plan.StaticPod) content {
-	return content{path: p.Path, mode: 0o600, scratch: filepath.Dir(filepath.Dir(p.Path)), render: func() ([]byte, error) {
-		return []byte(p.Manifest), nil
-	}}
-}
-
 func observeContent(c content) (plan.State, error) {
 	info, err := os.Lstat(c.path)
 	if errors.Is(err, fs.ErrNotExist) {

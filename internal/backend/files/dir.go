@@ -94,8 +94,8 @@ func remove(item plan.Item) error {
 		return removeFile(it.Path)
 	case plan.Kubeconfig:
 		return removeFile(it.Path)
-	case plan.StaticPod:
-		return removeFile(it.Path)
+	case plan.StaticPod: // by the host, who knows its pod
+		return nil
 	case plan.Artifact:
 		return removeLink(it.Path)
 	case plan.Mount:

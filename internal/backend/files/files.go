@@ -14,7 +14,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
+	"github.com/slipway-project/slipway/internal/backend/pods"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
@@ -41,12 +43,16 @@ type Config struct {
 	Probe    Asker
 	// Fetch brings a blob that the store lacks or has damaged, optional. It returns when the blob is there, whole and durable.
 	Fetch func(ctx context.Context, digest string) error
+	Pods     *pods.Keeper // may be nil where no component runs as a static pod
 }
 
 // Host is the machine's files. It has the methods of a reconcile.Host for every kind but units.
 type Host struct {
 	conf  Config
 	blobs *blobs
+
+	mu   sync.Mutex             // guards seen
+	seen map[plan.Ref]plan.Item // what static pods may have as inputs
 }
 
 // New reads which blobs have been verified since boot. A damaged record only means that they are verified again.
@@ -59,11 +65,12 @@ func New(c Config) (*Host, error) {
 		return nil, err
 	}
 	b.fetch = c.Fetch
-	return &Host{conf: c, blobs: b}, nil
+	return &Host{conf: c, blobs: b, seen: map[plan.Ref]plan.Item{}}, nil
 }
 
 // Observe tells the entry's state, see reconcile.Host.
 func (h *Host) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
+	h.see(e)
 	switch it := e.Item.(type) {
 	case plan.Dir:
 		return observeDir(it)
@@ -72,7 +79,7 @@ func (h *Host) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
 	case plan.Kubeconfig:
 		return observeContent(kubeconfig(it))
 	case plan.StaticPod:
-		return observeContent(staticPod(it))
+		return h.observeStaticPod(ctx, it)
 	case plan.Artifact:
 		return h.observeArtifact(it)
 	case plan.Mount:
@@ -90,6 +97,10 @@ func (h *Host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	h.see(e)
+	if p, ok := e.Item.(plan.StaticPod); ok && s.Verb == plan.Remove {
+		return h.removeStaticPod(ctx, p)
+	}
 	if s.Verb == plan.Remove {
 		return remove(e.Item)
 	}
@@ -101,7 +112,7 @@ func (h *Host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
 	case plan.Kubeconfig:
 		return makeContent(kubeconfig(it))
 	case plan.StaticPod:
-		return makeContent(staticPod(it))
+		return h.makeStaticPod(it)
 	case plan.Artifact:
 		return h.makeArtifact(ctx, it)
 	case plan.Mount:
@@ -119,6 +130,9 @@ func (h *Host) Await(ctx context.Context, e plan.Entry, waiting func(reason stri
 	if gate, ok := e.Item.(plan.Gate); ok {
 		return h.conf.Probe.Await(ctx, gate.Ready, waiting)
 	}
+	if p, ok := e.Item.(plan.StaticPod); ok && p.Component && h.conf.Pods != nil {
+		return h.conf.Pods.Await(ctx, p.Name, waiting)
+	}
 	s, err := h.Observe(ctx, e)
 	if err != nil {
 		return err
@@ -127,6 +141,19 @@ func (h *Host) Await(ctx context.Context, e plan.Entry, waiting func(reason stri
 		return fmt.Errorf("%s is not ready: %s", e.Ref, s.Detail)
 	}
 	return nil
+}
+
+func (h *Host) see(e plan.Entry) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.seen[e.Ref] = e.Item
+}
+
+func (h *Host) input(ref plan.Ref) (plan.Item, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	item, ok := h.seen[ref]
+	return item, ok
 }
 
 // observeGate: a gate always exists, for it is only a question.

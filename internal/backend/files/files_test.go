@@ -194,7 +194,9 @@ func TestStaticPodAppearsWhole(t *testing.T) {
 	p := plan.StaticPod{Name: "web", Path: filepath.Join(dir, "manifests", "web.yaml"), Manifest: "kind: Pod\n"}
 	wantState(t, h, p, absent())
 	make1(t, h, p)
-	write(t, p.Path, "kind: Cat\n")
+	changed := p
+	changed.Manifest = "kind: Pod\n#\n"
+	make1(t, h, changed)
 	wantState(t, h, p, plan.State{Existence: plan.Present, Detail: "its content differs from line 1 on"})
 	make1(t, h, p)
 	for _, folder := range []string{dir, filepath.Dir(p.Path)} {
