@@ -20,6 +20,7 @@ import (
 
 	controlv1 "github.com/slipway-project/slipway/api/control/v1"
 	"github.com/slipway-project/slipway/internal/backend/files"
+	"github.com/slipway-project/slipway/internal/backend/pods"
 	"github.com/slipway-project/slipway/internal/backend/probe"
 	"github.com/slipway-project/slipway/internal/backend/supervise"
 	"github.com/slipway-project/slipway/internal/ca"
@@ -66,6 +67,7 @@ func agent(ctx context.Context, log *slog.Logger) error {
 		group.Go(func() error { return b.agent.Run(ctx) })
 		group.Go(func() error { return b.enrol.Run(ctx) })
 		group.Go(func() error { return factsFile(log).Keep(ctx) })
+		group.Go(func() error { return b.pods.Run(ctx) })
 		group.Go(func() error { return proxy.ServeUnix(ctx, filepath.Join(runDir, "api.sock"), apiAddress) })
 		group.Go(func() error { return proxy.ServeUnix(ctx, filepath.Join(runDir, "init.sock"), initAddress) })
 		if err := group.Wait(); !errors.Is(err, enrol.ErrAnew) {
@@ -123,6 +125,7 @@ func goingDown(ctx context.Context) bool {
 type built struct {
 	agent  *node.Agent
 	host   *supervise.Host
+	pods   *pods.Keeper
 	enrol  *enrol.Enrolment
 	joinIn *joining
 }
@@ -154,13 +157,13 @@ func buildAgent(log *slog.Logger) (b built, err error) {
 		return b.enrol.Renew(ctx, w, request)
 	}}
 	board := reconcile.NewBoard()
-	if b.host, err = newHost(custody, board, log); err != nil {
+	if err = newHost(&b, custody, board, log); err != nil {
 		return b, err
 	}
 	keeper := turns.New(planner.Turn, log, time.Now)
 	b.joinIn = &joining{pin: pin, turns: keeper, crash: crash, lock: journal, log: log, audit: &audit{path: "/var/log/slipway/join-audit.log", log: log}}
 	b.agent, err = node.New(node.Config{
-		Host: unitHost{b.host}, Facts: found, PlanFile: filepath.Join(stateDir, "plan", "plan.json"),
+		Host: unitHost{b.host, b.pods}, Facts: found, PlanFile: filepath.Join(stateDir, "plan", "plan.json"),
 		TraceFile: filepath.Join(stateDir, "trace", "last.json"), Socket: filepath.Join(runDir, "agent.sock"), Version: version, Log: log, Board: board,
 		Control:   controlRole(b.joinIn, log),
 		Turn:      keeper,
@@ -192,19 +195,24 @@ func factsFile(log *slog.Logger) facts.File {
 	return facts.File{Env: config.FactsFile, Folder: config.FactsFolder, Zone: "/etc/slipway/zone", Log: log}
 }
 
-func newHost(custody *ca.Local, board *reconcile.Board, log *slog.Logger) (*supervise.Host, error) {
+// newHost makes what runs units, and what looks after the pods of components that run as pods.
+func newHost(b *built, custody *ca.Local, board *reconcile.Board, log *slog.Logger) error {
 	prober := probe.New()
 	prober.Task = thisHost(nil).Done
+	b.pods = pods.New(pods.Config{
+		Probe: prober, Log: log, OnEvent: func(e pods.Event) { tellPod(board, e) }, Nudge: func(context.Context) error { return restartKubelet(b.host) },
+	})
 	onDisk, err := files.New(files.Config{
-		Store: storeDir, Verified: filepath.Join(runDir, "verified"), Keys: custody, Probe: prober, Fetch: newFetcher(log).Fetch,
+		Store: storeDir, Verified: filepath.Join(runDir, "verified"), Keys: custody, Probe: prober, Fetch: newFetcher(log).Fetch, Pods: b.pods,
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return supervise.New(supervise.Config{
+	b.host, err = supervise.New(supervise.Config{
 		StateDir: filepath.Join(runDir, "units"), LogDir: "/var/log/slipway", Files: onDisk, Probe: prober, Log: log,
 		OnEvent: func(e units.Event) { tell(board, e) },
 	})
+	return err
 }
 
 // controlRole runs the control role, and beside it the join service.

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"path"
 	"runtime"
 	"slices"
@@ -82,9 +83,10 @@ func imageOf(i catalog.Image, layer []byte) (v1.Image, error) {
 	return mutate.ConfigFile(image, file)
 }
 
-// imageLayer holds the layer in memory: one binary, some tens of megabytes.
+// imageLayer holds the layer in memory: one binary, at most some 130 megabytes.
 func imageLayer(ctx context.Context, s *Store, i catalog.Image, binary Blob) ([]byte, error) {
 	var layer bytes.Buffer
+	layer.Grow(int(binary.Size) + 64<<10)
 	w := tar.NewWriter(&layer)
 	if err := writeFolders(w, i); err != nil {
 		return nil, err
@@ -94,6 +96,13 @@ func imageLayer(ctx context.Context, s *Store, i catalog.Image, binary Blob) ([]
 	}
 	if err := s.copyTo(ctx, binary.Digest, w); err != nil {
 		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(i.Links)) {
+		link := entry(name, tar.TypeSymlink, 0o777, 0)
+		link.Linkname = i.Links[name]
+		if err := w.WriteHeader(link); err != nil {
+			return nil, err
+		}
 	}
 	if err := w.Close(); err != nil {
 		return nil, err

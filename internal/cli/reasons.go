@@ -59,8 +59,10 @@ func usualProvider(ref, on string) string {
 	if on != "" {
 		on = " --machine " + on
 	}
-	if unit, ok := strings.CutPrefix(ref, "unit/"); ok {
-		return unit + " itself: see slipway logs " + unit + on
+	for _, kind := range []string{"unit/", "staticpod/"} {
+		if unit, ok := strings.CutPrefix(ref, kind); ok {
+			return unit + " itself: see slipway logs " + unit + on
+		}
 	}
 	return "the agent: see slipway logs agent" + on
 }

@@ -67,10 +67,11 @@ and who chose it: the default, another setting, or the user, and on which line.`
 
 // findItem takes a reference, or its key alone: a unit's name before others, which may have the same.
 func findItem(p plan.Plan, name string) (plan.Entry, bool) {
-	for _, ref := range []string{name, "unit/" + name} {
-		if entry, ok := p.Find(ref); ok {
-			return entry, true
-		}
+	if entry, ok := p.Find(name); ok {
+		return entry, true
+	}
+	if entry, ok := p.Process(name); ok {
+		return entry, true
 	}
 	for _, entry := range p.Entries {
 		if entry.Item.Key() == name {

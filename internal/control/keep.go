@@ -164,7 +164,7 @@ const (
 
 // dns is ready while its deployments are available and it answers through its Service address.
 func (r Role) dns(ctx context.Context, cluster Keeper, doc Document) error {
-	i, err := r.after(ctx, itemDNS, "CoreDNS and kube-proxy", append(dnsUnits(), doc.carriers()...)...)
+	i, err := r.after(ctx, itemDNS, "CoreDNS and kube-proxy", append(r.dnsUnits(), doc.carriers()...)...)
 	if err != nil {
 		return err
 	}

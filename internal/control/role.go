@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -41,7 +42,6 @@ const (
 	itemDNS     = "control/dns"
 	itemRecords = "control/records"
 
-	itemAPI     = "unit/kube-apiserver"
 	itemKubelet = "unit/kubelet"
 )
 
@@ -50,9 +50,14 @@ func itemService(name string) string    { return "control/" + name }
 func itemNode(name string) string       { return "control/node/" + name }
 func itemKubeconfig(path string) string { return "kubeconfig/" + path }
 
-// dnsUnits are the machine's units without which the cluster DNS does not answer.
-func dnsUnits() []string {
-	return []string{"unit/kube-controller-manager", "unit/kube-scheduler", "unit/kube-proxy"}
+// process is a component's item on this machine's board, whichever form it has there.
+func (r Role) process(name string) string { return r.Board.First("staticpod/"+name, "unit/"+name) }
+
+func (r Role) api() string { return r.process("kube-apiserver") }
+
+// dnsUnits are the machine's processes without which the cluster DNS does not answer.
+func (r Role) dnsUnits() []string {
+	return []string{r.process("kube-controller-manager"), r.process("kube-scheduler"), r.process("kube-proxy")}
 }
 
 // Run applies, approves and watches until ctx ends. Everything runs side by side, and nothing is asked of the cluster before this
@@ -127,29 +132,29 @@ func (r Role) keeps(ctx context.Context, doc Document, fence Fence, granted <-ch
 // planes only the leader answers for the cluster's items.
 func (r Role) announce(doc Document) {
 	for _, s := range r.Beside {
-		r.Board.Set(reconcile.Status{Ref: itemService(s.Name), Phase: reconcile.Waiting, For: itemAPI})
+		r.Board.Set(reconcile.Status{Ref: itemService(s.Name), Phase: reconcile.Waiting, For: r.api()})
 	}
 	if !doc.elects() {
 		r.announceLead(doc)
 	}
-	r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Waiting, For: itemAPI})
+	r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Waiting, For: r.api()})
 }
 
 // announceLead puts on the board what the leader answers for.
 func (r Role) announceLead(doc Document) {
 	for _, a := range doc.AddOns {
-		r.Board.Set(reconcile.Status{Ref: itemAddOn(a.Name), Phase: reconcile.Waiting, For: itemAPI, Needs: []string{itemAPI}})
+		r.Board.Set(reconcile.Status{Ref: itemAddOn(a.Name), Phase: reconcile.Waiting, For: r.api(), Needs: []string{r.api()}})
 	}
-	dnsNeeds := dnsUnits()
+	dnsNeeds := r.dnsUnits()
 	for _, a := range doc.AddOns {
 		dnsNeeds = append(dnsNeeds, itemAddOn(a.Name))
 	}
 	if r.hasRecords(doc) {
-		r.Board.Set(reconcile.Status{Ref: itemRecords, Phase: reconcile.Waiting, For: itemAPI, Needs: []string{itemAPI}})
+		r.Board.Set(reconcile.Status{Ref: itemRecords, Phase: reconcile.Waiting, For: r.api(), Needs: []string{r.api()}})
 	}
 	for _, name := range slices.Sorted(maps.Keys(newRoll(doc).nodes())) {
 		dnsNeeds = append(dnsNeeds, itemNode(name))
-		needs := append(doc.unitsOf(name), itemAPI)
+		needs := append(doc.unitsOf(name), r.api())
 		r.Board.Set(reconcile.Status{Ref: itemNode(name), Phase: reconcile.Waiting, For: needs[0], Needs: needs})
 	}
 	r.Board.Set(reconcile.Status{Ref: itemDNS, Phase: reconcile.Waiting, For: "the DNS deployment", Needs: dnsNeeds})
@@ -170,7 +175,11 @@ func (r Role) seed(ctx context.Context, cluster Applier, path string) error {
 func unfenced(c Cluster) (Cluster, error) { return c, nil }
 
 func (r Role) connect(ctx context.Context, kubeconfig string, fence Fence) (cluster Cluster, err error) {
-	err = r.Board.Await(ctx, reconcile.IsBegun, []string{itemAPI, itemKubeconfig(kubeconfig)}, func(ref string) {
+	enough := reconcile.IsBegun
+	if strings.HasPrefix(r.api(), "staticpod/") { // begun is only its manifest: the pod before it may still answer
+		enough = reconcile.IsReady
+	}
+	err = r.Board.Await(ctx, enough, []string{r.api(), itemKubeconfig(kubeconfig)}, func(ref string) {
 		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Waiting, For: ref})
 	})
 	if err != nil {

@@ -378,7 +378,7 @@ func TestWaitsForThisRun(t *testing.T) {
 			connects = append(connects, path)
 			return c, nil
 		}
-		units := []string{itemAPI, "kubeconfig//conf", "kubeconfig//apply", itemKubelet, "unit/kube-controller-manager", "unit/kube-scheduler", "unit/kube-proxy"}
+		units := []string{"unit/kube-apiserver", "kubeconfig//conf", "kubeconfig//apply", itemKubelet, "unit/kube-controller-manager", "unit/kube-scheduler", "unit/kube-proxy"}
 		for _, u := range units {
 			r.Board.Set(reconcile.Status{Ref: u, Phase: reconcile.Waiting})
 		}
@@ -400,12 +400,12 @@ func TestWaitsForThisRun(t *testing.T) {
 		if got := board(r.Board); len(connects) != 0 || got["control/role"] != "waiting unit/kube-apiserver" {
 			t.Errorf("connects to %v before the API server is up; %v", connects, got)
 		}
-		r.Board.Set(reconcile.Status{Ref: itemAPI, Phase: reconcile.Doing}) // the old one is being replaced
+		r.Board.Set(reconcile.Status{Ref: "unit/kube-apiserver", Phase: reconcile.Doing}) // the old one is being replaced
 		synctest.Wait()
 		if len(connects) != 0 {
 			t.Errorf("connects to %v while the old API server runs", connects)
 		}
-		r.Board.Set(reconcile.Status{Ref: itemAPI, Phase: reconcile.Starting})
+		r.Board.Set(reconcile.Status{Ref: "unit/kube-apiserver", Phase: reconcile.Starting})
 		synctest.Wait()
 		if slices.Sort(connects); !slices.Equal(connects, []string{"/apply", "/conf"}) {
 			t.Errorf("connects with %v", connects)
@@ -413,7 +413,7 @@ func TestWaitsForThisRun(t *testing.T) {
 		if got := board(r.Board); got["control/node/n1"] != "waiting unit/kubelet" || got["control/dns"] != "waiting unit/kube-controller-manager" || got["control/role"] != "ready" {
 			t.Errorf("with an API server and nothing else: %v", got)
 		}
-		for _, u := range append(units[3:], itemAPI) {
+		for _, u := range append(units[3:], "unit/kube-apiserver") {
 			set(u)
 		}
 		synctest.Wait()

@@ -31,9 +31,11 @@ func (u *up) milestone(s reconcile.Status) {
 		return
 	}
 	name, ok := map[string]string{
-		"unit/etcd":           "etcd ready",
-		"unit/kube-apiserver": "API ready",
-		"control/dns":         "cluster DNS answers",
+		"unit/etcd":                "etcd ready",
+		"staticpod/etcd":           "etcd ready",
+		"unit/kube-apiserver":      "API ready",
+		"staticpod/kube-apiserver": "API ready",
+		"control/dns":              "cluster DNS answers",
 	}[s.Ref]
 	if node, is := strings.CutPrefix(s.Ref, "control/node/"); is {
 		name, ok = "node Ready", true

@@ -97,9 +97,6 @@ func (u *up) refuse() error {
 			return &Error{InvalidSpec, fmt.Errorf("%s: %s overlaps %s, the network of local machines: choose another range", path, r, machine.DefaultSubnet())}
 		}
 	}
-	if u.cluster.Config.Form != "HostUnits" {
-		return &Error{InvalidSpec, fmt.Errorf("spec.controlPlane.form: %s: this slipway runs the control plane as HostUnits only", u.cluster.Config.Form)}
-	}
 	return nil
 }
 

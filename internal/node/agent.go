@@ -275,14 +275,25 @@ func (a *Agent) Keep(ctx context.Context, want plan.Plan, control []byte) (chang
 	return changed, nil
 }
 
-// Stop takes the node's units down in order, dependents first.
+// Stop takes the node's processes down in order, dependents first; before its pods the kubelet, which would start them again.
 func (a *Agent) Stop(ctx context.Context) error {
 	var order []string
-	now := a.current()
+	now, pods := a.current(), false
 	for i := len(now.Want.Entries) - 1; i >= 0; i-- {
-		if u, ok := now.Want.Entries[i].Item.(plan.Unit); ok && !u.Oneshot {
-			order = append(order, u.Name)
+		switch it := now.Want.Entries[i].Item.(type) {
+		case plan.Unit:
+			if !it.Oneshot {
+				order = append(order, it.Name)
+			}
+		case plan.StaticPod:
+			if it.Component {
+				order, pods = append(order, it.Name), true
+			}
+		default:
 		}
+	}
+	if pods {
+		order = append([]string{"kubelet"}, order...)
 	}
 	return a.cfg.Host.StopAll(ctx, order)
 }

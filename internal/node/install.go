@@ -195,14 +195,18 @@ func (a *Agent) Give(f plan.Given) error {
 	return a.give(f)
 }
 
-// Unit is a unit of the kept plan.
-func (a *Agent) Unit(name string) (plan.Unit, bool) {
-	e, ok := a.current().Want.Find("unit/" + name)
-	if !ok {
-		return plan.Unit{}, false
+// Holds is what a process of the kept plan must not begin anew without; false if the plan has no such process.
+func (a *Agent) Holds(name string) (plan.Holds, bool) {
+	e, ok := a.current().Want.Process(name)
+	return plan.HoldsOf(e.Item), ok
+}
+
+// Process is the reference of a component in the kept plan, whichever form it has there.
+func (a *Agent) Process(name string) string {
+	if e, ok := a.current().Want.Process(name); ok {
+		return e.Ref.String()
 	}
-	u, ok := e.Item.(plan.Unit)
-	return u, ok
+	return plan.RefOf(plan.Unit{Name: name}).String()
 }
 
 // Running tells whether a unit has a process.
@@ -213,14 +217,14 @@ func (a *Agent) Running(name string) bool {
 // Discard takes away the data of a unit that has never counted, and ends its process, so that it begins anew. Data that the unit's
 // mark speaks of is refused.
 func (a *Agent) Discard(name string) error {
-	u, ok := a.Unit(name)
-	if !ok || u.Holds.Data == "" {
+	h, ok := a.Holds(name)
+	if !ok || h.Data == "" {
 		return fmt.Errorf("discard the data of %s: the plan does not say where it is", name)
 	}
-	if _, err := os.Stat(a.cfg.Root + u.Holds.Mark); !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("discard the data of %s: %s says that it counts (%w)", name, u.Holds.Mark, err)
+	if _, err := os.Stat(a.cfg.Root + h.Mark); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("discard the data of %s: %s says that it counts (%w)", name, h.Mark, err)
 	}
-	data := a.cfg.Root + u.Holds.Data
+	data := a.cfg.Root + h.Data
 	aside := data + ".discarded"
 	a.cfg.Pass("discard")
 	if err := os.RemoveAll(aside); err != nil {

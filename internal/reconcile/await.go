@@ -27,6 +27,18 @@ func (b *Board) Await(ctx context.Context, enough func(Phase) bool, refs []strin
 	}
 }
 
+// First is the first of the given items that is on the board, or else the last of them.
+func (b *Board) First(refs ...string) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, ref := range refs {
+		if _, known := b.items[ref]; known {
+			return ref
+		}
+	}
+	return refs[len(refs)-1]
+}
+
 // IsReady is enough for what builds on an item.
 func IsReady(p Phase) bool { return p == Ready }
 

@@ -43,7 +43,7 @@ type Config struct {
 	Probe    Asker
 	// Fetch brings a blob that the store lacks or has damaged, optional. It returns when the blob is there, whole and durable.
 	Fetch func(ctx context.Context, digest string) error
-	Pods     *pods.Keeper // may be nil where no component runs as a static pod
+	Pods  *pods.Keeper // may be nil where no component runs as a static pod
 }
 
 // Host is the machine's files. It has the methods of a reconcile.Host for every kind but units.

@@ -64,11 +64,12 @@ func (k *Keeper) ask(ctx context.Context, p pod) error {
 		if err != nil {
 			return err
 		}
-		list := found[p.uid]
-		if len(list) == 0 {
+		main, ok := component(p.item.Name, found[p.uid])
+		if !ok {
+			p.main = process{}
 			return k.notRunning(p)
 		}
-		k.saw(p, list[0])
+		k.saw(p, main)
 	}
 	if p.item.Ready.Kind == plan.ProbeNone {
 		return nil

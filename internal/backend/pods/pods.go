@@ -173,7 +173,7 @@ func head(body string) string {
 func UIDOf(text string) string {
 	for line := range strings.Lines(text) {
 		if uid, ok := strings.CutPrefix(strings.TrimSpace(line), "uid: "); ok {
-			return strings.Trim(uid, `"`)
+			return strings.Trim(uid, `"'`)
 		}
 	}
 	return ""

@@ -3,6 +3,7 @@
 package pods
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,12 +17,23 @@ import (
 type process struct {
 	pid   int
 	start uint64 // clock ticks since boot: with the pid it is one process for ever
+	comm  string
 }
 
-// pause is what holds a pod's namespaces; it is no sign that anything of the pod works.
-const pause = "pause"
+// longest name that the kernel keeps of a process.
+const longest = 15
 
-// processes lists the processes of the pods with the given UIDs: the first one of each container first.
+// component finds the component's own process among those of its pod: there are also the one that holds the pod's namespaces, and, for
+// a moment, what is about to become one or the other.
+func component(name string, all []process) (process, bool) {
+	i := slices.IndexFunc(all, func(p process) bool { return p.comm == name[:min(len(name), longest)] })
+	if i < 0 {
+		return process{}, false
+	}
+	return all[i], true
+}
+
+// processes lists the processes of the pods with the given UIDs, oldest first.
 func (k *Keeper) processes(uids ...string) (map[string][]process, error) {
 	entries, err := os.ReadDir(k.conf.Proc)
 	if err != nil {
@@ -41,16 +53,13 @@ func (k *Keeper) processes(uids ...string) (map[string][]process, error) {
 		if i < 0 {
 			continue
 		}
-		if comm, start, alive := k.stat(pid); alive && comm != pause {
-			found[uids[i]] = append(found[uids[i]], process{pid, start})
+		if comm, start, alive := k.stat(pid); alive {
+			found[uids[i]] = append(found[uids[i]], process{pid, start, comm})
 		}
 	}
 	for _, list := range found {
 		slices.SortFunc(list, func(a, b process) int {
-			if a.start != b.start {
-				return int(min(max(int64(a.start)-int64(b.start), -1), 1))
-			}
-			return a.pid - b.pid
+			return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.pid, b.pid))
 		})
 	}
 	return found, nil
@@ -61,8 +70,8 @@ func (k *Keeper) lives(p process) bool {
 	if p.pid == 0 {
 		return false
 	}
-	_, start, alive := k.stat(p.pid)
-	return alive && start == p.start
+	comm, start, alive := k.stat(p.pid)
+	return alive && start == p.start && comm == p.comm
 }
 
 // stat reads /proc/PID/stat: "7 (etcd) S … start …". A process that has ended and was not waited for is not alive.
@@ -123,13 +132,19 @@ func (k *Keeper) restarts(p pod) (n int, said string) {
 		}
 	}
 	latest := n
-	if n > 0 && k.lives(p.main) {
+	if k.lives(p.main) {
 		latest--
+	}
+	if latest < 0 {
+		return n, ""
 	}
 	return n, lastLine(filepath.Join(folders[0], fmt.Sprintf("%d.log", latest)))
 }
 
-const tail = 4 << 10
+const (
+	tail     = 4 << 10
+	maxWords = 160
+)
 
 // lastLine is the last line of a container's log, without the kubelet's own words in front of it: time, stream and a mark.
 func lastLine(path string) string {
@@ -149,5 +164,5 @@ func lastLine(path string) string {
 	if words := strings.SplitN(last, " ", 4); len(words) == 4 {
 		last = words[3]
 	}
-	return strings.ToValidUTF8(last[:min(len(last), 300)], "")
+	return strings.ToValidUTF8(last[:min(len(last), maxWords)], "")
 }

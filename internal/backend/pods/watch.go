@@ -76,9 +76,10 @@ func (k *Keeper) Status() []Status {
 		}
 		s := Status{Name: name, Ready: p.ready, Waiting: p.reason}
 		if !k.lives(p.main) {
-			if found, err := k.processes(p.uid); err == nil && len(found[p.uid]) > 0 {
-				p.main = found[p.uid][0]
-				k.saw(p, p.main)
+			found, err := k.processes(p.uid)
+			if main, ok := component(name, found[p.uid]); err == nil && ok {
+				p.main = main
+				k.saw(p, main)
 			}
 		}
 		if k.lives(p.main) {

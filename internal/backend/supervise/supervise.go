@@ -193,6 +193,14 @@ func (h *Host) StopAll(ctx context.Context, order []string) error {
 	return errors.Join(errs...)
 }
 
+// Stop stops one unit. One that does not run, or that this machine never had, is no error.
+func (h *Host) Stop(ctx context.Context, name string) error {
+	if u := h.unit(name); u != nil {
+		return u.stop(ctx)
+	}
+	return nil
+}
+
 // all lists the units by name.
 func (h *Host) all() []*unit {
 	h.mu.Lock()

@@ -165,7 +165,7 @@ func (rs *rows) title(e launch.Event) string {
 
 // plainName is how an item is called when nobody has to find it in the plan.
 func plainName(item string) string {
-	for prefix, word := range map[string]string{"unit/": "", "control/node/": "node ", "control/addon/": "add-on "} {
+	for prefix, word := range map[string]string{"unit/": "", "staticpod/": "", "control/node/": "node ", "control/addon/": "add-on "} {
 		if name, ok := strings.CutPrefix(item, prefix); ok {
 			return word + name
 		}

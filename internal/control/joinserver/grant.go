@@ -52,7 +52,7 @@ func (e *session) ticket(ctx context.Context) (plan.Ticket, []plan.Given, error)
 	case len(secrets) > 0:
 		return plan.Ticket{}, nil, errors.New("the ticket of a worker comes with secrets of the control plane")
 	}
-	if _, found := ticket.Plan.Find("unit/kube-apiserver"); found || len(ticket.Control) > 0 {
+	if _, found := ticket.Plan.Process("kube-apiserver"); found || len(ticket.Control) > 0 {
 		return plan.Ticket{}, nil, errors.New("the ticket of a worker makes it a control plane")
 	}
 	return ticket, nil, nil

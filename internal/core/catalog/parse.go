@@ -90,5 +90,8 @@ func (c *checker) image(image Image) {
 	c.seen["image "+image.Name] = true
 	c.must(c.seen["binary "+image.Binary], "image %s: binary %q: unknown", image.Name, image.Binary)
 	c.must(len(image.Entrypoint) > 0, "image %s: no entrypoint", image.Name)
+	for name, target := range image.Links {
+		c.must(nameForm.MatchString(name) && target != "" && target[0] != '/', "image %s: link %q to %q: want a plain name and a relative target", image.Name, name, target)
+	}
 	c.must(userForm.MatchString(image.User), "image %s: user %q: want uid:gid", image.Name, image.User)
 }

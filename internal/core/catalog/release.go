@@ -45,7 +45,9 @@ type Image struct {
 	Entrypoint []string `json:"entrypoint"`
 	User       string   `json:"user"` // "uid:gid"
 	Dirs       []string `json:"dirs"` // empty folders to make, mode 0755
-	Test       bool     `json:"test"` // wanted by tests and the benchmark only
+	// Links are symlinks in the root folder, by name: other names of the binary, or folders that a pod mounts from its machine.
+	Links map[string]string `json:"links,omitempty"`
+	Test  bool              `json:"test"` // wanted by tests and the benchmark only
 }
 
 // Minor is "1.36" for 1.36.4.

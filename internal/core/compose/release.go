@@ -17,8 +17,16 @@ func releaseFor(r catalog.Release) (config.Release, error) {
 	if err != nil {
 		return config.Release{}, err
 	}
+	kube, err := r.Image("kube")
+	if err != nil {
+		return config.Release{}, err
+	}
+	etcd, err := r.Image("etcd")
+	if err != nil {
+		return config.Release{}, err
+	}
 	known := config.Release{
-		Kubernetes: r.Kubernetes, Minor: r.Minor(), PauseImage: pause.Name, CoreDNSImage: dns.Name,
+		Kubernetes: r.Kubernetes, Minor: r.Minor(), PauseImage: pause.Name, CoreDNSImage: dns.Name, KubeImage: kube.Name, EtcdImage: etcd.Name,
 		Flags: map[string]map[string]config.FlagRule{}, Fields: map[string]map[string]string{},
 	}
 	for _, program := range config.Programs() {

@@ -13,6 +13,8 @@ type Release struct {
 	DefaultMinor string // the minor of a spec that names none; empty: Minor
 	PauseImage   string
 	CoreDNSImage string
+	KubeImage    string                    // of Kubernetes' own components, for the static-pod form
+	EtcdImage    string                    // as KubeImage
 	Has          func(feature string) bool // nil: everything
 
 	// What its programs know. Nil, also for one program: nothing is known, so nothing is checked.
@@ -36,7 +38,7 @@ type maker struct {
 // user said and what is there anyway.
 func Complete(s spec.Cluster, r Release) (Cluster, []spec.Problem) {
 	c := Cluster{
-		Name: s.Name, Release: r.Kubernetes, Minor: r.Minor, PauseImage: r.PauseImage, CoreDNSImage: r.CoreDNSImage,
+		Name: s.Name, Release: r.Kubernetes, Minor: r.Minor, PauseImage: r.PauseImage, CoreDNSImage: r.CoreDNSImage, KubeImage: r.KubeImage, EtcdImage: r.EtcdImage,
 		ExtraSANs: s.ExtraSANs, LoadBalancer: s.LoadBalancer, Gates: s.Gates, Origins: map[string]Origin{},
 	}
 	m := &maker{spec: s, out: &c}
@@ -46,7 +48,6 @@ func Complete(s spec.Cluster, r Release) (Cluster, []spec.Problem) {
 	m.units()
 	m.coreDNS()
 	m.os()
-
 	c.Etcd = etcd(c).component(s.Etcd, "etcd", s)
 	c.APIServer = apiserver(c.seenBy(apiserverProgram, r), m.etcdServers()).component(s.APIServer, "apiserver", s)
 	c.ControllerManager = controllerManager(c.seenBy(controllerManagerProgram, r)).component(s.ControllerManager, "controllerManager", s)

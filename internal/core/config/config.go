@@ -35,6 +35,8 @@ type Cluster struct {
 	Minor         string // "1.36"
 	PauseImage    string // sandbox image, from the release
 	CoreDNSImage  string // from the release
+	KubeImage     string // from the release
+	EtcdImage     string // from the release
 	PodCIDR       netip.Prefix
 	NodePodPrefix int
 	ServiceCIDR   netip.Prefix

@@ -2,13 +2,18 @@
 
 package config
 
-import "strconv"
+import (
+	"strconv"
+
+	"github.com/slipway-project/slipway/internal/core/spec"
+)
 
 // kubelet: flags only for what its file cannot say.
 func kubelet(c Cluster, r Release) defaults {
 	fields := kubeletIdentity(c)
 	fields = append(fields, kubeletResources(c)...)
 	fields = append(fields, kubeletTimes()...)
+	fields = append(fields, restartsOfPods(c)...)
 	if r.has("CgroupV1Refused") {
 		fields = append(fields, field{"failCgroupV1", true, std("false on a machine with cgroup v1")})
 	}
@@ -100,6 +105,14 @@ func kubeletTimes() []field {
 		{"eventRecordQPS", 50, std("")},
 		{"eventBurst", 100, std("")},
 	}
+}
+
+// restartsOfPods: Kubernetes' own five minutes are too long for a control plane that comes and goes.
+func restartsOfPods(c Cluster) []field {
+	if on, said := c.Gates["KubeletCrashLoopBackOffMax"]; c.Form != spec.StaticPods || said && !on {
+		return nil
+	}
+	return []field{{"crashLoopBackOff.maxContainerRestartPeriod", "10s", from("controlPlane.form: the control plane is not to wait for minutes")}}
 }
 
 const (

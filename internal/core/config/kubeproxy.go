@@ -2,6 +2,8 @@
 
 package config
 
+import "github.com/slipway-project/slipway/internal/core/spec"
+
 func kubeProxy(c Cluster) defaults {
 	const noSysctl = "0 leaves the sysctl alone, which a network namespace may not write"
 	return defaults{
@@ -20,7 +22,7 @@ func kubeProxy(c Cluster) defaults {
 			{"metricsBindAddress", "127.0.0.1:10249", std("")},
 			{"healthzBindAddress", "127.0.0.1:10256", std("load balancers that ask each node need 0.0.0.0:10256")},
 			{"enableProfiling", false, std("")},
-			{"oomScoreAdj", oomScore, std("0 on a machine that may not lower it")},
+			proxyOOM(c),
 			{"configSyncPeriod", "15m0s", std("")},
 			{"nftables.minSyncPeriod", "100ms", std("Kubernetes' own 1s delays a new Service by up to as much")},
 			{"nftables.syncPeriod", "30s", std("")},
@@ -32,4 +34,12 @@ func kubeProxy(c Cluster) defaults {
 			{"conntrack.tcpCloseWaitTimeout", "0s", std(noSysctl)},
 		}),
 	}
+}
+
+// proxyOOM in a pod is what the kubelet gives it: to lower it further takes a right that the pod does not have.
+func proxyOOM(c Cluster) field {
+	if c.Form == spec.StaticPods {
+		return field{"oomScoreAdj", -997, from("controlPlane.form; 0 on a machine that may not lower it")}
+	}
+	return field{"oomScoreAdj", oomScore, std("0 on a machine that may not lower it")}
 }

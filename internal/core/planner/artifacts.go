@@ -22,13 +22,19 @@ func binPath(name string) string { return BinDir + "/" + name }
 func (n *node) artifacts() error {
 	bins := map[string]string{
 		"containerd": "containerd", "containerd-shim-runc-v2": "containerd-shim-runc-v2", "ctr": "ctr", "runc": "runc",
-		"kubelet": "kube", "kube-proxy": "kube", "kubectl": "kubectl",
+		"kubelet": "kube", "kubectl": "kubectl",
 	}
-	if n.has(config.RoleControlPlane) {
+	if !n.asPods() { // otherwise their images have them
+		bins["kube-proxy"] = "kube"
+	}
+	if n.has(config.RoleControlPlane) && !n.asPods() {
 		for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
 			bins[name] = "kube"
 		}
-		bins["etcd"], bins["etcdctl"] = "etcd", "etcdctl"
+		bins["etcd"] = "etcd"
+	}
+	if n.has(config.RoleControlPlane) {
+		bins["etcdctl"] = "etcdctl"
 	}
 	for _, name := range sorted(bins) {
 		var needs []plan.Ref

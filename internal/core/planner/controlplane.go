@@ -3,6 +3,7 @@
 package planner
 
 import (
+	"path"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/config"
@@ -13,8 +14,8 @@ import (
 const Turn = "control-plane"
 
 // inTurn adds a component of the control plane.
-func (n *node) inTurn(name string, c config.Component, u plan.Unit, needs ...plan.Ref) plan.Ref {
-	return n.InTurn(n.unit(name, c, u, needs...), Turn)
+func (n *node) inTurn(name string, c config.Component, u plan.Unit, p pod, needs ...plan.Ref) plan.Ref {
+	return n.InTurn(n.component(name, c, u, p, needs...), Turn)
 }
 
 // etcd never starts by itself: the permit says that it begins a cluster or joins one, and has to be given. It starts first of all: everything waits for the API server, and the API server for etcd. Its data is made once: the mark
@@ -39,6 +40,9 @@ func (n *node) etcd() plan.Ref {
 		OOMScore: -997,
 		// It hands the lead over at once, and then waits for watches that never end by themselves. What it has acknowledged is on the disk.
 		StopTimeout: 2 * time.Second,
+	}, pod{
+		image: n.cfg.Cluster.EtcdImage, cpu: "100m", live: "/livez", guard: true, files: []string{config.SlipwayBinary},
+		folders: []mount{{config.PKIDir + "/etcd", false}, {dir, true}, {path.Dir(config.EtcdMark), false}},
 	}, needs...)
 	voter := n.Add(plan.Gate{
 		Name: "etcd-voter", Provider: "the control plane, which promotes this machine's etcd when it has caught up",
@@ -54,19 +58,25 @@ func (n *node) controlPlane(etcd plan.Ref) {
 	api := n.apiServer(etcd)
 
 	kcm := n.cfg.Cluster.ControllerManager
-	n.inTurn("kube-controller-manager", kcm, plan.Unit{
+	last := n.inTurn("kube-controller-manager", kcm, plan.Unit{
 		Ready:    health(kcm, "10257"),
 		Inputs:   []plan.Ref{n.confs[config.ControllerManagerConf]},
 		OOMScore: -997,
+	}, pod{
+		image: n.cfg.Cluster.KubeImage, cpu: "100m", live: "/healthz", folders: []mount{{config.PKIDir, false}},
 	}, append(n.refs("ca", "service-account", "front-proxy-ca", "controller-manager-server"), n.confs[config.ControllerManagerConf], api)...)
 
 	sched := n.cfg.Cluster.Scheduler
 	conf := n.file(config.SchedulerFile, 0o600, yamlText(sched.Config))
+	needs := append(n.refs("ca", "scheduler-server"), n.confs[config.SchedulerConf], conf, api)
+	if n.asPods() { // one manifest at a time
+		needs = append(needs, last)
+	}
 	n.inTurn("kube-scheduler", sched, plan.Unit{
 		Ready:    health(sched, "10259"),
 		Inputs:   []plan.Ref{conf, n.confs[config.SchedulerConf]},
 		OOMScore: -997,
-	}, append(n.refs("ca", "scheduler-server"), n.confs[config.SchedulerConf], conf, api)...)
+	}, pod{image: n.cfg.Cluster.KubeImage, cpu: "50m", live: "/healthz", files: []string{config.SchedulerConf}}, needs...)
 }
 
 func (n *node) apiServer(etcd plan.Ref) plan.Ref {
@@ -86,7 +96,17 @@ func (n *node) apiServer(etcd plan.Ref) plan.Ref {
 		OOMScore: -997,
 		// From SIGTERM on it takes no new request, and its watches never end by themselves: waiting long is only a longer outage.
 		StopTimeout: 2 * time.Second,
+	}, pod{
+		image: n.cfg.Cluster.KubeImage, cpu: "250m", live: n.apiLive(), rights: []string{"NET_BIND_SERVICE"}, folders: []mount{{config.PKIDir, false}},
 	}, append(needs, audit, auth, encryption, n.dirs["/var/log/kubernetes"], etcd)...)
+}
+
+// apiLive leaves etcd out: a restart of the API server does not bring that back. Where strangers may not ask for health, nothing is asked.
+func (n *node) apiLive() string {
+	if flag(n.cfg.Cluster.APIServer, "authentication-config", "") != config.AuthenticationFile {
+		return ""
+	}
+	return "/livez?exclude=etcd"
 }
 
 // auditPolicy logs who changed what and who read a Secret, bodies of nothing, and leaves out the endless noise of the

@@ -38,6 +38,8 @@ type node struct {
 	limited    plan.Ref // systemd's limits of units; zero where nobody sets any
 	timeSync   plan.Ref // zero where nobody asks for it
 
+	imageRefs map[string]plan.Ref // by image
+
 	podRules plan.Ref
 	voter    plan.Ref // of a control plane: its etcd counts
 }
@@ -47,6 +49,7 @@ func For(cfg config.Node, components Components) (plan.Plan, error) {
 	n := &node{
 		cfg: cfg, components: components,
 		dirs: map[string]plan.Ref{}, bins: map[string]plan.Ref{}, certs: map[string]plan.Ref{}, confs: map[string]plan.Ref{},
+		imageRefs: map[string]plan.Ref{},
 	}
 	if n.has(config.RoleControlPlane) != cfg.Cluster.RunsEtcd(cfg.Pool) {
 		return plan.Plan{}, fmt.Errorf("plan %s: etcd apart from the control plane is not supported yet: leave the role etcd away", cfg.Name)
@@ -64,16 +67,18 @@ func For(cfg config.Node, components Components) (plan.Plan, error) {
 	if err != nil {
 		return plan.Plan{}, err
 	}
-	if n.has(config.RoleControlPlane) {
+	switch {
+	case n.has(config.RoleControlPlane) && n.asPods(): // the kubelet runs the rest
+		n.kubelet(runtime, images)
 		n.controlPlane(n.etcd())
-	} else {
+	case n.has(config.RoleControlPlane):
+		n.controlPlane(n.etcd())
+		n.kubelet(runtime, images)
+	default:
 		n.balancer()
-	}
-	if !n.has(config.RoleControlPlane) {
 		n.cni(images...)
-		images = images[:1] // it is not Ready before the rest is there
+		n.kubelet(runtime, images[:1]) // it is not Ready before the rest is there
 	}
-	n.kubelet(runtime, images)
 	proxy := n.kubeProxy()
 	if n.has(config.RoleControlPlane) && n.joins() {
 		n.cni(append(images, proxy)...)

@@ -102,8 +102,8 @@ func (n *node) cniConfig() string {
 // with the start of the control plane; on a worker one after the other, for its kubelet waits for the first alone.
 func (n *node) images(runtime plan.Ref) ([]plan.Ref, error) {
 	var refs []plan.Ref // the pause image, without which there is no pod, is the first
-	for i, image := range []string{n.cfg.Cluster.PauseImage, n.cfg.Cluster.CoreDNSImage} {
-		name := imageName(image)
+	for i, image := range n.imageNames() {
+		name, ordinary := imageName(image), i < 2 // whose import others wait for
 		digest, ok := n.components[image]
 		if !ok {
 			return nil, fmt.Errorf("plan %s: the bundle has no image %s: run slipway bundle build", n.cfg.Name, image)
@@ -113,7 +113,7 @@ func (n *node) images(runtime plan.Ref) ([]plan.Ref, error) {
 			before, later = []plan.Ref{refs[0]}, n.later()
 		}
 		archive := n.Add(plan.Artifact{Path: "/opt/slipway/images/" + name + ".tar", Digest: digest, Name: image}, later...)
-		refs = append(refs, n.Add(plan.Unit{
+		n.imageRefs[image] = n.Add(plan.Unit{
 			Name:    "image-" + name,
 			Oneshot: true,
 			Args:    []string{binPath("ctr"), "--namespace", "k8s.io", "images", "import", "--local", "--label", digestLabel(digest), "/opt/slipway/images/" + name + ".tar"},
@@ -122,7 +122,23 @@ func (n *node) images(runtime plan.Ref) ([]plan.Ref, error) {
 				Args:     []string{binPath("ctr"), "--namespace", "k8s.io", "images", "list", "--quiet", imageFilter(image, digest)},
 				Contains: image,
 			},
-		}, append(before, runtime, archive, n.bins["ctr"])...))
+		}, append(before, runtime, archive, n.bins["ctr"])...)
+		if ordinary {
+			refs = append(refs, n.imageRefs[image])
+		}
 	}
 	return refs, nil
+}
+
+// imageNames lists what the node imports: the pause image, what ordinary pods run, and then what the components run as pods.
+func (n *node) imageNames() []string {
+	c := n.cfg.Cluster
+	names := []string{c.PauseImage, c.CoreDNSImage}
+	if n.asPods() && n.has(config.RoleControlPlane) {
+		names = append(names, c.EtcdImage)
+	}
+	if n.asPods() {
+		names = append(names, c.KubeImage)
+	}
+	return names
 }

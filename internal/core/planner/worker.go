@@ -45,16 +45,22 @@ func (n *node) kubeProxy() plan.Ref {
 	c := n.cfg.Cluster.KubeProxy
 	conf := n.file(config.KubeProxyFile, 0o600, yamlText(c.Config))
 	needs := append(n.refs("ca", "kube-proxy"), conf, n.confs[config.KubeProxyConf])
-	if api := plan.RefOf(plan.Unit{Name: "kube-apiserver"}); n.contains(api) {
-		needs = append(needs, api) // sooner it would only try again, each time later
+	for _, name := range []string{"kube-apiserver", "kube-scheduler"} {
+		e, ok := n.Plan("", "", "").Process(name)
+		if ok && (name == "kube-apiserver" || n.asPods()) { // sooner it would only try again, each time later; and one manifest at a time
+			needs = append(needs, e.Ref)
+		}
 	}
 	if balancer := plan.RefOf(plan.Unit{Name: balancerUnit}); n.contains(balancer) {
 		needs = append(needs, balancer)
 	}
-	return n.unit("kube-proxy", c, plan.Unit{
+	return n.component("kube-proxy", c, plan.Unit{
 		Ready:    proxyProbe(c),
 		Inputs:   []plan.Ref{conf, n.confs[config.KubeProxyConf]},
 		OOMScore: -999,
+	}, pod{
+		image: n.cfg.Cluster.KubeImage, cpu: "50m", live: "/livez", files: []string{config.KubeProxyConf}, rights: []string{"NET_ADMIN"},
+		folders: []mount{{"/usr", false}}, search: "/usr/sbin:/usr/bin", // for nft, which it runs
 	}, needs...)
 }
 

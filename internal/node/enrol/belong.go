@@ -160,7 +160,7 @@ func (e *Enrolment) ownPlace() netip.AddrPort { return netip.AddrPortFrom(e.fact
 
 // controls tells whether the node's plan has an etcd, and so a control plane.
 func (e *Enrolment) controls() bool {
-	_, ok := e.cfg.Agent.Unit(etcdUnit)
+	_, ok := e.cfg.Agent.Holds(etcdUnit)
 	return ok
 }
 
@@ -205,17 +205,17 @@ func (e *Enrolment) member(ctx context.Context, s *joinclient.Sync) error {
 // memberWaits says whose turn it is before this node's: that etcd's permit is missing tells nobody why.
 // hasCounted tells whether this node's etcd has voted: its mark is written after the promotion, never before.
 func (e *Enrolment) hasCounted() bool {
-	u, ok := e.cfg.Agent.Unit(etcdUnit)
-	if !ok || u.Holds.Mark == "" {
+	h, ok := e.cfg.Agent.Holds(etcdUnit)
+	if !ok || h.Mark == "" {
 		return false
 	}
-	_, err := os.Stat(u.Holds.Mark)
+	_, err := os.Stat(h.Mark)
 	return err == nil
 }
 
 func (e *Enrolment) memberWaits(w joinclient.Status) {
 	if w.For == "" {
-		e.say(reconcile.Status{Ref: itemEtcd, Phase: reconcile.Starting, For: "its own etcd", Provider: "unit/" + etcdUnit})
+		e.say(reconcile.Status{Ref: itemEtcd, Phase: reconcile.Starting, For: "its own etcd", Provider: etcdUnit})
 		return
 	}
 	e.cfg.Log.Info("waiting for a way into etcd", "for", w.For, "provider", w.Provider, "since", w.Since)

@@ -85,7 +85,7 @@ func (f founder) Established(ctx context.Context, report func(initserver.Event))
 		stop()
 		<-told
 	}()
-	err := f.stands(ctx, "unit/kube-apiserver", "kubeconfig/"+strings.TrimPrefix(f.cfg.Paths.Admin, f.cfg.Paths.Root), "cert/join-ca")
+	err := f.stands(ctx, f.cfg.Agent.Process("kube-apiserver"), "kubeconfig/"+strings.TrimPrefix(f.cfg.Paths.Admin, f.cfg.Paths.Root), "cert/join-ca")
 	if err != nil {
 		return initserver.Result{}, err
 	}
