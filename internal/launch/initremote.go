@@ -97,9 +97,6 @@ func (r *remoteInit) check() (err error) {
 	} else if r.cluster, err = r.Load(r.o.Source); err != nil {
 		return err
 	}
-	if r.cluster.Config.Form != "HostUnits" {
-		return &Error{InvalidSpec, fmt.Errorf("spec.controlPlane.form: %s: this slipway runs the control plane as HostUnits only", r.cluster.Config.Form)}
-	}
 	return nil
 }
 

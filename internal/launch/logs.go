@@ -5,6 +5,7 @@ package launch
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,6 +50,7 @@ func (l *Launcher) LogFiles(ctx context.Context, cluster, name string) (map[stri
 			logs[component] = filepath.Join(dir, e.Name())
 		}
 	}
+	maps.Copy(logs, podLogs(filepath.Join(local.DataDir(cluster, m.Name, "log"), "pods"), m.Name))
 	logs[consoleLog] = local.Console(cluster, m.Name)
 	return logs, nil
 }

@@ -26,7 +26,7 @@ func (k *Keeper) State(ctx context.Context, name string) (ready bool, reason str
 		return false, "", ctx.Err()
 	}
 	if err != nil {
-		return false, err.Error(), nil
+		return false, err.Error(), nil //nolint:nilerr // that is the answer
 	}
 	k.set(p, true, "")
 	return true, "", nil

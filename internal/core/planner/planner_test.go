@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -25,7 +26,7 @@ import (
 var update = flag.Bool("update", false, "rewrite the expected sections in testdata")
 
 var release = config.Release{
-	Kubernetes: "1.36.4", Minor: "1.36", PauseImage: "example.org/pause:1", CoreDNSImage: "example.org/coredns:1",
+	Kubernetes: "1.36.4", Minor: "1.36", PauseImage: "example.org/pause:1", CoreDNSImage: "example.org/coredns:1", KubeImage: "example.org/kube:1", EtcdImage: "example.org/etcd:1",
 }
 
 // bundle gives each component a digest of its own.
@@ -33,7 +34,7 @@ func bundle() planner.Components {
 	out := planner.Components{}
 	for i, name := range []string{
 		"containerd", "containerd-shim-runc-v2", "ctr", "runc", "kube", "kubectl", "etcd", "etcdctl", "bridge", "host-local", "loopback", "portmap",
-		release.PauseImage, release.CoreDNSImage,
+		release.PauseImage, release.CoreDNSImage, release.KubeImage, release.EtcdImage,
 	} {
 		out[name] = fmt.Sprintf("sha256:%064d", i+1)
 	}
@@ -124,6 +125,14 @@ func text(p plan.Plan) string {
 			if it.Ready.Cert != "" {
 				fmt.Fprintf(&b, "  as %s\n", it.Ready.Cert)
 			}
+		case plan.StaticPod:
+			for _, in := range it.Inputs {
+				fmt.Fprintf(&b, "  another pod with %s\n", in)
+			}
+			fmt.Fprintf(&b, "  waits for %s\n", it.Ready)
+			for line := range strings.Lines(it.Manifest) {
+				fmt.Fprintf(&b, "  | %s", line)
+			}
 		case plan.Gate:
 			fmt.Fprintf(&b, "  waits for %s, from %s\n", it.Ready, it.Provider)
 		case plan.Kubeconfig:
@@ -157,6 +166,9 @@ func TestSound(t *testing.T) {
 				claim(it.Want.CertPath, e.Ref)
 				claim(it.Want.KeyPath, e.Ref)
 			case plan.Unit, plan.Gate:
+			case plan.StaticPod:
+				claim(it.Path, e.Ref)
+				claim(it.At, e.Ref)
 			default:
 				claim(e.Item.Key(), e.Ref)
 			}
@@ -184,6 +196,14 @@ func reads(t *testing.T, p plan.Plan, e plan.Entry, made map[string]plan.Ref) {
 			refers = append(refers, a)
 		}
 		refers = append(refers, it.Ready.CA, it.Ready.Cert, it.Ready.Key)
+	case plan.StaticPod: // all that it mounts
+		for _, found := range regexp.MustCompile(`path: (/\S+)`).FindAllStringSubmatch(it.Manifest, -1) {
+			refers = append(refers, found[1])
+		}
+		refers = append(refers, it.Ready.CA, it.Ready.Cert, it.Ready.Key, path.Dir(it.Path))
+		if it.At != "" {
+			refers = append(refers, path.Dir(it.At))
+		}
 	case plan.File:
 		for _, path := range it.Fill {
 			refers = append(refers, path)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/config"
@@ -140,7 +141,7 @@ func environment(c config.Component, p pod) []any {
 		env = append(env, map[string]any{"name": "PATH", "value": p.search})
 	}
 	for _, k := range sorted(c.Env) {
-		env = append(env, map[string]any{"name": k, "value": c.Env[k]})
+		env = append(env, map[string]any{"name": k, "value": literally(c.Env[k])})
 	}
 	return env
 }
@@ -148,10 +149,13 @@ func environment(c config.Component, p pod) []any {
 func texts(list []string) []any {
 	out := make([]any, 0, len(list))
 	for _, s := range list {
-		out = append(out, s)
+		out = append(out, literally(s))
 	}
 	return out
 }
+
+// literally keeps Kubernetes from filling in variables: a unit's flags have none.
+func literally(s string) string { return strings.ReplaceAll(s, "$(", "$$(") }
 
 func stopTime(u plan.Unit) time.Duration {
 	if u.StopTimeout > 0 {
