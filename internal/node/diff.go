@@ -49,12 +49,11 @@ func (a *Agent) Diff(ctx context.Context, want plan.Plan) (steps, unknown []plan
 
 // restarts marks a unit whose input is about to change: what lies on the disk now does not show it yet.
 func restarts(e plan.Entry, have plan.Observed, stepped map[plan.Ref]bool) {
-	u, ok := e.Item.(plan.Unit)
 	s := have[e.Ref]
-	if !ok || s.Existence != plan.Present || !s.Matches {
+	if s.Existence != plan.Present || !s.Matches {
 		return
 	}
-	for _, in := range u.Inputs {
+	for _, in := range plan.Inputs(e.Item) {
 		if stepped[in] {
 			s.Matches, s.Detail = false, "its input "+in.String()+" changes"
 			have[e.Ref] = s

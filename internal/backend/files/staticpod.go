@@ -40,11 +40,15 @@ func (h *Host) observeStaticPod(ctx context.Context, p plan.StaticPod) (plan.Sta
 		return plan.State{}, err
 	}
 	state, err := observeManifest(p, want.Text)
-	if err != nil || !state.Matches || !p.Component {
+	if err != nil || !p.Component {
 		return state, err
 	}
 	if h.conf.Pods == nil {
 		return plan.State{}, fmt.Errorf("static pod %s: this agent does not run components as pods", p.Name)
+	}
+	if !state.Matches {
+		state.Down = state.Existence == plan.Present && h.conf.Pods.Down(p, onDisk(p))
+		return state, nil
 	}
 	h.conf.Pods.Know(p, want.UID)
 	ready, reason, err := h.conf.Pods.State(ctx, p.Name)
@@ -116,6 +120,15 @@ func link(p plan.StaticPod) error {
 		return errors.Join(fmt.Errorf("link %s: %w", p.Path, err), os.Remove(temp))
 	}
 	return durable.SyncDir(filepath.Dir(p.Path))
+}
+
+// onDisk is the UID in the manifest that the kubelet has.
+func onDisk(p plan.StaticPod) string {
+	data, err := os.ReadFile(p.Path)
+	if err != nil {
+		return ""
+	}
+	return pods.UIDOf(string(data))
 }
 
 // foreign refuses to write over a manifest that somebody else has put there.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/backend/probe"
+	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
@@ -89,6 +90,16 @@ func (k *Keeper) notRunning(p pod) error {
 	}
 }
 
+// Down tells whether the pod that the kubelet has of an item, which is to be exchanged, has been of no use for long: nobody counts on
+// it any more.
+func (k *Keeper) Down(item plan.StaticPod, uid string) bool {
+	if !k.Knows(item.Name) {
+		k.Know(item, uid)
+	}
+	p, _ := k.get(item.Name)
+	return p.uid == uid && !p.ready && time.Since(p.since) > units.DownAfter
+}
+
 func (k *Keeper) saw(p pod, main process) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -104,6 +115,9 @@ func (k *Keeper) set(p pod, ready bool, reason string) {
 	if now == nil || now.uid != p.uid {
 		k.mu.Unlock()
 		return
+	}
+	if now.ready && !ready {
+		now.since = time.Now()
 	}
 	news := now.ready != ready && now.was
 	now.ready, now.was, now.reason = ready, now.was || ready, reason

@@ -73,6 +73,7 @@ type pod struct {
 	main   process // as it was seen last
 	ready  bool
 	was    bool // ready once, so that its fall is news
+	since  time.Time // of the knowledge that it is not ready
 	fails  int
 	reason string
 }
@@ -99,7 +100,7 @@ func (k *Keeper) Know(item plan.StaticPod, uid string) {
 		p.item = item // how it is asked takes effect at once
 		return
 	}
-	k.pods[item.Name] = &pod{item: item, uid: uid}
+	k.pods[item.Name] = &pod{item: item, uid: uid, since: time.Now()}
 }
 
 // Forget drops a pod whose manifest was taken away.

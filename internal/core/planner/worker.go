@@ -45,10 +45,12 @@ func (n *node) kubeProxy() plan.Ref {
 	c := n.cfg.Cluster.KubeProxy
 	conf := n.file(config.KubeProxyFile, 0o600, yamlText(c.Config))
 	needs := append(n.refs("ca", "kube-proxy"), conf, n.confs[config.KubeProxyConf])
-	for _, name := range []string{"kube-apiserver", "kube-scheduler"} {
-		e, ok := n.Plan("", "", "").Process(name)
-		if ok && (name == "kube-apiserver" || n.asPods()) { // sooner it would only try again, each time later; and one manifest at a time
-			needs = append(needs, e.Ref)
+	for _, before := range []plan.Ref{
+		plan.RefOf(plan.Unit{Name: "kube-apiserver"}),      // sooner it would only try again, each time later
+		plan.RefOf(plan.StaticPod{Name: "kube-scheduler"}), // one manifest at a time
+	} {
+		if n.contains(before) {
+			needs = append(needs, before)
 		}
 	}
 	if balancer := plan.RefOf(plan.Unit{Name: balancerUnit}); n.contains(balancer) {

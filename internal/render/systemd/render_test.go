@@ -43,7 +43,7 @@ func everyKind() plan.Plan {
 	runtime := b.Add(plan.Unit{Name: "containerd", Args: []string{"/bin/true"}, Ready: plan.Probe{Kind: plan.ProbeNotify}}, conf)
 	image := b.Add(plan.Unit{Name: "image-pause", Args: []string{"/bin/true"}, Oneshot: true}, runtime)
 	b.Add(plan.Unit{Name: "kubelet", Args: []string{"/bin/true"}, OOMScore: -999}, conf, image)
-	b.Add(plan.StaticPod{Path: "/etc/kubernetes/manifests/web.yaml", Manifest: "kind: Pod\n"}, conf)
+	b.Add(plan.StaticPod{Name: "web", Path: "/etc/kubernetes/manifests/web.yaml", Manifest: "kind: Pod\n"}, conf)
 	return b.Plan("c", "n1", "v1.36.4")
 }
 
