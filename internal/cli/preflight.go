@@ -45,9 +45,11 @@ func preflight(e Env) *cobra.Command {
 			if err := checks.Install(cmd.Context(), findings, func(line string) { fmt.Fprintln(e.Err, line) }); err != nil {
 				return &launch.Error{Kind: launch.Preflight, Err: err}
 			}
+			before := findings
 			if findings, err = e.Launcher.Preflight(cmd.Context(), cluster, kind.kind); err != nil {
 				return err
 			}
+			findings = checks.Fixed(before, findings)
 		}
 		problems := checks.Problems(findings)
 		if out != asText {
@@ -67,7 +69,7 @@ func findingsText(w io.Writer, findings []checks.Finding, installed bool) {
 	warnings := 0
 	for _, f := range findings {
 		fmt.Fprintf(w, "%-8s %s\n", f.Severity, f.What)
-		if f.Severity == checks.OK {
+		if f.Severity == checks.OK || f.Severity == checks.Mended {
 			continue
 		}
 		if f.Severity == checks.Warning {

@@ -25,12 +25,15 @@ func Install(ctx context.Context, findings []Finding, progress func(line string)
 			return err
 		}
 	}
+	for _, m := range Modules(findings) {
+		in.load(ctx, m)
+	}
 	return in.install(ctx, Packages(findings))
 }
 
 // Fixable lists what Install would do, in words.
 func Fixable(findings []Finding) []string {
-	return append(Settings(findings), Packages(findings)...)
+	return append(append(Settings(findings), Modules(findings)...), Packages(findings)...)
 }
 
 // Settings lists what Install would set.

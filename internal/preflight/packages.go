@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/slipway-project/slipway/internal/node/facts"
 )
 
 // manager is a distribution's package manager.
@@ -24,25 +26,15 @@ func (m manager) command(packages ...string) string {
 
 // packageManager chooses by /etc/os-release; the zero manager is an unknown distribution.
 func (h host) packageManager() manager {
-	ids := ""
-	for line := range strings.Lines(h.read("etc/os-release")) {
-		for _, key := range []string{"ID=", "ID_LIKE="} {
-			if v, ok := strings.CutPrefix(line, key); ok {
-				ids += " " + strings.Trim(strings.TrimSpace(v), `"'`)
-			}
-		}
-	}
-	for id := range strings.FieldsSeq(ids) {
-		switch id {
-		case "debian", "ubuntu":
-			return manager{"apt", []string{"apt-get", "install", "-y", "--no-install-recommends"}, []string{"apt-get", "update"}}
-		case "fedora", "rhel", "centos":
-			return manager{"dnf", []string{"dnf", "install", "-y"}, nil}
-		case "suse", "opensuse":
-			return manager{"zypper", []string{"zypper", "--non-interactive", "install"}, nil}
-		case "alpine":
-			return manager{"apk", []string{"apk", "add"}, nil}
-		}
+	switch name := facts.FindDistribution(h.root).Manager; name {
+	case "apt":
+		return manager{name, []string{"apt-get", "install", "-y", "--no-install-recommends"}, []string{"apt-get", "update"}}
+	case "dnf":
+		return manager{name, []string{"dnf", "install", "-y"}, nil}
+	case "zypper":
+		return manager{name, []string{"zypper", "--non-interactive", "install"}, nil}
+	case "apk":
+		return manager{name, []string{"apk", "add"}, nil}
 	}
 	return manager{}
 }

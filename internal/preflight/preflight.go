@@ -23,6 +23,7 @@ const (
 	OK      Severity = "ok"
 	Warning Severity = "warning" // works, with the restriction that Detail names
 	Problem Severity = "problem" // does not work until Remedy is done
+	Mended  Severity = "fixed"   // was not well before Install
 )
 
 // Finding is the answer of one check. There is one for each check, also when all is well.
@@ -33,6 +34,7 @@ type Finding struct {
 	Detail   string   `json:"detail,omitempty"`  // what it means and what Slipway does about it
 	Remedy   string   `json:"remedy,omitempty"`  // the exact command, or what to change
 	Package  string   `json:"package,omitempty"` // what Install would install, words of the package manager
+	Module   string   `json:"module,omitempty"`  // what Install would load: "br_netfilter"
 	Setting  string   `json:"setting,omitempty"` // what Install would set until the next boot: "fs.inotify.max_user_instances=512"
 }
 
@@ -56,7 +58,7 @@ func Run(ctx context.Context, o Options) []Finding {
 	h := host{root: o.Host}
 	checks := []func(context.Context, host, Options) []Finding{
 		checkRights, checkKernel, checkNetwork, checkCgroups, checkPrograms, checkBuild,
-		checkRoot, checkMemory, checkClock, checkLimits, checkPort,
+		checkRoot, checkMemory, checkClock, checkTimeSync, checkHostname, checkModules, checkLimits, checkPort,
 	}
 	results := make([][]Finding, len(checks))
 	var all sync.WaitGroup

@@ -56,6 +56,7 @@ func TestFaults(t *testing.T) {
 		"proc/meminfo": "MemAvailable: 8000000 kB\nSwapTotal: 0 kB\n", "usr/sbin/nft": "x", "usr/bin/mount": "x", "usr/lib/systemd/systemd": "x", "usr/bin/systemctl": "x", "usr/bin/gcc": "x", "usr/bin/go": "x",
 		"usr/bin/pkg-config": "x", "usr/include/stdio.h": "", "usr/lib/x86_64-linux-gnu/libseccomp.a": "", "usr/lib/x86_64-linux-gnu/pkgconfig/libseccomp.pc": "",
 		"proc/sys/fs/inotify/max_user_instances": "128", "proc/sys/fs/inotify/max_user_watches": "65536",
+		"proc/sys/kernel/hostname": "box\n", "proc/sys/net/bridge/bridge-nf-call-iptables": "1\n",
 	}
 	for _, ns := range []string{"pid", "net", "ipc", "uts", "mnt", "cgroup"} {
 		sound["proc/self/ns/"+ns] = ""
@@ -68,8 +69,17 @@ func TestFaults(t *testing.T) {
 		"no nft":           {map[string]string{"usr/sbin/nft": "-"}, []string{"problem nft apt-get install -y --no-install-recommends nftables"}},
 		"no nft on Fedora": {map[string]string{"usr/sbin/nft": "-", "etc/os-release": "ID=fedora\n"}, []string{"problem nft dnf install -y nftables"}},
 		"no nft, unknown":  {map[string]string{"usr/sbin/nft": "-", "etc/os-release": "ID=mine\n"}, []string{"problem nft install nft with your distribution's package manager"}},
-		"no systemd":       {map[string]string{"usr/lib/systemd/systemd": "-"}, []string{"problem systemd apt-get install -y --no-install-recommends systemd"}},
-		"no systemctl":     {map[string]string{"usr/bin/systemctl": "-", "etc/os-release": "ID=fedora\n"}, []string{"problem systemd dnf install -y systemd"}},
+		"br_netfilter is not loaded": {
+			map[string]string{"proc/sys/net/bridge/bridge-nf-call-iptables": "-", "proc/modules": "overlay 1 0 - Live 0x0\n", "lib/modules/6.1.0-1-amd64/modules.dep": "kernel/net/bridge/br_netfilter.ko: \n"},
+			[]string{"warning br_netfilter modprobe br_netfilter"},
+		},
+		"no br_netfilter": {
+			map[string]string{"proc/sys/net/bridge/bridge-nf-call-iptables": "-", "proc/modules": ""},
+			[]string{"warning br_netfilter use a distribution's ordinary kernel"},
+		},
+		"no host name": {map[string]string{"proc/sys/kernel/hostname": "localhost.localdomain\n"}, []string{"warning hostname hostnamectl set-hostname NAME, or spec.os.hostname: node"}},
+		"no systemd":   {map[string]string{"usr/lib/systemd/systemd": "-"}, []string{"problem systemd apt-get install -y --no-install-recommends systemd"}},
+		"no systemctl": {map[string]string{"usr/bin/systemctl": "-", "etc/os-release": "ID=fedora\n"}, []string{"problem systemd dnf install -y systemd"}},
 		"never systemd": {
 			map[string]string{"usr/lib/systemd/systemd": "-", "etc/os-release": "ID=alpine\n"},
 			[]string{"problem systemd leave --init systemd away: this distribution has no systemd"},
@@ -108,7 +118,7 @@ func TestFaults(t *testing.T) {
 			}
 			h := fake(t, files)
 			var got []string
-			for _, check := range []func(context.Context, host, Options) []Finding{checkRights, checkKernel, checkCgroups, checkPrograms, checkBuild, checkMemory, checkLimits} {
+			for _, check := range []func(context.Context, host, Options) []Finding{checkRights, checkKernel, checkCgroups, checkPrograms, checkBuild, checkMemory, checkLimits, checkHostname, checkModules} {
 				for _, f := range check(t.Context(), h, Options{NeedBuild: true, Systemd: true}) {
 					if f.Severity != OK && (f.ID != "root" || os.Geteuid() == 0) && f.ID != "go" {
 						got = append(got, string(f.Severity)+" "+f.ID+" "+f.Remedy)

@@ -24,7 +24,7 @@ func TestPackages(t *testing.T) {
 		"installed by apt": {manager: "apt", reason: "packages are not installed: tmux, curl", ran: "apt-get install"},
 		"lists are old": {
 			manager: "apt", reason: "tmux, curl", ran: "apt-get install;apt-get update;apt-get install",
-			fails: map[string]string{"apt-get install": "E: Unable to locate package tmux"}, failed: "install tmux, curl: env: exit status 100: E: Unable to locate package tmux",
+			fails: map[string]string{"apt-get install": "E: Unable to locate package tmux"}, failed: "install tmux, curl: apt-get: exit status 100: E: Unable to locate package tmux",
 		},
 		"no network": {
 			manager: "apt", reason: "tmux, curl", ran: "apt-get install;apt-get update",

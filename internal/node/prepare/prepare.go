@@ -113,9 +113,17 @@ func (h Host) runWith(ctx context.Context, env []string, args ...string) (string
 	}
 	out, err := execute(ctx, env, args)
 	if err != nil {
-		return out, fmt.Errorf("%s: %w: %s", filepath.Base(args[0]), err, lastLine(out))
+		return out, fmt.Errorf("%s: %w: %s", programOf(args), err, lastLine(out))
 	}
 	return out, nil
+}
+
+// programOf is the name of what a command line runs.
+func programOf(args []string) string {
+	if len(args) > 1 && args[0] == "/usr/bin/env" {
+		return args[1]
+	}
+	return filepath.Base(args[0])
 }
 
 // lenient splits a word that may begin with a dash: what it names may be missing (as in sysctl.d(5)).

@@ -121,7 +121,7 @@ func TestModprobeFails(t *testing.T) {
 		return "modprobe: FATAL: Module wireguard not found\n", errors.New("exit status 1")
 	}}
 	h := Host{Root: root(t, map[string]string{"proc/modules": ""}), Execute: c.execute}
-	says(t, h.Do(t.Context(), []string{"modules", "wireguard"}), "wireguard: env: exit status 1: modprobe: FATAL: Module wireguard not found")
+	says(t, h.Do(t.Context(), []string{"modules", "wireguard"}), "wireguard: modprobe: exit status 1: modprobe: FATAL: Module wireguard not found")
 }
 
 func TestSwap(t *testing.T) {
