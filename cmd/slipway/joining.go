@@ -133,6 +133,7 @@ func (j *joining) assemble(doc control.Document) (p parts, err error) {
 		Signer: &ca.Local{Now: j.crash.now}, Members: admits{p.members, p.rosters}, Rosters: p.rosters,
 		Alive:        client.NodeAlive,
 		ControlPlane: func(pool string) bool { return policy.Pools[pool].ControlPlane },
+		ByAddress:    func(pool string) bool { return policy.Pools[pool].ByAddress },
 	})
 	if err != nil {
 		return p, errors.Join(err, p.etcd.Close())

@@ -13,6 +13,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/catalog"
 	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
 // policyOf is what the spec says of machines that join.
@@ -22,7 +23,7 @@ func policyOf(cluster config.Cluster, release catalog.Release) admission.Policy 
 		ServiceCIDR: cluster.ServiceCIDR, Pools: map[string]admission.Pool{}, Reserved: apiAddresses(cluster),
 	}
 	for _, pool := range cluster.Pools {
-		p.Pools[pool.Name] = admission.Pool{ControlPlane: pool.Has(config.RoleControlPlane)}
+		p.Pools[pool.Name] = admission.Pool{ControlPlane: pool.Has(config.RoleControlPlane), ByAddress: pool.Replacement == spec.ByAddress}
 	}
 	return p
 }

@@ -84,6 +84,10 @@ type Pool struct {
 	Labels map[string]string `json:"labels,omitempty"`
 	// Taints of the machines' Nodes. Default: node-role.kubernetes.io/control-plane:NoSchedule on a control plane that is no worker.
 	Taints []Taint `json:"taints,omitempty"`
+	// Replacement says how a machine may take the place of another one of this pool: Approved, by slipway node approve; or ByAddress:
+	// whoever comes from the address of a machine that nobody hears from any more takes its place, with its name and without being asked.
+	// ByAddress is for workers with addresses of their own in a network that hands them to no stranger. Default Approved.
+	Replacement string `json:"replacement,omitempty"`
 	// Machines that exist already, for `slipway apply`.
 	Machines []Machine `json:"machines,omitempty"`
 	// MachineLabels are further labels of single machines that have no line of their own under machines, by the machine's name:

@@ -72,6 +72,9 @@ func (j *joining) greet() error {
 func (j *joining) admit(ctx context.Context, evidence admission.Evidence) (admission.Node, error) {
 	request := j.request(evidence)
 	gone, err := j.goneBefore(ctx)
+	if err == nil && !gone.IsValid() && evidence.TokenID == "" {
+		gone, err = j.silentHere(ctx)
+	}
 	if err != nil {
 		return admission.Node{}, err
 	}

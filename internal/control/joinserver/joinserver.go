@@ -41,10 +41,12 @@ type Config struct {
 	Signer       Signer
 	Members      Members
 	Rosters      Rosters
-	Alive        func(ctx context.Context, node string) (bool, error) // whether Kubernetes has heard of the node lately; called when its key comes from a new address
+	Alive        func(ctx context.Context, node string) (bool, error) // whether Kubernetes has heard of the node lately; called when its key comes from a new address, or another key from its own
 	ControlPlane func(pool string) bool                               // whether the pool's machines are control planes; nobody else is given secrets or a way into etcd
 	Audit        func(Entry)                                          // called for everything that is decided, from any goroutine
 	Log          *slog.Logger
+
+	ByAddress func(pool string) bool // optional: whether a machine may take the place of a silent one of the pool by its address
 
 	Now     func() time.Time // optional: the clock; time.Now when nil
 	Workers int              // optional: how many signatures are made or checked at once; 0: twice the processors

@@ -110,7 +110,7 @@ func pinOf(tb testing.TB, k crypto.PublicKey) string {
 func policy(context.Context) (admission.Policy, error) {
 	return admission.Policy{
 		Cluster: "dev", APIServer: "1.36.4", PodCIDR: netip.MustParsePrefix("10.0.0.0/12"), NodePodPrefix: 24, ServiceCIDR: netip.MustParsePrefix("10.96.0.0/16"),
-		Pools: map[string]admission.Pool{"main": {ControlPlane: true}, "worker": {}},
+		Pools: map[string]admission.Pool{"main": {ControlPlane: true}, "worker": {}, "cattle": {ByAddress: true}},
 	}, nil
 }
 
@@ -156,6 +156,7 @@ func (w *world) serve(limits rpc.Limits) {
 		Verifiers: map[string]attest.Verifier{"key": key.Verifier{}, "token": token.Verifier{Records: w.registry}},
 		Tickets:   w, Signer: w, Members: w.members, Rosters: w.rosters,
 		Alive:        func(context.Context, string) (bool, error) { return w.alive.Load(), w.mute() },
+		ByAddress:    func(pool string) bool { return pool == "cattle" },
 		ControlPlane: func(pool string) bool { return pool == "main" }, Audit: w.heard, Log: slog.New(slog.DiscardHandler), Now: w.now,
 	})
 	if err != nil {

@@ -47,6 +47,23 @@ func (j *joining) goneBefore(ctx context.Context) (netip.Addr, error) {
 	return j.gone(ctx, n)
 }
 
+// silentHere is the address of the machine that asks, if the node that has it in the records is known not to be alive. It is asked
+// only where the spec lets such a machine take the node's place.
+func (j *joining) silentHere(ctx context.Context) (netip.Addr, error) {
+	n, found := j.standing.at(j.from())
+	if !found || n.Key == "" || n.Key == j.peer.Key || j.ByAddress == nil || !j.ByAddress(n.Pool) || j.budgets.elsewhere(n.Key, netip.Addr{}) {
+		return netip.Addr{}, nil
+	}
+	alive, err := j.Alive(ctx, n.Name)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("ask whether node %s is alive: %w", n.Name, err)
+	}
+	if alive {
+		return netip.Addr{}, nil
+	}
+	return n.Address, nil
+}
+
 // place lets a node's stream begin where the record says that it is. From elsewhere the records decide, as for a machine that joins:
 // the record follows a worker that has moved, and nobody gets in beside one that is alive.
 func (y *syncing) place(ctx context.Context, n admission.Node) (admission.Node, error) {

@@ -3,6 +3,7 @@
 package joinserver_test
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
@@ -119,4 +121,44 @@ func TestNobodyKnowsWhetherItIsAlive(t *testing.T) {
 	if !slices.ContainsFunc(w.audit(), func(e joinserver.Entry) bool { return e.Reason == joinserver.Moved }) {
 		t.Error("the audit does not say that it has moved")
 	}
+}
+
+// Where the spec says so, a machine takes the place of one that nobody hears from any more by its address alone, and the one that had
+// the place does not come back by its key. While that one lives, or nobody knows, nothing happens.
+func TestReplacedByAddress(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, rpc.Limits{})
+	here := netip.MustParseAddr("127.0.0.30")
+	place := specNode("dev-cattle-0", "cattle", 5)
+	place.Address = here
+	if err := w.registry.Register(t.Context(), []admission.Node{place}); err != nil {
+		t.Fatal(err)
+	}
+	first, second := w.machine(here.String()), w.machine(here.String())
+	if got := first.join(t).Ticket.Plan.Node; got != "dev-cattle-0" {
+		t.Fatalf("the first one to come is %s", got)
+	}
+	knock := func(want admission.Reason) {
+		t.Helper()
+		before := w.count(joinserver.Reason(want))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ended := make(chan struct{})
+		go func() { defer close(ended); _, _ = joinclient.Join(ctx, second.config()) }()
+		eventually(t, string(want), func() bool { return w.count(joinserver.Reason(want)) > before })
+		cancel()
+		<-ended
+	}
+	w.alive.Store(true)
+	knock(admission.NodeAlive)
+	w.alive.Store(false)
+	if got := second.join(t).Ticket.Plan.Node; got != "dev-cattle-0" {
+		t.Errorf("it came as %s", got)
+	}
+	n, err := w.registry.Node(t.Context(), "dev-cattle-0")
+	if err != nil || n.Key != second.pin() || n.Address != here || n.PodCIDR != place.PodCIDR {
+		t.Errorf("the record: %+v, %v", n, err)
+	}
+	first, second = second, first
+	knock(admission.KeyRemoved)
 }

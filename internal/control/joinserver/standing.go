@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -17,21 +18,26 @@ type standing struct {
 	mu      sync.Mutex // guards the fields below
 	known   bool       // there has been an answer
 	byKey   map[string]admission.Node
-	changed chan struct{} // closed at each new list, then replaced
+	places  map[netip.Addr]admission.Node // by address
+	changed chan struct{}                 // closed at each new list, then replaced
 }
 
 func newStanding() *standing { return &standing{changed: make(chan struct{})} }
 
 func (s *standing) set(nodes []admission.Node) {
 	byKey := make(map[string]admission.Node, len(nodes))
+	places := make(map[netip.Addr]admission.Node, len(nodes))
 	for _, n := range nodes {
 		if n.Key != "" {
 			byKey[n.Key] = n
 		}
+		if n.Address.IsValid() {
+			places[n.Address] = n
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.known, s.byKey = true, byKey
+	s.known, s.byKey, s.places = true, byKey, places
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -49,6 +55,14 @@ func (s *standing) find(key string) (n admission.Node, found, known bool) {
 	defer s.mu.Unlock()
 	n, found = s.byKey[key]
 	return n, found, s.known
+}
+
+// at gives the record of an address as it was known last.
+func (s *standing) at(a netip.Addr) (n admission.Node, found bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, found = s.places[a]
+	return n, found
 }
 
 // gone tells that the list has no record with the key, or one that is being removed. No list is no reason to end anything.

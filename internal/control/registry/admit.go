@@ -84,7 +84,7 @@ func (r *Registry) write(ctx context.Context, j judgement) error {
 	if !j.writes() {
 		return nil
 	}
-	records, err := j.book.records.Put(j.verdict.Node)
+	records, err := j.book.records.Replace(j.verdict.Node, r.now())
 	if err != nil {
 		return fmt.Errorf("admit machine: %w", err)
 	}

@@ -61,6 +61,9 @@ func Decide(req Request, r Records, token *Token, p Policy, now time.Time) Verdi
 	case req.Evidence.TokenID != "":
 		return refuse(TokenUnknown, "there is no token %.40q", req.Evidence.TokenID)
 	}
+	if n, ok := r.first(d.atItsAddress); ok {
+		return d.replaces(n)
+	}
 	return refuse(KeyUnknown, "no node has this key, and the machine shows no token")
 }
 
@@ -103,6 +106,27 @@ func (d decision) inUse(n Node) Verdict {
 		v.Node = n
 	}
 	return v
+}
+
+// atItsAddress: the place may go to whoever comes from its address, which a connection that stands has proven. That is as good as the
+// network in which the addresses are, which is why the spec has to say so.
+func (d decision) atItsAddress(n *Node) bool {
+	pool := d.policy.Pools[n.Pool]
+	return n.Address.IsValid() && n.Address == d.req.Address && pool.ByAddress && !pool.ControlPlane
+}
+
+// replaces puts a machine into the place of one that nobody hears from any more.
+func (d decision) replaces(n Node) Verdict {
+	switch {
+	case n.Removing:
+		return refuse(NodeRemoving, "node %s is being removed", n.Name)
+	case n.Key != "" && d.req.Gone != n.Address:
+		return refuse(NodeAlive, "node %s with another key is alive at %s, or nobody knows that it is not; another machine may take its place when it has been silent for a while",
+			n.Name, n.Address)
+	}
+	n.Key, n.JoinedAt = d.req.Key, time.Time{}
+	n.Elsewhere, n.ElsewhereAt, n.PendingKey, n.PendingAt = netip.Addr{}, time.Time{}, "", time.Time{}
+	return d.admit(n)
 }
 
 // newcomer is a machine without a record but with a token.
@@ -168,7 +192,7 @@ func (d decision) admit(n Node) Verdict {
 		n.JoinedAt = d.now
 	}
 	_, known := d.records.ByKey(d.req.Key)
-	return Verdict{Node: n, UseToken: !known}
+	return Verdict{Node: n, UseToken: !known && d.token != nil}
 }
 
 // waits is for a machine that wants a name that another machine has. fresh: it comes with a token.

@@ -28,6 +28,20 @@ func rules() Policy {
 
 func reserve(n int) func(*Policy) { return func(p *Policy) { p.Reserved = []netip.Addr{addr(n)} } }
 
+// at is a machine at the n-th address, while the one at another is known to be gone.
+func at(n, gone int) func(*Request) {
+	return func(r *Request) {
+		r.Address = addr(n)
+		if gone > 0 {
+			r.Gone = addr(gone)
+		}
+	}
+}
+
+func byAddress(p *Policy) {
+	p.Pools = map[string]Pool{"main": {ControlPlane: true, ByAddress: true}, "worker": {ByAddress: true}}
+}
+
 func share(n int) netip.Prefix {
 	p, _ := Share(netip.MustParsePrefix("10.244.0.0/16"), 24, n)
 	return p
@@ -90,6 +104,15 @@ func TestDecide(t *testing.T) {
 		"no key":                             {change: func(r *Request) { r.Key = "" }, token: with(nil), refused: BadKey},
 		"odd key":                            {change: func(r *Request) { r.Key = "sha256:\n" }, token: with(nil), refused: BadKey},
 		"stranger":                           {key: 6, refused: KeyUnknown},
+		"place of a silent one":              {key: 6, change: at(2, 2), policy: byAddress, node: "dev-worker-0", index: 1},
+		"place of one that lives":            {key: 6, change: at(2, 0), policy: byAddress, refused: NodeAlive},
+		"place of one, another is silent":    {key: 6, change: at(2, 3), policy: byAddress, refused: NodeAlive},
+		"place of a silent one, not so":      {key: 6, change: at(2, 2), refused: KeyUnknown},
+		"place of a silent control plane":    {key: 6, change: at(1, 1), policy: byAddress, refused: KeyUnknown},
+		"place of one that leaves":           {key: 6, change: at(4, 4), policy: byAddress, refused: NodeRemoving},
+		"place of a silent one, removed":     {key: 9, change: at(2, 2), policy: byAddress, refused: KeyRemoved},
+		"place of a silent one, other name":  {key: 6, change: func(r *Request) { at(2, 2)(r); r.ClaimedNode = "dev-worker-1" }, policy: byAddress, refused: NameOther},
+		"place of a silent one, too new":     {key: 6, change: func(r *Request) { at(2, 2)(r); r.Kubernetes = "1.37.0" }, policy: byAddress, refused: VersionNewer},
 		"stranger, unknown token":            {key: 6, change: func(r *Request) { r.Evidence.TokenID = "aaaaaaaa" }, refused: TokenUnknown},
 		"stranger, another token":            {key: 6, token: with(nil), change: func(r *Request) { r.Evidence.TokenID = "aaaaaaaa" }, refused: TokenUnknown},
 		"a token that was not proven":        {key: 6, token: with(nil), change: func(r *Request) { r.Evidence.TokenID = "" }, refused: KeyUnknown},

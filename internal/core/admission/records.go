@@ -122,6 +122,16 @@ func (r Records) Remove(name string, now time.Time) Records {
 	return out
 }
 
+// Replace is Put of a record whose key is another one now. The old one is out, as one that was removed.
+func (r Records) Replace(n Node, now time.Time) (Records, error) {
+	old, ok := r.Node(n.Name)
+	out, err := r.Put(n)
+	if err == nil && ok && old.Key != "" && old.Key != n.Key {
+		out.Removed = append(slices.Clone(out.Removed), Removed{Name: n.Name, Key: old.Key, At: now.UTC()})
+	}
+	return out, err
+}
+
 // Approve lets the machine in that waits for the name. The one that had the name before is removed; or, where the same key is shown
 // at two addresses, it is the other one's from now on.
 func (r Records) Approve(name string, now time.Time) (Records, Node, error) {
@@ -138,15 +148,11 @@ func (r Records) Approve(name string, now time.Time) (Records, Node, error) {
 	case n.PendingKey == "":
 		return r, Node{}, fmt.Errorf("no machine waits for the name %s", name)
 	}
-	old := n.Key
 	n.Key, n.PendingKey, n.PendingAt, n.JoinedAt = n.PendingKey, "", time.Time{}, time.Time{}
 	n.Elsewhere, n.ElsewhereAt = netip.Addr{}, time.Time{} // that was the other key
-	out, err := r.Put(n)
+	out, err := r.Replace(n, now)
 	if err != nil {
 		return r, Node{}, err
-	}
-	if old != "" {
-		out.Removed = append(slices.Clone(out.Removed), Removed{Name: name, Key: old, At: now.UTC()})
 	}
 	return out, n, nil
 }

@@ -16,7 +16,7 @@ type Request struct {
 	Address     netip.Addr
 	Facts       Facts
 	Evidence    Evidence
-	Gone        netip.Addr // the machine with this key is known not to be alive at this address; zero: nobody can say so
+	Gone        netip.Addr // the machine with this key, or with this address, is known not to be alive at this address; zero: nobody can say so
 }
 
 // Evidence is what a verifier has found proven, beside the key.
@@ -38,10 +38,11 @@ type Policy struct {
 // Pool is what machines of it become.
 type Pool struct {
 	ControlPlane bool
+	ByAddress    bool // whoever comes from the address of one of its machines that is gone takes that machine's place
 }
 
 // Verdict is one of three: Refusal says no, Wait says later, neither says yes. What it says is to be written first: the token's
-// use, then the record. A no has a record only where it has to be remembered.
+// use, then the record, by [Records.Replace]. A no has a record only where it has to be remembered.
 type Verdict struct {
 	Refusal  *Refusal
 	Wait     *Wait
@@ -86,6 +87,7 @@ const (
 	NameInvalid     Reason = "name-invalid"     // it cannot be the name of a node
 	NameOther       Reason = "name-other"       // the machine believes to have another name than its record
 	NameContested   Reason = "name-contested"   // yet another machine waits for the name already
+	NodeAlive       Reason = "node-alive"       // it comes from the address of a node that is alive, or of which nobody knows that it is not, with another key
 	AddressInvalid  Reason = "address-invalid"  // it cannot be the address of a machine
 	AddressReserved Reason = "address-reserved" // it lies in the range of pods or Services, or clients look for the API there
 	AddressTaken    Reason = "address-taken"    // another node has it

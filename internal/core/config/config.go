@@ -72,6 +72,8 @@ type Pool struct {
 	Labels map[string]string
 	Taints []Taint
 	Nodes  []NodeName
+	// Replacement is spec.Approved or spec.ByAddress.
+	Replacement string
 }
 
 // Taint as Kubernetes knows it.

@@ -3,6 +3,8 @@
 package config
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/slipway-project/slipway/internal/core/spec"
@@ -20,6 +22,7 @@ func (m *maker) pools() {
 		m.origin(at+".name", len(pools) > 1 || p.Name != spec.DefaultPool, std(""))
 		m.roles(&out, p, at, len(pools))
 		m.taints(&out, p, at)
+		m.replacement(&out, p, at)
 		m.origin(at+".labels", len(p.Labels) > 0, std(""))
 		m.origin(at+".machines", len(p.Machines) > 0, std(""))
 		m.origin(at+".machineLabels", len(p.MachineLabels) > 0, std(""))
@@ -49,6 +52,11 @@ func (m *maker) roles(out *Pool, p spec.Pool, at string, pools int) {
 		note = ""
 	}
 	m.origin(at+".roles", user, std(note))
+}
+
+func (m *maker) replacement(out *Pool, p spec.Pool, at string) {
+	out.Replacement = cmp.Or(p.Replacement, spec.Approved)
+	m.origin(at+".replacement", out.Replacement != spec.Approved, std(""))
 }
 
 func (m *maker) taints(out *Pool, p spec.Pool, at string) {

@@ -17,6 +17,7 @@ func (p *printer) pools(c Cluster) {
 		}
 		p.tree(3, "labels", labels, origin("labels"), nil)
 		p.rows(3, "taints", taintRows(pool.Taints), origin("taints"))
+		p.value(3, "replacement", pool.Replacement, origin("replacement"))
 		p.rows(3, "machines", machineRows(pool.Nodes), origin("machines"))
 		p.value(3, "machineLabels", machineLabels(pool.Nodes), origin("machineLabels"))
 	}

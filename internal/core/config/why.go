@@ -170,6 +170,7 @@ func (c Cluster) top() map[string]any {
 		}
 		out[at+".name"], out[at+".roles"], out[at+".count"], out[at+".labels"] = p.Name, normal(p.Roles), len(p.Nodes), labels
 		out[at+".taints"] = strings.Join(taintRows(p.Taints), ", ")
+		out[at+".replacement"] = p.Replacement
 		out[at+".machines"] = strings.Join(machineRows(p.Nodes), ", ")
 		out[at+".machineLabels"] = machineLabels(p.Nodes)
 	}

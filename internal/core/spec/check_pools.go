@@ -39,6 +39,7 @@ func (k *checker) pools(in []v1alpha1.Pool) {
 		k.labels(at+".labels", p.Labels)
 		k.machineLabels(at+".machineLabels", p, &pool)
 		pool.Taints = k.taints(at+".taints", p.Taints, pool, len(in))
+		k.replacement(at, p, &pool, len(in))
 		k.out.Pools = append(k.out.Pools, pool)
 		total += pool.Nodes()
 	}
@@ -51,6 +52,23 @@ func (k *checker) pools(in []v1alpha1.Pool) {
 		k.say(path, "make several clusters", "%d machines are more than Kubernetes' limit of %d", total, maxNodes)
 	}
 	k.quorums()
+}
+
+// How the machines of a pool are replaced.
+const (
+	Approved  = "Approved"
+	ByAddress = "ByAddress"
+)
+
+func (k *checker) replacement(at string, p v1alpha1.Pool, pool *Pool, pools int) {
+	path := at + ".replacement"
+	if p.Replacement == "" || !k.oneOf(path, "way of replacement", p.Replacement, Approved, ByAddress) {
+		return
+	}
+	pool.Replacement = p.Replacement
+	if p.Replacement == ByAddress && (slices.Contains(p.Roles, ControlPlane) || slices.Contains(p.Roles, Etcd) || len(p.Roles) == 0 && pools == 1) {
+		k.say(path, "use it for a pool of workers only", "the address alone would make a control plane of a machine, with the keys of all CAs")
+	}
 }
 
 func (k *checker) roles(at string, roles []string) {

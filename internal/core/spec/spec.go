@@ -77,6 +77,8 @@ type Pool struct {
 	Machines []Machine
 	// MachineLabels are those of machines without a line of their own, by name.
 	MachineLabels map[string]map[string]string
+
+	Replacement string // "", Approved or ByAddress
 }
 
 // Taint as Kubernetes knows it.
