@@ -159,6 +159,6 @@ func TestReplacedByAddress(t *testing.T) {
 	if err != nil || n.Key != second.pin() || n.Address != here || n.PodCIDR != place.PodCIDR {
 		t.Errorf("the record: %+v, %v", n, err)
 	}
-	first, second = second, first
+	second = first
 	knock(admission.KeyRemoved)
 }
