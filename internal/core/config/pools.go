@@ -4,7 +4,6 @@ package config
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/slipway-project/slipway/internal/core/spec"
