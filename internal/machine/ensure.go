@@ -145,14 +145,15 @@ func (l *Local) clear(ctx context.Context, cluster, name string) error {
 	return removeCgroup(path)
 }
 
-// running reports whether the machine's PID 1 runs and has told once that it stands, and returns the record with that process.
+// running reports whether the machine's PID 1 runs and has told once that it stands, and returns the record with that process. A
+// machine whose plug has just been pulled does not run, though its processes may take a while to end.
 func (l *Local) running(ctx context.Context, cluster, name string, r record) (record, bool) {
-	if r.Process.Alive() && l.runcKnows(cluster, name) { // without runc's record nothing can be executed inside
+	if r.Process.Alive() && !r.Process.Ending() && l.runcKnows(cluster, name) { // without runc's record nothing can be executed inside
 		return r, true
 	}
 	p, ok := l.runcRunning(ctx, cluster, name)
 	since, isReady := readySince(l.folders(cluster, name))
-	if !ok || !isReady {
+	if !ok || !isReady || p.Ending() {
 		return r, false
 	}
 	if r.Spec.Name == "" {

@@ -50,6 +50,38 @@ func (p ID) Alive() bool {
 	return err == nil && now == p
 }
 
+// Ending reports whether this very process has been killed or ends already: it will not do anything any more, though it is still
+// there. The first process of a namespace may stay like that for a while, until all others of it have ended.
+func (p ID) Ending() bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/stat")
+	if err != nil {
+		return false
+	}
+	status, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/status")
+	return err == nil && p.Alive() && ending(string(stat), string(status)) // p was alive after it was asked about
+}
+
+// ending reads the flags of proc_pid_stat(5), of which PF_EXITING is set when an end has begun, and the signals that wait.
+func ending(stat, status string) bool {
+	const exiting = 0x4
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:]) // begins with field 3
+	if len(fields) > 6 {
+		if flags, err := strconv.ParseUint(fields[6], 10, 64); err == nil && flags&exiting != 0 {
+			return true
+		}
+	}
+	for line := range strings.Lines(status) {
+		name, mask, _ := strings.Cut(line, ":")
+		if name != "SigPnd" && name != "ShdPnd" {
+			continue
+		}
+		if bits, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64); err == nil && bits&(1<<(unix.SIGKILL-1)) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // Signal sends sig to this very process, or nothing when it is gone.
 func (p ID) Signal(sig unix.Signal) error {
 	fd, err := p.open()

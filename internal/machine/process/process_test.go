@@ -58,3 +58,27 @@ func TestLife(t *testing.T) {
 		t.Errorf("self: %+v, %v", self, err)
 	}
 }
+
+func TestEnding(t *testing.T) {
+	t.Parallel()
+	const calm = "SigPnd:\t0000000000000000\nShdPnd:\t0000000000000000\nSigBlk:\t0000000000000100\n"
+	for name, tc := range map[string]struct {
+		stat, status string
+		want         bool
+	}{
+		"at work":        {"1 (a) b) S 0 1 1 0 -1 4194560 1", calm, false},
+		"exits":          {"1 (a) b) S 0 1 1 0 -1 4194564 1", calm, true},
+		"killed":         {"1 (a) S 0 1 1 0 -1 4194560 1", "SigPnd:\t0000000000000100\n", true},
+		"killed, shared": {"1 (a) S 0 1 1 0 -1 4194560 1", calm + "ShdPnd:\t0000000000000100\n", true},
+		"told to end":    {"1 (a) S 0 1 1 0 -1 4194560 1", "ShdPnd:\t0000000000004000\n", false},
+		"unreadable":     {"", "", false},
+	} {
+		if got := ending(tc.stat, tc.status); got != tc.want {
+			t.Errorf("%s: %t, want %t", name, got, tc.want)
+		}
+	}
+	self, err := Identify(os.Getpid())
+	if err != nil || self.Ending() {
+		t.Errorf("this process ends, or %v", err)
+	}
+}
