@@ -167,6 +167,7 @@ func buildAgent(log *slog.Logger) (b built, err error) {
 		TraceFile: filepath.Join(stateDir, "trace", "last.json"), Socket: filepath.Join(runDir, "agent.sock"), Version: version, Log: log, Board: board,
 		Control:   controlRole(b.joinIn, log),
 		Turn:      keeper,
+		Custody:   custody,
 		AfterStep: crash.afterStep(), Pass: crash.pass(),
 		Enrolment: func() node.Enrolment { return b.enrol },
 		Hold:      func(ctx context.Context) { b.enrol.Hold(ctx) },

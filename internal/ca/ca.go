@@ -13,6 +13,7 @@ package ca
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/pki"
@@ -25,6 +26,9 @@ type Local struct {
 	Built time.Time        // optional: when this program was built; a clock before it is not believed
 	// Remote is asked for leaves whose CA is not on this machine.
 	Remote Remote
+
+	mu  sync.Mutex          // guards the field below
+	due map[[32]byte]string // certificates whose renewal was asked for: hash to path
 
 	// crash stands for a power cut in tests: it is called after every change of a file, and what it returns ends Ensure there.
 	crash func(point string) error

@@ -118,8 +118,11 @@ func extUsageNames(cert *x509.Certificate) []string {
 
 // renewal says since when a certificate should have been renewed, or "".
 func (l *Local) renewal(cert *x509.Certificate) string {
-	if at := pki.RenewAt(cert.NotBefore, cert.NotAfter); !l.now().Before(at) {
+	if at := pki.RenewAt(cert.NotBefore, cert.NotAfter, cert.SerialNumber.Bytes()); !l.now().Before(at) {
 		return "renewal due since " + day(at)
+	}
+	if l.isDue(cert) {
+		return "its renewal was asked for"
 	}
 	return ""
 }

@@ -35,7 +35,7 @@ func TestLeafHeals(t *testing.T) {
 		"other address":       {change(func(w *pki.Want) { w.Addresses[0] = netip.MustParseAddr("10.0.0.9") }), 0, "its addresses lack 10.0.0.9 and have 127.0.0.1 too many", "new"},
 		"other usage":         {change(func(w *pki.Want) { w.Usages = []pki.Usage{pki.ClientAuth} }), 0, "its usages lack client auth and have server auth too many", "new"},
 		"shorter life":        {change(func(w *pki.Want) { w.Lifetime = time.Hour }), 0, "it lives longer than the wanted 1h0m0s", "new"},
-		"two thirds":          {change(func(*pki.Want) {}), year * 2 / 3, "renewal due since 2027-01-30T19:58:20Z", "new"},
+		"two thirds":          {change(func(*pki.Want) {}), year * 2 / 3, "renewal due since 2027-01-", "new"},
 		"expired":             {change(func(*pki.Want) {}), year + time.Second, "it has expired at 2027-06-01T12:00:00Z", "new"},
 		"certificate gone":    {remove("apiserver.crt"), 0, "apiserver.crt does not exist, although its key", "same"},
 		"key gone":            {remove("apiserver.key"), 0, "apiserver.key does not exist, although its certificate", "new"},

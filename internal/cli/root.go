@@ -124,7 +124,7 @@ func groups() []group {
 	return []group{
 		{"A cluster on this host:", set{up, down, clusters, status, wait}},
 		{"Use it:", set{kubectl, kubeconfig, exec, logs}},
-		{"Machines and nodes:", set{machineCommand, nodeCommand, tokenCommand, initCommand, join}},
+		{"Machines and nodes:", set{machineCommand, nodeCommand, tokenCommand, certsCommand, initCommand, join}},
 		{"Understand it:", set{specCommand, planCommand, renderCommand, units, why, traceCommand}},
 		{"This host:", set{preflight, bundle, version, completion}},
 	}

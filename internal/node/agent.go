@@ -44,7 +44,8 @@ type Config struct {
 	// Register, if set, adds services to the socket.
 	Register func(*grpc.Server)
 	// Board, if set, is one that others report to as well.
-	Board *reconcile.Board
+	Board   *reconcile.Board
+	Custody Custody // optional: of the keys, for who asks about certificates
 	// Turn, if set, is passed on to the loop.
 	Turn reconcile.Turn
 	// AfterStep is passed on to the loop.

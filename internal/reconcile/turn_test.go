@@ -5,6 +5,7 @@ package reconcile_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -155,6 +156,34 @@ func TestWhatIsDownNeedsNoTurn(t *testing.T) {
 		}
 		if _, passed := g.seen(); passed != 0 {
 			t.Errorf("a turn that was never had was passed on %d times", passed)
+		}
+	})
+}
+
+// Ten inputs that change in one run are one restart, whichever of them are settled last.
+func TestManyChangesOneRestart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newFake(t)
+		many := func(content string) plan.Plan {
+			return build(func(b *plan.Builder) {
+				var inputs []plan.Ref
+				for i := range 10 {
+					inputs = append(inputs, b.Add(plan.File{Path: fmt.Sprintf("/pki-%d", i), Mode: 0o600, Content: content}))
+				}
+				first := b.Add(unit("etcd", inputs[:5]...), inputs[:5]...)
+				b.Add(unit("api", inputs...), append(inputs, first)...)
+			})
+		}
+		l := newLoop(h)
+		converge(t, l, many("old"), plan.Plan{})
+		for i := range 10 {
+			h.FailDo(fmt.Sprintf("file//pki-%d", i), errors.New("disk is slow"), i)
+		}
+		converge(t, l, many("new"), plan.Plan{})
+		converge(t, l, many("new"), plan.Plan{})
+		if h.Starts("etcd") != 2 || h.Starts("api") != 2 {
+			t.Errorf("etcd %d starts, api %d: want two each", h.Starts("etcd"), h.Starts("api"))
 		}
 	})
 }

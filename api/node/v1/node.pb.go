@@ -1141,6 +1141,274 @@ func (x *Step) GetWhy() string {
 	return ""
 }
 
+type CertificatesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CertificatesRequest) Reset() {
+	*x = CertificatesRequest{}
+	mi := &file_api_node_v1_node_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CertificatesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CertificatesRequest) ProtoMessage() {}
+
+func (x *CertificatesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_node_v1_node_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CertificatesRequest.ProtoReflect.Descriptor instead.
+func (*CertificatesRequest) Descriptor() ([]byte, []int) {
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{19}
+}
+
+type CertificatesReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Certificates  []*Certificate         `protobuf:"bytes,1,rep,name=certificates,proto3" json:"certificates,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CertificatesReply) Reset() {
+	*x = CertificatesReply{}
+	mi := &file_api_node_v1_node_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CertificatesReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CertificatesReply) ProtoMessage() {}
+
+func (x *CertificatesReply) ProtoReflect() protoreflect.Message {
+	mi := &file_api_node_v1_node_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CertificatesReply.ProtoReflect.Descriptor instead.
+func (*CertificatesReply) Descriptor() ([]byte, []int) {
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *CertificatesReply) GetCertificates() []*Certificate {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+type Certificate struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Kind          string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`     // "CA" or "Leaf"
+	Signer        string                 `protobuf:"bytes,3,opt,name=signer,proto3" json:"signer,omitempty"` // name of the CA; empty for a CA
+	Path          string                 `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
+	Subject       string                 `protobuf:"bytes,5,opt,name=subject,proto3" json:"subject,omitempty"`                                     // common name
+	NotBeforeUnix int64                  `protobuf:"varint,6,opt,name=not_before_unix,json=notBeforeUnix,proto3" json:"not_before_unix,omitempty"` // 0: there is none that can be read
+	NotAfterUnix  int64                  `protobuf:"varint,7,opt,name=not_after_unix,json=notAfterUnix,proto3" json:"not_after_unix,omitempty"`
+	RenewedUnix   int64                  `protobuf:"varint,8,opt,name=renewed_unix,json=renewedUnix,proto3" json:"renewed_unix,omitempty"` // when it is renewed by itself; 0: it is not
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Certificate) Reset() {
+	*x = Certificate{}
+	mi := &file_api_node_v1_node_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Certificate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Certificate) ProtoMessage() {}
+
+func (x *Certificate) ProtoReflect() protoreflect.Message {
+	mi := &file_api_node_v1_node_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Certificate.ProtoReflect.Descriptor instead.
+func (*Certificate) Descriptor() ([]byte, []int) {
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Certificate) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Certificate) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Certificate) GetSigner() string {
+	if x != nil {
+		return x.Signer
+	}
+	return ""
+}
+
+func (x *Certificate) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Certificate) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *Certificate) GetNotBeforeUnix() int64 {
+	if x != nil {
+		return x.NotBeforeUnix
+	}
+	return 0
+}
+
+func (x *Certificate) GetNotAfterUnix() int64 {
+	if x != nil {
+		return x.NotAfterUnix
+	}
+	return 0
+}
+
+func (x *Certificate) GetRenewedUnix() int64 {
+	if x != nil {
+		return x.RenewedUnix
+	}
+	return 0
+}
+
+type RenewRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Names         []string               `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"` // empty: all that can be renewed
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewRequest) Reset() {
+	*x = RenewRequest{}
+	mi := &file_api_node_v1_node_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewRequest) ProtoMessage() {}
+
+func (x *RenewRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_node_v1_node_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
+func (*RenewRequest) Descriptor() ([]byte, []int) {
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *RenewRequest) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+type RenewReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Names         []string               `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"` // that are issued anew
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewReply) Reset() {
+	*x = RenewReply{}
+	mi := &file_api_node_v1_node_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewReply) ProtoMessage() {}
+
+func (x *RenewReply) ProtoReflect() protoreflect.Message {
+	mi := &file_api_node_v1_node_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewReply.ProtoReflect.Descriptor instead.
+func (*RenewReply) Descriptor() ([]byte, []int) {
+	return file_api_node_v1_node_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *RenewReply) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
 var File_api_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_api_node_v1_node_proto_rawDesc = "" +
@@ -1225,14 +1493,33 @@ const file_api_node_v1_node_proto_rawDesc = "" +
 	"\x04Step\x12\x12\n" +
 	"\x04verb\x18\x01 \x01(\tR\x04verb\x12\x10\n" +
 	"\x03ref\x18\x02 \x01(\tR\x03ref\x12\x10\n" +
-	"\x03why\x18\x03 \x01(\tR\x03why2\xa8\x04\n" +
+	"\x03why\x18\x03 \x01(\tR\x03why\"\x15\n" +
+	"\x13CertificatesRequest\"U\n" +
+	"\x11CertificatesReply\x12@\n" +
+	"\fcertificates\x18\x01 \x03(\v2\x1c.slipway.node.v1.CertificateR\fcertificates\"\xec\x01\n" +
+	"\vCertificate\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x16\n" +
+	"\x06signer\x18\x03 \x01(\tR\x06signer\x12\x12\n" +
+	"\x04path\x18\x04 \x01(\tR\x04path\x12\x18\n" +
+	"\asubject\x18\x05 \x01(\tR\asubject\x12&\n" +
+	"\x0fnot_before_unix\x18\x06 \x01(\x03R\rnotBeforeUnix\x12$\n" +
+	"\x0enot_after_unix\x18\a \x01(\x03R\fnotAfterUnix\x12!\n" +
+	"\frenewed_unix\x18\b \x01(\x03R\vrenewedUnix\"$\n" +
+	"\fRenewRequest\x12\x14\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\"\"\n" +
+	"\n" +
+	"RenewReply\x12\x14\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names2\xc7\x05\n" +
 	"\x04Node\x12C\n" +
 	"\x05Facts\x12\x1d.slipway.node.v1.FactsRequest\x1a\x1b.slipway.node.v1.FactsReply\x12C\n" +
 	"\x05Apply\x12\x1d.slipway.node.v1.ApplyRequest\x1a\x1b.slipway.node.v1.ApplyReply\x12@\n" +
 	"\x05Watch\x12\x1d.slipway.node.v1.WatchRequest\x1a\x16.slipway.node.v1.Event0\x01\x12F\n" +
 	"\x06Status\x12\x1e.slipway.node.v1.StatusRequest\x1a\x1c.slipway.node.v1.StatusReply\x12C\n" +
 	"\x05Trace\x12\x1d.slipway.node.v1.TraceRequest\x1a\x1b.slipway.node.v1.TraceReply\x12@\n" +
-	"\x04Diff\x12\x1c.slipway.node.v1.DiffRequest\x1a\x1a.slipway.node.v1.DiffReply\x12@\n" +
+	"\x04Diff\x12\x1c.slipway.node.v1.DiffRequest\x1a\x1a.slipway.node.v1.DiffReply\x12X\n" +
+	"\fCertificates\x12$.slipway.node.v1.CertificatesRequest\x1a\".slipway.node.v1.CertificatesReply\x12C\n" +
+	"\x05Renew\x12\x1d.slipway.node.v1.RenewRequest\x1a\x1b.slipway.node.v1.RenewReply\x12@\n" +
 	"\x04Join\x12\x1c.slipway.node.v1.JoinRequest\x1a\x1a.slipway.node.v1.JoinReply\x12C\n" +
 	"\x05Reset\x12\x1d.slipway.node.v1.ResetRequest\x1a\x1b.slipway.node.v1.ResetReplyB7Z5github.com/slipway-project/slipway/api/node/v1;nodev1b\x06proto3"
 
@@ -1248,27 +1535,32 @@ func file_api_node_v1_node_proto_rawDescGZIP() []byte {
 	return file_api_node_v1_node_proto_rawDescData
 }
 
-var file_api_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_api_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_api_node_v1_node_proto_goTypes = []any{
-	(*JoinRequest)(nil),   // 0: slipway.node.v1.JoinRequest
-	(*JoinReply)(nil),     // 1: slipway.node.v1.JoinReply
-	(*ResetRequest)(nil),  // 2: slipway.node.v1.ResetRequest
-	(*ResetReply)(nil),    // 3: slipway.node.v1.ResetReply
-	(*FactsRequest)(nil),  // 4: slipway.node.v1.FactsRequest
-	(*FactsReply)(nil),    // 5: slipway.node.v1.FactsReply
-	(*ApplyRequest)(nil),  // 6: slipway.node.v1.ApplyRequest
-	(*ApplyReply)(nil),    // 7: slipway.node.v1.ApplyReply
-	(*WatchRequest)(nil),  // 8: slipway.node.v1.WatchRequest
-	(*StatusRequest)(nil), // 9: slipway.node.v1.StatusRequest
-	(*TraceRequest)(nil),  // 10: slipway.node.v1.TraceRequest
-	(*Event)(nil),         // 11: slipway.node.v1.Event
-	(*Item)(nil),          // 12: slipway.node.v1.Item
-	(*Unit)(nil),          // 13: slipway.node.v1.Unit
-	(*StatusReply)(nil),   // 14: slipway.node.v1.StatusReply
-	(*TraceReply)(nil),    // 15: slipway.node.v1.TraceReply
-	(*DiffRequest)(nil),   // 16: slipway.node.v1.DiffRequest
-	(*DiffReply)(nil),     // 17: slipway.node.v1.DiffReply
-	(*Step)(nil),          // 18: slipway.node.v1.Step
+	(*JoinRequest)(nil),         // 0: slipway.node.v1.JoinRequest
+	(*JoinReply)(nil),           // 1: slipway.node.v1.JoinReply
+	(*ResetRequest)(nil),        // 2: slipway.node.v1.ResetRequest
+	(*ResetReply)(nil),          // 3: slipway.node.v1.ResetReply
+	(*FactsRequest)(nil),        // 4: slipway.node.v1.FactsRequest
+	(*FactsReply)(nil),          // 5: slipway.node.v1.FactsReply
+	(*ApplyRequest)(nil),        // 6: slipway.node.v1.ApplyRequest
+	(*ApplyReply)(nil),          // 7: slipway.node.v1.ApplyReply
+	(*WatchRequest)(nil),        // 8: slipway.node.v1.WatchRequest
+	(*StatusRequest)(nil),       // 9: slipway.node.v1.StatusRequest
+	(*TraceRequest)(nil),        // 10: slipway.node.v1.TraceRequest
+	(*Event)(nil),               // 11: slipway.node.v1.Event
+	(*Item)(nil),                // 12: slipway.node.v1.Item
+	(*Unit)(nil),                // 13: slipway.node.v1.Unit
+	(*StatusReply)(nil),         // 14: slipway.node.v1.StatusReply
+	(*TraceReply)(nil),          // 15: slipway.node.v1.TraceReply
+	(*DiffRequest)(nil),         // 16: slipway.node.v1.DiffRequest
+	(*DiffReply)(nil),           // 17: slipway.node.v1.DiffReply
+	(*Step)(nil),                // 18: slipway.node.v1.Step
+	(*CertificatesRequest)(nil), // 19: slipway.node.v1.CertificatesRequest
+	(*CertificatesReply)(nil),   // 20: slipway.node.v1.CertificatesReply
+	(*Certificate)(nil),         // 21: slipway.node.v1.Certificate
+	(*RenewRequest)(nil),        // 22: slipway.node.v1.RenewRequest
+	(*RenewReply)(nil),          // 23: slipway.node.v1.RenewReply
 }
 var file_api_node_v1_node_proto_depIdxs = []int32{
 	12, // 0: slipway.node.v1.Event.item:type_name -> slipway.node.v1.Item
@@ -1276,27 +1568,32 @@ var file_api_node_v1_node_proto_depIdxs = []int32{
 	13, // 2: slipway.node.v1.StatusReply.units:type_name -> slipway.node.v1.Unit
 	18, // 3: slipway.node.v1.DiffReply.steps:type_name -> slipway.node.v1.Step
 	18, // 4: slipway.node.v1.DiffReply.unknown:type_name -> slipway.node.v1.Step
-	4,  // 5: slipway.node.v1.Node.Facts:input_type -> slipway.node.v1.FactsRequest
-	6,  // 6: slipway.node.v1.Node.Apply:input_type -> slipway.node.v1.ApplyRequest
-	8,  // 7: slipway.node.v1.Node.Watch:input_type -> slipway.node.v1.WatchRequest
-	9,  // 8: slipway.node.v1.Node.Status:input_type -> slipway.node.v1.StatusRequest
-	10, // 9: slipway.node.v1.Node.Trace:input_type -> slipway.node.v1.TraceRequest
-	16, // 10: slipway.node.v1.Node.Diff:input_type -> slipway.node.v1.DiffRequest
-	0,  // 11: slipway.node.v1.Node.Join:input_type -> slipway.node.v1.JoinRequest
-	2,  // 12: slipway.node.v1.Node.Reset:input_type -> slipway.node.v1.ResetRequest
-	5,  // 13: slipway.node.v1.Node.Facts:output_type -> slipway.node.v1.FactsReply
-	7,  // 14: slipway.node.v1.Node.Apply:output_type -> slipway.node.v1.ApplyReply
-	11, // 15: slipway.node.v1.Node.Watch:output_type -> slipway.node.v1.Event
-	14, // 16: slipway.node.v1.Node.Status:output_type -> slipway.node.v1.StatusReply
-	15, // 17: slipway.node.v1.Node.Trace:output_type -> slipway.node.v1.TraceReply
-	17, // 18: slipway.node.v1.Node.Diff:output_type -> slipway.node.v1.DiffReply
-	1,  // 19: slipway.node.v1.Node.Join:output_type -> slipway.node.v1.JoinReply
-	3,  // 20: slipway.node.v1.Node.Reset:output_type -> slipway.node.v1.ResetReply
-	13, // [13:21] is the sub-list for method output_type
-	5,  // [5:13] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	21, // 5: slipway.node.v1.CertificatesReply.certificates:type_name -> slipway.node.v1.Certificate
+	4,  // 6: slipway.node.v1.Node.Facts:input_type -> slipway.node.v1.FactsRequest
+	6,  // 7: slipway.node.v1.Node.Apply:input_type -> slipway.node.v1.ApplyRequest
+	8,  // 8: slipway.node.v1.Node.Watch:input_type -> slipway.node.v1.WatchRequest
+	9,  // 9: slipway.node.v1.Node.Status:input_type -> slipway.node.v1.StatusRequest
+	10, // 10: slipway.node.v1.Node.Trace:input_type -> slipway.node.v1.TraceRequest
+	16, // 11: slipway.node.v1.Node.Diff:input_type -> slipway.node.v1.DiffRequest
+	19, // 12: slipway.node.v1.Node.Certificates:input_type -> slipway.node.v1.CertificatesRequest
+	22, // 13: slipway.node.v1.Node.Renew:input_type -> slipway.node.v1.RenewRequest
+	0,  // 14: slipway.node.v1.Node.Join:input_type -> slipway.node.v1.JoinRequest
+	2,  // 15: slipway.node.v1.Node.Reset:input_type -> slipway.node.v1.ResetRequest
+	5,  // 16: slipway.node.v1.Node.Facts:output_type -> slipway.node.v1.FactsReply
+	7,  // 17: slipway.node.v1.Node.Apply:output_type -> slipway.node.v1.ApplyReply
+	11, // 18: slipway.node.v1.Node.Watch:output_type -> slipway.node.v1.Event
+	14, // 19: slipway.node.v1.Node.Status:output_type -> slipway.node.v1.StatusReply
+	15, // 20: slipway.node.v1.Node.Trace:output_type -> slipway.node.v1.TraceReply
+	17, // 21: slipway.node.v1.Node.Diff:output_type -> slipway.node.v1.DiffReply
+	20, // 22: slipway.node.v1.Node.Certificates:output_type -> slipway.node.v1.CertificatesReply
+	23, // 23: slipway.node.v1.Node.Renew:output_type -> slipway.node.v1.RenewReply
+	1,  // 24: slipway.node.v1.Node.Join:output_type -> slipway.node.v1.JoinReply
+	3,  // 25: slipway.node.v1.Node.Reset:output_type -> slipway.node.v1.ResetReply
+	16, // [16:26] is the sub-list for method output_type
+	6,  // [6:16] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_api_node_v1_node_proto_init() }
@@ -1310,7 +1607,7 @@ func file_api_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_node_v1_node_proto_rawDesc), len(file_api_node_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

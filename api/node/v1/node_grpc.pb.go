@@ -23,14 +23,16 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Node_Facts_FullMethodName  = "/slipway.node.v1.Node/Facts"
-	Node_Apply_FullMethodName  = "/slipway.node.v1.Node/Apply"
-	Node_Watch_FullMethodName  = "/slipway.node.v1.Node/Watch"
-	Node_Status_FullMethodName = "/slipway.node.v1.Node/Status"
-	Node_Trace_FullMethodName  = "/slipway.node.v1.Node/Trace"
-	Node_Diff_FullMethodName   = "/slipway.node.v1.Node/Diff"
-	Node_Join_FullMethodName   = "/slipway.node.v1.Node/Join"
-	Node_Reset_FullMethodName  = "/slipway.node.v1.Node/Reset"
+	Node_Facts_FullMethodName        = "/slipway.node.v1.Node/Facts"
+	Node_Apply_FullMethodName        = "/slipway.node.v1.Node/Apply"
+	Node_Watch_FullMethodName        = "/slipway.node.v1.Node/Watch"
+	Node_Status_FullMethodName       = "/slipway.node.v1.Node/Status"
+	Node_Trace_FullMethodName        = "/slipway.node.v1.Node/Trace"
+	Node_Diff_FullMethodName         = "/slipway.node.v1.Node/Diff"
+	Node_Certificates_FullMethodName = "/slipway.node.v1.Node/Certificates"
+	Node_Renew_FullMethodName        = "/slipway.node.v1.Node/Renew"
+	Node_Join_FullMethodName         = "/slipway.node.v1.Node/Join"
+	Node_Reset_FullMethodName        = "/slipway.node.v1.Node/Reset"
 )
 
 // NodeClient is the client API for Node service.
@@ -49,6 +51,10 @@ type NodeClient interface {
 	Trace(ctx context.Context, in *TraceRequest, opts ...grpc.CallOption) (*TraceReply, error)
 	// Diff tells what Apply of the same plan would do now, and does nothing.
 	Diff(ctx context.Context, in *DiffRequest, opts ...grpc.CallOption) (*DiffReply, error)
+	// Certificates lists the plan's certificates as they lie on the disk.
+	Certificates(ctx context.Context, in *CertificatesRequest, opts ...grpc.CallOption) (*CertificatesReply, error)
+	// Renew has certificates issued anew and begins at once; what it leads to is seen by Watch.
+	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewReply, error)
 	// Join tells a free machine which cluster to join; it goes on trying until it is let in or somebody initialises it.
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinReply, error)
 	// Reset takes a machine out of its cluster: everything that was made for it is removed, nothing else.
@@ -132,6 +138,26 @@ func (c *nodeClient) Diff(ctx context.Context, in *DiffRequest, opts ...grpc.Cal
 	return out, nil
 }
 
+func (c *nodeClient) Certificates(ctx context.Context, in *CertificatesRequest, opts ...grpc.CallOption) (*CertificatesReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CertificatesReply)
+	err := c.cc.Invoke(ctx, Node_Certificates_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *nodeClient) Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RenewReply)
+	err := c.cc.Invoke(ctx, Node_Renew_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *nodeClient) Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(JoinReply)
@@ -168,6 +194,10 @@ type NodeServer interface {
 	Trace(context.Context, *TraceRequest) (*TraceReply, error)
 	// Diff tells what Apply of the same plan would do now, and does nothing.
 	Diff(context.Context, *DiffRequest) (*DiffReply, error)
+	// Certificates lists the plan's certificates as they lie on the disk.
+	Certificates(context.Context, *CertificatesRequest) (*CertificatesReply, error)
+	// Renew has certificates issued anew and begins at once; what it leads to is seen by Watch.
+	Renew(context.Context, *RenewRequest) (*RenewReply, error)
 	// Join tells a free machine which cluster to join; it goes on trying until it is let in or somebody initialises it.
 	Join(context.Context, *JoinRequest) (*JoinReply, error)
 	// Reset takes a machine out of its cluster: everything that was made for it is removed, nothing else.
@@ -199,6 +229,12 @@ func (UnimplementedNodeServer) Trace(context.Context, *TraceRequest) (*TraceRepl
 }
 func (UnimplementedNodeServer) Diff(context.Context, *DiffRequest) (*DiffReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Diff not implemented")
+}
+func (UnimplementedNodeServer) Certificates(context.Context, *CertificatesRequest) (*CertificatesReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Certificates not implemented")
+}
+func (UnimplementedNodeServer) Renew(context.Context, *RenewRequest) (*RenewReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Renew not implemented")
 }
 func (UnimplementedNodeServer) Join(context.Context, *JoinRequest) (*JoinReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Join not implemented")
@@ -328,6 +364,42 @@ func _Node_Diff_Handler(srv interface{}, ctx context.Context, dec func(interface
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Node_Certificates_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CertificatesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServer).Certificates(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Node_Certificates_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServer).Certificates(ctx, req.(*CertificatesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Node_Renew_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RenewRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServer).Renew(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Node_Renew_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServer).Renew(ctx, req.(*RenewRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Node_Join_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(JoinRequest)
 	if err := dec(in); err != nil {
@@ -390,6 +462,14 @@ var Node_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Diff",
 			Handler:    _Node_Diff_Handler,
+		},
+		{
+			MethodName: "Certificates",
+			Handler:    _Node_Certificates_Handler,
+		},
+		{
+			MethodName: "Renew",
+			Handler:    _Node_Renew_Handler,
 		},
 		{
 			MethodName: "Join",

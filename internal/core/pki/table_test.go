@@ -154,13 +154,22 @@ func TestTablesShareNothing(t *testing.T) {
 func TestRenewAt(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	for name, tc := range map[string]struct{ life, want time.Duration }{
-		"hours":   {9 * time.Hour, 6 * time.Hour},
-		"short":   {3 * time.Second, 2 * time.Second},
-		"nothing": {0, 0},
-		"decades": {99 * 365 * 24 * time.Hour, 66 * 365 * 24 * time.Hour},
+	const day = 24 * time.Hour
+	for name, tc := range map[string]struct {
+		life   time.Duration
+		serial []byte
+		want   time.Duration
+	}{
+		"hours":           {9 * time.Hour, nil, 6 * time.Hour},
+		"short":           {3 * time.Second, nil, 2 * time.Second},
+		"nothing":         {0, []byte{1, 2, 3}, 0},
+		"decades":         {99 * 365 * day, []byte{7, 0, 0}, 66 * 365 * day},
+		"half a skew":     {300 * day, []byte{1, 0x80, 0}, 190 * day},
+		"a short serial":  {300 * day, []byte{0x80}, 200*day - 20*day/512},
+		"the whole of it": {300 * day, []byte{0xff, 0xff}, 180*day + 20*day/(1<<16)},
 	} {
-		if got := pki.RenewAt(begin, begin.Add(tc.life)).Sub(begin); got != tc.want {
+		got := pki.RenewAt(begin, begin.Add(tc.life), tc.serial).Sub(begin)
+		if off := (got - tc.want).Abs(); off > time.Second {
 			t.Errorf("%s: renewed after %s, want %s", name, got, tc.want)
 		}
 	}

@@ -55,9 +55,15 @@ type Want struct {
 	Permit string `json:"permit,omitempty"`
 }
 
-// RenewAt tells when a certificate valid in the given window is to be renewed: at two thirds of its life.
-func RenewAt(notBefore, notAfter time.Time) time.Time {
-	return notBefore.Add(notAfter.Sub(notBefore) / 3 * 2)
+// RenewAt tells when a certificate valid in the given window is to be renewed: at two thirds of its life, or sooner by up to a
+// fifteenth of it. Which serial number it has decides: what was issued in one night, on all machines, is not renewed in one.
+func RenewAt(notBefore, notAfter time.Time, serial []byte) time.Time {
+	life := notAfter.Sub(notBefore)
+	var n uint32
+	for _, b := range serial[max(0, len(serial)-2):] {
+		n = n<<8 | uint32(b)
+	}
+	return notBefore.Add(life/3*2 - life/15/(1<<16)*time.Duration(n))
 }
 
 // Allows reports whether the usage is among the Want's.

@@ -35,6 +35,7 @@ func (n *node) etcd() plan.Ref {
 	}))
 	unit := n.inTurn("etcd", c, plan.Unit{
 		EnvFile:  config.EtcdPermit,
+		Inputs:   n.refs("etcd-ca"),
 		Ready:    etcdProbe(c),
 		Holds:    plan.Holds{Mark: config.EtcdMark, Data: dir + "/member", Anew: config.CreatePermit},
 		OOMScore: -997,
@@ -60,7 +61,7 @@ func (n *node) controlPlane(etcd plan.Ref) {
 	kcm := n.cfg.Cluster.ControllerManager
 	last := n.inTurn("kube-controller-manager", kcm, plan.Unit{
 		Ready:    health(kcm, "10257"),
-		Inputs:   []plan.Ref{n.confs[config.ControllerManagerConf]},
+		Inputs:   append(n.refs("ca", "service-account"), n.confs[config.ControllerManagerConf]),
 		OOMScore: -997,
 	}, pod{
 		image: n.cfg.Cluster.KubeImage, cpu: "100m", live: "/healthz", folders: []mount{{config.PKIDir, false}},
@@ -74,7 +75,7 @@ func (n *node) controlPlane(etcd plan.Ref) {
 	}
 	n.inTurn("kube-scheduler", sched, plan.Unit{
 		Ready:    health(sched, "10259"),
-		Inputs:   []plan.Ref{conf, n.confs[config.SchedulerConf]},
+		Inputs:   append(n.refs("ca"), conf, n.confs[config.SchedulerConf]),
 		OOMScore: -997,
 	}, pod{image: n.cfg.Cluster.KubeImage, cpu: "50m", live: "/healthz", files: []string{config.SchedulerConf}}, needs...)
 }
@@ -92,7 +93,7 @@ func (n *node) apiServer(etcd plan.Ref) plan.Ref {
 	return n.inTurn("kube-apiserver", n.cfg.Cluster.APIServer, plan.Unit{
 		// readyz holds the bootstrap of RBAC too.
 		Ready:    plan.Probe{Kind: plan.ProbeHTTP, URL: n.apiURL() + "/readyz", CA: config.PKIDir + "/ca.crt"},
-		Inputs:   []plan.Ref{audit, encryption},
+		Inputs:   append(n.refs("ca", "etcd-ca", "service-account"), audit, encryption),
 		OOMScore: -997,
 		// From SIGTERM on it takes no new request, and its watches never end by themselves: waiting long is only a longer outage.
 		StopTimeout: 2 * time.Second,

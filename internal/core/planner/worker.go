@@ -18,7 +18,7 @@ import (
 func (n *node) kubelet(runtime plan.Ref, images []plan.Ref) {
 	c := n.cfg.Cluster.Kubelet
 	conf := n.Add(plan.File{Path: config.KubeletFile, Mode: 0o600, Content: yamlText(c.Config)}, n.dirs["/var/lib/kubelet"])
-	inputs := []plan.Ref{conf, n.confs[config.KubeletConf]}
+	inputs := append(n.refs("ca"), conf, n.confs[config.KubeletConf])
 	if n.cfg.Facts.ResolvConf == config.ResolvConfFile {
 		inputs = append(inputs, n.file(config.ResolvConfFile, 0o644, fmt.Sprintf(noUpstream, n.cfg.Facts.Address)))
 	}
@@ -58,7 +58,7 @@ func (n *node) kubeProxy() plan.Ref {
 	}
 	return n.component("kube-proxy", c, plan.Unit{
 		Ready:    proxyProbe(c),
-		Inputs:   []plan.Ref{conf, n.confs[config.KubeProxyConf]},
+		Inputs:   append(n.refs("ca"), conf, n.confs[config.KubeProxyConf]),
 		OOMScore: -999,
 	}, pod{
 		image: n.cfg.Cluster.KubeImage, cpu: "50m", live: "/livez", files: []string{config.KubeProxyConf}, rights: []string{"NET_ADMIN"},
