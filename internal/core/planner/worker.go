@@ -18,7 +18,7 @@ import (
 func (n *node) kubelet(runtime plan.Ref, images []plan.Ref) {
 	c := n.cfg.Cluster.Kubelet
 	conf := n.Add(plan.File{Path: config.KubeletFile, Mode: 0o600, Content: yamlText(c.Config)}, n.dirs["/var/lib/kubelet"])
-	inputs := append(n.refs("ca"), conf, n.confs[config.KubeletConf])
+	inputs := append(n.trust(), conf, n.confs[config.KubeletConf])
 	if n.cfg.Facts.ResolvConf == config.ResolvConfFile {
 		inputs = append(inputs, n.file(config.ResolvConfFile, 0o644, fmt.Sprintf(noUpstream, n.cfg.Facts.Address)))
 	}
@@ -35,6 +35,14 @@ func (n *node) kubelet(runtime plan.Ref, images []plan.Ref) {
 		Inputs:   inputs,
 		OOMScore: -999,
 	}, append(append(needs, inputs...), images...)...)
+}
+
+// trust is the cluster's CA, which clients read at their start; nothing on a worker, which is given it once.
+func (n *node) trust() []plan.Ref {
+	if !n.has(config.RoleControlPlane) {
+		return nil
+	}
+	return n.refs("ca")
 }
 
 // noUpstream: CoreDNS does not start on an empty list of upstreams. The node itself refuses the question at once, which is
@@ -58,7 +66,7 @@ func (n *node) kubeProxy() plan.Ref {
 	}
 	return n.component("kube-proxy", c, plan.Unit{
 		Ready:    proxyProbe(c),
-		Inputs:   append(n.refs("ca"), conf, n.confs[config.KubeProxyConf]),
+		Inputs:   append(n.trust(), conf, n.confs[config.KubeProxyConf]),
 		OOMScore: -999,
 	}, pod{
 		image: n.cfg.Cluster.KubeImage, cpu: "50m", live: "/livez", files: []string{config.KubeProxyConf}, rights: []string{"NET_ADMIN"},
