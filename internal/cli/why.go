@@ -100,7 +100,7 @@ func whyItem(cmd *cobra.Command, e Env, out format, p launch.Planned, entry plan
 	if i := slices.IndexFunc(items, func(s reconcile.Status) bool { return s.Ref == v.Ref }); i >= 0 {
 		v.State = &items[i]
 	} else if err == nil {
-		v.Unknown = "the machine's own plan has no such item yet: see slipway plan --diff"
+		v.Unknown = "the machine's own plan has no such item yet: see slipway diff"
 	}
 	if out != asText {
 		return out.object(e.Out, "Item", v)

@@ -3,7 +3,6 @@
 package launch
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
@@ -22,29 +21,6 @@ func keeping(c config.Cluster, list []machine.Status) config.Cluster {
 		have[m.Name] = m.Index
 	}
 	return c.Keeping(have)
-}
-
-// survey meets every machine of a cluster without touching any. The caller closes it.
-func (l *Launcher) survey(ctx context.Context, c config.Cluster) (fleet, error) {
-	machines, list, err := l.machinesOf(ctx, c.Name)
-	if err != nil {
-		return nil, err
-	}
-	var all fleet
-	for _, p := range keeping(c, list).Pools {
-		for _, n := range p.Nodes {
-			m := &member{NodeName: n, pool: p}
-			if m.agent, err = agentAt(machines.At(n.Name)); err == nil {
-				all = append(all, m)
-				m.facts, m.enrolment, err = m.agent.Meet(ctx)
-			}
-			if err != nil {
-				all.close()
-				return nil, err
-			}
-		}
-	}
-	return all, nil
 }
 
 // decided is what one machine is given: its configuration, its plan, and the control role's document where it has that role.

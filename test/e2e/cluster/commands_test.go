@@ -26,7 +26,7 @@ func commands(t *testing.T, c *kit.Cluster) {
 		"logs of what":   {[]string{"logs", "unicorn"}, 1, "kube-apiserver"},
 		"kubeconfig":     {[]string{"kubeconfig", "--path"}, 0, c.Kubeconfig()},
 		"plan":           {[]string{"plan"}, 0, "kube-apiserver"},
-		"plan --diff":    {[]string{"plan", "--diff", "--output", "json"}, 0, `"steps": []`},
+		"diff":           {[]string{"diff", "--output", "json"}, 0, `"steps": []`},
 		"why item":       {[]string{"why", "kubelet"}, 0, "containerd"},
 		"why flag":       {[]string{"why", "scheduler.flags.v"}, 0, "user"}, // an earlier part has edited it
 		"why default":    {[]string{"why", "apiserver.flags.audit-log-path"}, 0, "default"},
