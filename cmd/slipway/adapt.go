@@ -12,7 +12,6 @@ import (
 
 	"github.com/slipway-project/slipway/internal/backend/pods"
 	"github.com/slipway-project/slipway/internal/backend/reset"
-	"github.com/slipway-project/slipway/internal/backend/supervise"
 	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/node"
@@ -21,7 +20,7 @@ import (
 
 // unitHost is the supervisor as the agent wants to see it, and the components' pods like units beside it.
 type unitHost struct {
-	*supervise.Host
+	supervisor
 	pods *pods.Keeper
 }
 
@@ -58,13 +57,13 @@ func (h unitHost) StopAll(ctx context.Context, order []string) error {
 			errs = append(errs, h.Stop(ctx, name))
 		}
 	}
-	return errors.Join(append(errs, h.Host.StopAll(ctx, order[last+1:]))...)
+	return errors.Join(append(errs, h.supervisor.StopAll(ctx, order[last+1:]))...)
 }
 
 const kubelet = "kubelet"
 
 // restartKubelet ends the kubelet's process; its supervisor starts it again.
-func restartKubelet(h *supervise.Host) error {
+func restartKubelet(h supervisor) error {
 	for _, u := range h.Status() {
 		if u.Name == kubelet && u.PID > 0 {
 			return unix.Kill(u.PID, unix.SIGTERM)

@@ -19,10 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	controlv1 "github.com/slipway-project/slipway/api/control/v1"
-	"github.com/slipway-project/slipway/internal/backend/files"
 	"github.com/slipway-project/slipway/internal/backend/pods"
-	"github.com/slipway-project/slipway/internal/backend/probe"
-	"github.com/slipway-project/slipway/internal/backend/supervise"
 	"github.com/slipway-project/slipway/internal/ca"
 	"github.com/slipway-project/slipway/internal/control"
 	"github.com/slipway-project/slipway/internal/control/registry"
@@ -38,8 +35,6 @@ import (
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/proxy"
 	"github.com/slipway-project/slipway/internal/reconcile"
-
-	"github.com/slipway-project/slipway/internal/backend/units"
 )
 
 // Where an agent keeps its things.
@@ -51,11 +46,11 @@ const (
 )
 
 // agent runs a node's agent until ctx ends, as on SIGTERM, or until PID 1 says that the machine goes down.
-func agent(ctx context.Context, log *slog.Logger) error {
+func agent(ctx context.Context, backend string, log *slog.Logger) error {
 	down := make(chan os.Signal, 1)
 	signal.Notify(down, machine.DownSignal)
 	defer signal.Stop(down)
-	b, err := buildAgent(log)
+	b, err := buildAgent(backend, log)
 	if err != nil {
 		return err
 	}
@@ -124,13 +119,13 @@ func goingDown(ctx context.Context) bool {
 // built is a machine's agent and all that it is made of.
 type built struct {
 	agent  *node.Agent
-	host   *supervise.Host
+	host   supervisor
 	pods   *pods.Keeper
 	enrol  *enrol.Enrolment
 	joinIn *joining
 }
 
-func buildAgent(log *slog.Logger) (b built, err error) {
+func buildAgent(backend string, log *slog.Logger) (b built, err error) {
 	found, err := facts.Find()
 	if err != nil {
 		return b, fmt.Errorf("find facts: %w", err)
@@ -157,7 +152,7 @@ func buildAgent(log *slog.Logger) (b built, err error) {
 		return b.enrol.Renew(ctx, w, request)
 	}}
 	board := reconcile.NewBoard()
-	if err = newHost(&b, custody, board, log); err != nil {
+	if err = newHost(&b, backend, custody, board, log); err != nil {
 		return b, err
 	}
 	keeper := turns.New(planner.Turn, log, time.Now)
@@ -194,26 +189,6 @@ func buildAgent(log *slog.Logger) (b built, err error) {
 // factsFile is what units may read about their machine.
 func factsFile(log *slog.Logger) facts.File {
 	return facts.File{Env: config.FactsFile, Folder: config.FactsFolder, Zone: "/etc/slipway/zone", Log: log}
-}
-
-// newHost makes what runs units, and what looks after the pods of components that run as pods.
-func newHost(b *built, custody *ca.Local, board *reconcile.Board, log *slog.Logger) error {
-	prober := probe.New()
-	prober.Task = thisHost(nil).Done
-	b.pods = pods.New(pods.Config{
-		Probe: prober, Log: log, OnEvent: func(e pods.Event) { tellPod(board, e) }, Nudge: func(context.Context) error { return restartKubelet(b.host) },
-	})
-	onDisk, err := files.New(files.Config{
-		Store: storeDir, Verified: filepath.Join(runDir, "verified"), Keys: custody, Probe: prober, Fetch: newFetcher(log).Fetch, Pods: b.pods,
-	})
-	if err != nil {
-		return err
-	}
-	b.host, err = supervise.New(supervise.Config{
-		StateDir: filepath.Join(runDir, "units"), LogDir: "/var/log/slipway", Files: onDisk, Probe: prober, Log: log,
-		OnEvent: func(e units.Event) { tell(board, e) },
-	})
-	return err
 }
 
 // controlRole runs the control role, and beside it the join service.

@@ -5,12 +5,12 @@ package main
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"testing"
 
+	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/reconcile"
-
-	"github.com/slipway-project/slipway/internal/backend/units"
 )
 
 // A unit that dies is not ready until it is back, whatever the loop was just about to say; a oneshot that ends has not died.
@@ -70,5 +70,47 @@ func TestOnlyTheMachinesEndStopsUnits(t *testing.T) {
 				t.Errorf("units stopped: %t, want %t; error %v", stopped, tc.stopped, err)
 			}
 		})
+	}
+}
+
+func TestChooseBackend(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		socket, record bool
+		want           string
+	}{
+		"another PID 1":                        {want: "supervise"},
+		"systemd":                              {socket: true, want: "systemd"},
+		"systemd, and units of our own":        {socket: true, record: true, want: "supervise"},
+		"another PID 1, and units of our own ": {record: true, want: "supervise"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			socket := filepath.Join(dir, "private")
+			for path, there := range map[string]bool{socket: tc.socket, filepath.Join(dir, "etcd.state"): tc.record} {
+				if there {
+					if err := os.WriteFile(path, nil, 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if have := choose(dir, socket); have != tc.want {
+				t.Errorf("chose %s, want %s", have, tc.want)
+			}
+		})
+	}
+}
+
+func TestBackendFlag(t *testing.T) {
+	t.Parallel()
+	if b, err := backendFlag(nil); b != "auto" || err != nil {
+		t.Errorf("nothing said: %q %v", b, err)
+	}
+	if b, err := backendFlag([]string{"--backend", "systemd"}); b != "systemd" || err != nil {
+		t.Errorf("said: %q %v", b, err)
+	}
+	if _, err := backendFlag([]string{"systemd"}); err == nil {
+		t.Error("an argument that nobody knows is dropped")
 	}
 }

@@ -15,8 +15,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slipway-project/slipway/internal/backend/files"
 	"github.com/slipway-project/slipway/internal/backend/holds"
 	"github.com/slipway-project/slipway/internal/backend/supervise"
+	"github.com/slipway-project/slipway/internal/backend/systemd"
 	"github.com/slipway-project/slipway/internal/balancer"
 	"github.com/slipway-project/slipway/internal/cli"
 	"github.com/slipway-project/slipway/internal/launch"
@@ -29,6 +31,12 @@ var version = "dev"
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "unit-exec" { // becomes the unit: a signal that comes now is the unit's
 		fail(supervise.Exec(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == "unit-begin" { // for each start of a unit: nothing more than that
+		if err := systemd.Begin(context.Background(), os.Args[2:], files.Fingerprint); err != nil {
+			fail(err)
+		}
+		return
 	}
 	if len(os.Args) > 1 && os.Args[1] == holds.Command { // the same in a container
 		fail(holds.Guard(os.Args[2:]))
@@ -69,7 +77,13 @@ func hidden(log *slog.Logger, exe string) []*cobra.Command {
 		}}
 	}
 	return []*cobra.Command{
-		command("agent", func(ctx context.Context, _ []string) error { return agent(ctx, log) }),
+		command("agent", func(ctx context.Context, args []string) error {
+			backend, err := backendFlag(args)
+			if err != nil {
+				return err
+			}
+			return agent(ctx, backend, log)
+		}),
 		command("machine-init", func(ctx context.Context, args []string) error { return machineInit(ctx, args, log, exe) }),
 		command("proxy-serve", proxy.Child),
 		command("node-task", nodeTask),

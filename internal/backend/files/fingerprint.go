@@ -16,7 +16,10 @@ import (
 
 // Fingerprint identifies what the machine holds of an item now: its content, not its path or mode. It changes exactly when a
 // process that read the item at its start would read something else. What does not exist has a fingerprint too.
-func (h *Host) Fingerprint(item plan.Item) (string, error) {
+func (h *Host) Fingerprint(item plan.Item) (string, error) { return Fingerprint(item) }
+
+// Fingerprint is the Host's, for who has none.
+func Fingerprint(item plan.Item) (string, error) {
 	switch it := item.(type) {
 	case plan.File:
 		return sumFiles(it.Path)

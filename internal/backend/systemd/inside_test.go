@@ -27,7 +27,7 @@ import (
 func TestMain(m *testing.M) {
 	hosttest.BehaveIfAsked()
 	if len(os.Args) > 1 && os.Args[1] == "unit-begin" {
-		if err := Begin(context.Background(), os.Args[2:], fingerprint); err != nil {
+		if err := Begin(context.Background(), os.Args[2:], files.Fingerprint); err != nil {
 			fmt.Fprintln(os.Stderr, "slipway:", err)
 			os.Exit(1)
 		}
@@ -35,8 +35,6 @@ func TestMain(m *testing.M) {
 	}
 	goleak.VerifyTestMain(m)
 }
-
-func fingerprint(item plan.Item) (string, error) { return (*files.Host)(nil).Fingerprint(item) }
 
 // inside skips what only runs where systemd is PID 1; TestOnSystemd brings it there.
 func inside(t *testing.T) {

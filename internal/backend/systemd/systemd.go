@@ -158,6 +158,14 @@ func (h *Host) StopAll(ctx context.Context, order []string) error {
 	return errors.Join(errs...)
 }
 
+// Stop stops one unit. One that does not run, or that this machine never had, is no error.
+func (h *Host) Stop(ctx context.Context, name string) error {
+	if u := h.unit(name); u != nil {
+		return u.stop(ctx)
+	}
+	return nil
+}
+
 // touch looks again at what may have changed; no name means all.
 func (h *Host) touch(service string) {
 	for _, u := range h.all() {

@@ -68,7 +68,7 @@ func (s *section) start(u plan.Unit, o Options) {
 	if u.Dir != "" {
 		s.set("WorkingDirectory", escapeText(u.Dir))
 	}
-	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
+	env := []string{"PATH=" + binDir + ":" + usualPath, "HOME=/root"} // containerd looks for its shim and for runc by name
 	for _, e := range append(env, u.Env...) {
 		s.set("Environment", quoteEnv(e))
 	}
@@ -161,3 +161,6 @@ func After(e plan.Entry, find func(plan.Ref) (plan.Entry, bool)) []string {
 	slices.Sort(units)
 	return units
 }
+
+// binDir is where a plan puts the components.
+const binDir = "/opt/slipway/bin"

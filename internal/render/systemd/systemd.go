@@ -12,6 +12,7 @@
 package systemd
 
 import (
+	"path"
 	"strings"
 )
 
@@ -37,6 +38,7 @@ StartLimitIntervalSec=0
 [Service]
 Type=exec
 ExecStart=` + quote(exe) + ` agent
+Environment=` + quoteEnv("PATH="+path.Dir(exe)+":"+usualPath) + `
 Slice=` + Slice + `
 Restart=always
 RestartSec=50ms
@@ -51,6 +53,9 @@ TimeoutStopSec=30s
 WantedBy=multi-user.target
 `)
 }
+
+// usualPath is where programs of the distribution are.
+const usualPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 const head = "# Written by slipway, which overwrites what is changed here.\n"
 
