@@ -20,19 +20,19 @@ var phaseSamples = map[string][]string{
 		"kubeconfig//etc/kubernetes/kubelet.conf",
 	},
 	spec.PhaseRuntime:      {"unit/containerd", "unit/image-pause-1"},
-	spec.PhaseEtcd:         {"unit/etcd"},
-	spec.PhaseControlPlane: {"unit/kube-apiserver", "unit/kube-scheduler", "unit/kube-controller-manager"},
+	spec.PhaseEtcd:         {"etcd"},
+	spec.PhaseControlPlane: {"kube-apiserver", "kube-scheduler", "kube-controller-manager"},
 	spec.PhaseKubelet:      {"unit/kubelet"},
-	spec.PhaseKubeProxy:    {"unit/kube-proxy"},
+	spec.PhaseKubeProxy:    {"kube-proxy"},
 	spec.PhaseNodeReady:    {"gate/node-ready"},
 }
 
 // dependents wait for a hook after their phase.
 var dependents = map[string][]string{
 	spec.PhasePrepare: {"unit/containerd", "unit/kubelet"},
-	spec.PhaseFiles:   {"unit/containerd", "unit/etcd"},
+	spec.PhaseFiles:   {"unit/containerd", "etcd"},
 	spec.PhaseRuntime: {"unit/kubelet"},
-	spec.PhaseEtcd:    {"unit/kube-apiserver"},
+	spec.PhaseEtcd:    {"kube-apiserver"},
 }
 
 // TestHooksInEveryPlace: whatever hooks there are, and in whatever order, there is no circle, and each is where it should be.
@@ -53,6 +53,7 @@ func TestHooksInEveryPlace(t *testing.T) {
 		r.Shuffle(len(hooks), func(i, j int) { hooks[i], hooks[j] = hooks[j], hooks[i] })
 		text := "apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: dev}\nspec:\n" +
 			"  os: {timeSync: require, swap: \"off\", hostname: node, users: [{name: a}], folders: [{path: /srv/a, owner: a}, {path: /srv/b}], packages: {apt: [x]}}\n" +
+			"  controlPlane: {form: " + []string{spec.HostUnits, spec.StaticPods}[seed%2] + "}\n" +
 			"  hooks:\n" + strings.Join(hooks, "")
 		if len(hooks) == 0 {
 			continue
@@ -80,10 +81,7 @@ func placed(t *testing.T, p plan.Plan, name, before, after string) {
 		return
 	}
 	for _, sample := range phaseSamples[before+after] {
-		e, ok := p.Find(sample)
-		if !ok {
-			t.Fatalf("there is no %s: the test is out of date", sample)
-		}
+		e := component(t, p, sample)
 		if before != "" && !closure(p, e)[hook.Ref] {
 			t.Errorf("%s does not wait for hook %s", sample, name)
 		}
@@ -92,10 +90,22 @@ func placed(t *testing.T, p plan.Plan, name, before, after string) {
 		}
 	}
 	for _, other := range dependents[after] {
-		if e, _ := p.Find(other); !closure(p, e)[hook.Ref] {
+		if e := component(t, p, other); !closure(p, e)[hook.Ref] {
 			t.Errorf("%s does not wait for hook %s", other, name)
 		}
 	}
+}
+
+// component finds what runs under a name in either form, or an entry by its reference.
+func component(t *testing.T, p plan.Plan, name string) plan.Entry {
+	t.Helper()
+	for _, ref := range []string{name, "unit/" + name, "staticpod/" + name} {
+		if e, ok := p.Find(ref); ok {
+			return e
+		}
+	}
+	t.Fatalf("there is no %s: the test is out of date", name)
+	return plan.Entry{}
 }
 
 // TestHookRunsOncePerContent: the mark follows the command, and nothing else.

@@ -4,7 +4,6 @@ package planner
 
 import (
 	"cmp"
-	"path"
 	"slices"
 	"strings"
 
@@ -45,7 +44,7 @@ func (g *graph) running(match func(name string) bool) map[plan.Ref]bool {
 		case plan.Unit:
 			in[e.Ref] = match(it.Name)
 		case plan.StaticPod:
-			in[e.Ref] = match(strings.TrimSuffix(path.Base(it.Path), path.Ext(it.Path)))
+			in[e.Ref] = it.Component && match(it.Name)
 		default:
 		}
 	}

@@ -3,6 +3,8 @@
 package planner
 
 import (
+	"slices"
+
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/spec"
@@ -14,7 +16,8 @@ const userPrefix = "user-"
 // UserUnit is the name that a unit of the spec has in a plan.
 func UserUnit(name string) string { return userPrefix + name }
 
-// userUnits come last, and nothing waits for them. Each starts after the company that it has asked for.
+// userUnits come last, and nothing waits for them. Each starts after the company that it has asked for, and when the operating system
+// has the packages, accounts and folders that it may count on.
 func (n *node) userUnits() {
 	placed := map[string]config.Unit{}
 	for _, u := range n.cfg.Units {
@@ -30,7 +33,7 @@ func (n *node) userUnit(u config.Unit, placed map[string]config.Unit, done map[s
 	if ref, ok := done[u.Name]; ok {
 		return ref
 	}
-	var needs []plan.Ref
+	needs := slices.Clone(n.prepared)
 	for _, name := range u.With { // never in a circle: the spec was checked
 		if other, ok := placed[name]; ok {
 			needs = append(needs, n.userUnit(other, placed, done))
