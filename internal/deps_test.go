@@ -51,6 +51,7 @@ var neverArrows = []neverArrow{
 		from: []string{"internal/render/..."}, to: []string{"os/...", "net", "net/http", "os/exec", "log/...", "context", "math/rand/...", "internal/core/config", "internal/core/planner", "internal/core/spec", "internal/core/catalog", "internal/backend/...", "internal/node/..."},
 		why: "a renderer reads a plan and gives text: no I/O, and it does not know why",
 	},
+	{from: []string{"internal/render/fleet"}, to: []string{"internal/render/systemd", "internal/render/staticpod"}, why: "siblings never import siblings"},
 	{
 		from: []string{"..."}, except: []string{"internal/node/...", "internal/control/...", "internal/cli/...", "internal/launch/...", "api/..."},
 		to: []string{"api/node/..."}, why: "proto types are translated at the border, once",

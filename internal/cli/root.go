@@ -125,7 +125,7 @@ func groups() []group {
 		{"A cluster on this host:", set{up, down, clusters, status, wait}},
 		{"Use it:", set{kubectl, kubeconfig, exec, logs}},
 		{"Machines and nodes:", set{machineCommand, nodeCommand, tokenCommand, certsCommand, initCommand, join}},
-		{"Understand it:", set{specCommand, planCommand, diffCommand, renderCommand, units, why, traceCommand}},
+		{"Understand it:", set{specCommand, planCommand, diffCommand, renderCommand, importCommand, units, why, traceCommand}},
 		{"This host:", set{preflight, bundle, version, completion}},
 	}
 }

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/slipway-project/slipway/internal/core/placement"
+)
+
+func placementEscape(s string) string { return placement.Escape(s) }
+
+// Encode writes a unit of the user's own. What fleet would not do as it is meant is refused.
+func Encode(u Unit) (string, error) {
+	if u.Global && len(u.With) > 0 {
+		return "", fmt.Errorf("unit %s: fleet ignores company of global units: use on instead of with", u.Name)
+	}
+	w := &writer{}
+	w.section("Unit")
+	w.set("Description", quotedLine(u.Name+", placed by fleet"))
+	w.section("Service")
+	if u.Notify {
+		w.set("Type", "notify")
+		w.set("NotifyAccess", "all")
+	}
+	w.set("EnvironmentFile", "-"+factsFile)
+	for _, k := range slices.Sorted(maps.Keys(u.Env)) {
+		w.set("Environment", quoted(k+"="+u.Env[k]))
+	}
+	if u.Dir != "" {
+		w.set("WorkingDirectory", placement.Escape(u.Dir))
+	}
+	for _, f := range u.Facts { // it starts again until the fact is there
+		w.set("ExecStartPre", "/bin/sh -c "+quoted("test -s /run/slipway/facts/"+f+" || { echo 'the machine does not know "+f+"' >&2; exit 1; }"))
+	}
+	w.command("ExecStart", u.Exec)
+	w.always(u.StopTimeout.String(), u.StopTimeout > 0)
+	w.rules(u.Unit)
+	if len(u.Asks)+len(u.Facts) > 0 {
+		w.section(sectionOwn)
+		for _, kind := range slices.Sorted(maps.Keys(u.Asks)) {
+			w.set("Ready"+strings.ToUpper(kind[:1])+kind[1:], quoted(u.Asks[kind]))
+		}
+		for _, f := range u.Facts {
+			w.set("Fact", f)
+		}
+	}
+	return w.b.String(), errors.Join(w.wrong...)
+}
+
+type writer struct {
+	b     strings.Builder
+	wrong []error
+}
+
+func (w *writer) section(name string) {
+	if w.b.Len() > 0 {
+		w.b.WriteByte('\n')
+	}
+	w.b.WriteString("[" + name + "]\n")
+}
+
+// longest is what fleet's reader takes in one line.
+const longest = 2000
+
+func (w *writer) set(name, value string) {
+	if len(name)+len(value) > longest {
+		w.wrong = append(w.wrong, fmt.Errorf("write %s: the value has more than %d characters, which fleet does not read", name, longest))
+	}
+	w.b.WriteString(name + "=" + value + "\n")
+}
+
+// command writes one argument per line. A dollar sign is meant as such.
+func (w *writer) command(name string, args []string) {
+	parts := make([]string, len(args))
+	for i, a := range args {
+		parts[i] = strings.ReplaceAll(quoted(a), "$", "$$")
+		if len(parts[i]) > longest {
+			w.wrong = append(w.wrong, fmt.Errorf("write %s: argument %d has more than %d characters, which fleet does not read", name, i, longest))
+		}
+	}
+	w.b.WriteString(name + "=" + strings.Join(parts, " \\\n  ") + "\n")
+}
+
+// always: supervised like any unit of ours. The limit of starts is for humans who watch.
+func (w *writer) always(stop string, said bool) {
+	w.set("Restart", "always")
+	w.set("RestartSec", "1s")
+	w.set("StartLimitInterval", "0")
+	w.set("TimeoutStartSec", "0")
+	if said {
+		w.set("TimeoutStopSec", stop)
+	}
+}
+
+// rules is the section by which fleet places.
+func (w *writer) rules(u placement.Unit) {
+	w.section(sectionFleet)
+	if u.Global {
+		w.set("Global", "true")
+	}
+	switch {
+	case isMachineID(u.Pin):
+		w.set("MachineID", u.Pin)
+	case u.Pin != "":
+		w.set("MachineMetadata", quoted(metaNode+"="+u.Pin))
+	}
+	for _, key := range slices.Sorted(maps.Keys(u.On)) {
+		for _, v := range u.On[key] {
+			w.set("MachineMetadata", quoted(key+"="+v))
+		}
+	}
+	for _, name := range u.With {
+		if component(name) {
+			w.set("MachineMetadata", quoted(metaRuns+name+"=true"))
+		} else {
+			w.set("MachineOf", placement.Escape(name)+placement.Suffix)
+		}
+	}
+	for _, pattern := range u.Conflicts {
+		w.set("Conflicts", fleetPattern(pattern))
+	}
+	for _, name := range u.Replaces {
+		w.set("Replaces", placement.Escape(name)+placement.Suffix)
+	}
+}
+
+// fleetPattern means the same names as fleet knows them, with the suffix.
+func fleetPattern(pattern string) string {
+	if component(pattern) {
+		return prefixed(pattern) + "@*" + placement.Suffix
+	}
+	pattern = placement.Escape(pattern)
+	if ok, err := path.Match(pattern, "x"+placement.Suffix); strings.HasSuffix(pattern, "*") && (ok || err == nil) {
+		return pattern
+	}
+	return pattern + placement.Suffix
+}
+
+func prefixed(component string) string {
+	if strings.HasPrefix(component, prefix) {
+		return component
+	}
+	return prefix + component
+}
+
+func isMachineID(s string) bool {
+	return len(s) == 32 && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+func quotedLine(s string) string { return strings.ReplaceAll(placement.Escape(s), "\n", " ") }
