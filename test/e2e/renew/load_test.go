@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package renew_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/slipway-project/slipway/test/e2e/kit"
+)
+
+// load is a client that writes without a pause and tries again what failed, as client programs do.
+type load struct {
+	writer *kit.Writer
+	stop   func()
+	done   chan struct{}
+
+	mu    sync.Mutex // guards the fields below
+	asked int
+	again int           // tries that failed and were made again
+	lost  []string      // requests that were given up
+	worst time.Duration // of one request, with all its tries
+}
+
+// tries of one request, with a growing pause: some seconds in all.
+const tries = 8
+
+func begin(c *kit.Cluster, prefix string) *load {
+	c.T.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(c.T.Context()))
+	l := &load{writer: c.WriteAPI(prefix + "-kept"), stop: cancel, done: make(chan struct{})}
+	client := c.APIClient(true, 5*time.Second)
+	go func() {
+		defer close(l.done)
+		defer client.CloseIdleConnections()
+		for i := 0; ctx.Err() == nil; i++ {
+			l.request(ctx, client, fmt.Sprintf("%s-%d", prefix, i))
+			pause(ctx, 20*time.Millisecond)
+		}
+	}()
+	return l
+}
+
+// request makes one object; that it is there already is the answer to a try whose first answer was lost.
+func (l *load) request(ctx context.Context, client *http.Client, name string) {
+	begun := time.Now()
+	for n := range tries {
+		err := kit.WriteConfigMap(ctx, client, name)
+		if ctx.Err() != nil {
+			return
+		}
+		fine := err == nil || n > 0 && strings.Contains(err.Error(), "AlreadyExists")
+		l.mu.Lock()
+		switch {
+		case fine:
+			l.asked++
+			l.worst = max(l.worst, time.Since(begun))
+		case n == tries-1:
+			l.lost = append(l.lost, fmt.Sprintf("%s after %s: %v", name, time.Since(begun).Round(time.Millisecond), err))
+		default:
+			l.again++
+		}
+		l.mu.Unlock()
+		if fine {
+			return
+		}
+		pause(ctx, 50*time.Millisecond<<n)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+func (l *load) end(c *kit.Cluster) {
+	c.T.Helper()
+	l.stop()
+	<-l.done
+	l.writer.Stop()
+	l.writer.AllThere(c)
+	c.T.Logf("%d requests, %d tries made again, the slowest took %s", l.asked, l.again, l.worst.Round(time.Millisecond))
+	if len(l.lost) > 0 || l.asked == 0 {
+		c.T.Errorf("%d requests, lost: %v", l.asked, l.lost)
+	}
+}
+
+// watch asks all API servers at once, again and again.
+type watch struct {
+	c    *kit.Cluster
+	stop func()
+	done chan struct{}
+	away map[string]int // how many times each has gone
+	both []string       // moments at which more than one was away
+}
+
+func together(c *kit.Cluster) *watch {
+	c.T.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(c.T.Context()))
+	w := &watch{c: c, stop: cancel, done: make(chan struct{}), away: map[string]int{}}
+	names := mains(c)
+	clients := make([]*http.Client, len(names))
+	for i, m := range names {
+		clients[i] = c.On(m).APIClient(false, 3*time.Second)
+	}
+	go func() {
+		defer close(w.done)
+		gone := make([]bool, len(names))
+		for ctx.Err() == nil {
+			w.look(ctx, names, clients, gone)
+			pause(ctx, 50*time.Millisecond)
+		}
+	}()
+	return w
+}
+
+func (w *watch) look(ctx context.Context, names []string, clients []*http.Client, gone []bool) {
+	now := make([]bool, len(names))
+	var asking sync.WaitGroup
+	for i := range names {
+		asking.Go(func() { now[i] = refused(ctx, clients[i], gone[i]) })
+	}
+	asking.Wait()
+	if ctx.Err() != nil {
+		return
+	}
+	var down []string
+	for i, is := range now {
+		if is && !gone[i] {
+			w.away[names[i]]++
+		}
+		if gone[i] = is; is {
+			down = append(down, names[i])
+		}
+	}
+	if len(down) > 1 {
+		w.both = append(w.both, time.Now().Format(time.TimeOnly)+" "+strings.Join(down, " "))
+	}
+}
+
+// refused tells that nobody listens, or, after that, that it is not ready yet. A server that is only slow is not away.
+func refused(ctx context.Context, client *http.Client, was bool) bool {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, kit.API+"/readyz", nil)
+	if err != nil {
+		return false
+	}
+	reply, err := client.Do(r)
+	if err != nil {
+		return errors.Is(err, syscall.ECONNREFUSED) || was
+	}
+	_ = reply.Body.Close()
+	return was && reply.StatusCode != http.StatusOK
+}
+
+// end tells how many times each API server was away.
+func (w *watch) end() map[string]int {
+	w.c.T.Helper()
+	w.stop()
+	<-w.done
+	if len(w.both) > 0 {
+		w.c.T.Errorf("two control planes were away at once: %s", strings.Join(w.both, "; "))
+	}
+	return w.away
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package renew_test renews every certificate of a cluster of three control planes, and edits a flag of its API servers, while a
+// client with an ordinary retry works: it loses nothing, nothing is restarted that need not be, and never two control planes at once.
+package renew_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-project/slipway/test/e2e/kit"
+)
+
+const soon = 2 * time.Minute // far more than anything here takes
+
+func TestRenew(t *testing.T) {
+	c := kit.New(t, "renew")
+	c.MustUp("--control-planes", "3", "--workers", "1")
+	c.AllReady(soon, 3, 1)
+	c.Part(t, "every certificate is renewed under load", renewAll)
+	c.Part(t, "a flag of the API servers is edited under load", editAPIServer)
+}
+
+func mains(c *kit.Cluster) []string { return []string{c.Main(0), c.Main(1), c.Main(2)} }
+
+// pids are the processes of all units that run, by machine and name.
+func pids(c *kit.Cluster) map[string]int {
+	c.T.Helper()
+	out := map[string]int{}
+	for _, m := range c.Machines() {
+		units, err := c.On(m).Units()
+		if err != nil {
+			c.T.Fatal(err)
+		}
+		for name, u := range units {
+			out[m+" "+name] = u.PID
+		}
+	}
+	return out
+}
+
+// served are what listens with a certificate of ours on a control plane, and the certificate's file.
+var served = map[string]string{
+	"6443": "apiserver.crt", "2379": "etcd/server.crt", "2380": "etcd/peer.crt", "10257": "controller-manager.crt", "10259": "scheduler.crt",
+	"9440": "join-server.crt",
+}
+
+func renewAll(c *kit.Cluster) {
+	worker := c.On(c.Worker(0)) // whose way to the API is the balancer, as for all that is no control plane
+	load := begin(worker, "renewed")
+	before, old := pids(c), serials(c)
+	r := c.Must("certs", "renew", "--all", "--output", "json")
+	var done []struct {
+		Node         string   `json:"node"`
+		Certificates []string `json:"certificates"`
+		Restarted    []string `json:"restarted"`
+	}
+	if err := json.Unmarshal([]byte(r.Out), &done); err != nil {
+		c.T.Fatalf("read what was renewed: %v: %s", err, r)
+	}
+	for _, d := range done {
+		if len(d.Restarted) > 0 || len(d.Certificates) < 2 {
+			c.T.Errorf("%s: renewed %v, restarted %v", d.Node, d.Certificates, d.Restarted)
+		}
+	}
+	if len(done) != 4 {
+		c.T.Errorf("renewed on %d nodes, want 4: %s", len(done), r)
+	}
+	for file, serial := range serials(c) {
+		if old[file] == serial {
+			c.T.Errorf("%s is the old one", file)
+		}
+	}
+	for _, m := range mains(c) {
+		for port, file := range served {
+			kit.Until(c.T, soon, m+" serves its new "+file, func() error { return serves(c.On(m), port, file) })
+		}
+	}
+	c.AllReady(soon, 3, 1)
+	if diff := cmp.Diff(before, pids(c)); diff != "" {
+		c.T.Errorf("processes (- before, + after):\n%s", diff)
+	}
+	load.end(c)
+}
+
+// serials are those of all leaves of the control planes, by machine and file.
+func serials(c *kit.Cluster) map[string]string {
+	c.T.Helper()
+	out := map[string]string{}
+	for _, m := range mains(c) {
+		for _, file := range served {
+			cert := onDisk(c.On(m), file)
+			out[m+" "+file] = cert.SerialNumber.String()
+		}
+	}
+	return out
+}
+
+func onDisk(c *kit.Cluster, file string) *x509.Certificate {
+	c.T.Helper()
+	block, _ := pem.Decode(c.Read("etc-kubernetes", "pki", file))
+	if block == nil {
+		c.T.Fatalf("%s: no PEM", file)
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	return cert
+}
+
+// serves looks at the handshake.
+func serves(c *kit.Cluster, port, file string) error {
+	nodes, err := c.Nodes()
+	if err != nil {
+		return err
+	}
+	host := "127.0.0.1"
+	if port == "2380" { // etcd's peers do not live on loopback
+		host = nodes[c.Node].Addresses[0]
+	}
+	ctx, cancel := context.WithTimeout(c.T.Context(), 5*time.Second)
+	defer cancel()
+	conn, err := c.Dial(ctx, "tcp", net.JoinHostPort(host, port))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	var seen *x509.Certificate
+	client := tls.Client(conn, &tls.Config{
+		InsecureSkipVerify: true, // which one it is counts, and not whether it is good: others look at that
+		VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) (err error) {
+			seen, err = x509.ParseCertificate(raw[0])
+			return err
+		},
+	})
+	err = client.HandshakeContext(ctx) // may be refused, after the certificate was seen
+	if seen == nil {
+		return fmt.Errorf("port %s: no certificate: %w", port, err)
+	}
+	if want := onDisk(c, file).SerialNumber; seen.SerialNumber.Cmp(want) != 0 {
+		return fmt.Errorf("port %s: it serves %v, on its disk is %v", port, seen.SerialNumber, want)
+	}
+	return nil
+}
+
+const edited = `apiVersion: slipway.dev/v1alpha1
+kind: Cluster
+metadata: {name: %s}
+spec:
+  components: {apiserver: {flags: {audit-log-maxage: "7"}}}
+  pools:
+  - {name: main, roles: [control-plane, worker], count: 3}
+  - {name: worker, roles: [worker], count: 1}
+`
+
+// editAPIServer: only the API servers are restarted, each once, and one after the other.
+func editAPIServer(c *kit.Cluster) {
+	file := filepath.Join(c.T.TempDir(), "cluster.yaml")
+	kept, err := os.ReadFile(filepath.Join(kit.Root, "clusters", c.Name, "cluster.yaml"))
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	text := fmt.Sprintf(edited, c.Name)
+	if !strings.Contains(string(kept), "roles: [control-plane, worker]") {
+		text = strings.Replace(text, "roles: [control-plane, worker]", "roles: [control-plane]", 1)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		c.T.Fatal(err)
+	}
+	if r := c.Slipway("diff", "--file", file); r.Code != 1 || strings.Count(r.Out, "rolling  replace unit/kube-apiserver") != 3 || !strings.Contains(r.Out, " 0 restart, 3 rolling") {
+		c.T.Errorf("want three API servers, rolling, and exit code 1: %s", r)
+	}
+	load := begin(c.On(c.Worker(0)), "edited")
+	watch := together(c)
+	before := pids(c)
+	c.MustUp("--file", file)
+	c.AllReady(soon, 3, 1)
+	restarts := watch.end()
+	load.end(c)
+	var changed []string
+	for unit, pid := range pids(c) {
+		if before[unit] != pid {
+			changed = append(changed, unit)
+		}
+	}
+	slices.Sort(changed)
+	var want []string
+	for _, m := range mains(c) {
+		want = append(want, m+" kube-apiserver")
+		if restarts[m] != 1 {
+			c.T.Errorf("the API server of %s was away %d times, want once", m, restarts[m])
+		}
+	}
+	if diff := cmp.Diff(want, changed); diff != "" {
+		c.T.Errorf("restarted (- want, + got):\n%s", diff)
+	}
+	if r := c.Slipway("diff"); r.Code != 0 {
+		c.T.Errorf("after all that, nothing differs: %s", r)
+	}
+}
