@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	nodev1 "github.com/slipway-project/slipway/api/node/v1"
+	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -133,7 +134,7 @@ func (t target) renew(ctx context.Context, names []string, say func(string)) (Re
 // unitDone is the name of a unit that is being exchanged now.
 func unitDone(s reconcile.Status) (string, bool) {
 	name, isUnit := strings.CutPrefix(s.Ref, "unit/")
-	return name, isUnit && s.Phase == reconcile.Doing
+	return name, isUnit && s.Phase == reconcile.Doing && s.Step != nil && s.Step.Verb == plan.Replace // what is made is no restart
 }
 
 // machinesNamed are the named machines, or all of a cluster; one that does not run has no way to its agent.

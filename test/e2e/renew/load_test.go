@@ -23,7 +23,7 @@ type load struct {
 
 	mu    sync.Mutex // guards the fields below
 	asked int
-	again int           // tries that failed and were made again
+	again []string      // tries that failed and were made again
 	lost  []string      // requests that were given up
 	worst time.Duration // of one request, with all its tries
 }
@@ -64,7 +64,7 @@ func (l *load) request(ctx context.Context, client *http.Client, name string) {
 		case n == tries-1:
 			l.lost = append(l.lost, fmt.Sprintf("%s after %s: %v", name, time.Since(begun).Round(time.Millisecond), err))
 		default:
-			l.again++
+			l.again = append(l.again, fmt.Sprintf("%s: %v", time.Now().Format(time.TimeOnly), err))
 		}
 		l.mu.Unlock()
 		if fine {
@@ -89,7 +89,10 @@ func (l *load) end(c *kit.Cluster) {
 	<-l.done
 	l.writer.Stop()
 	l.writer.AllThere(c)
-	c.T.Logf("%d requests, %d tries made again, the slowest took %s", l.asked, l.again, l.worst.Round(time.Millisecond))
+	c.T.Logf("%d requests, %d tries made again, the slowest took %s", l.asked, len(l.again), l.worst.Round(time.Millisecond))
+	for _, why := range l.again {
+		c.T.Logf("made again: %.300s", why)
+	}
 	if len(l.lost) > 0 || l.asked == 0 {
 		c.T.Errorf("%d requests, lost: %v", l.asked, l.lost)
 	}
