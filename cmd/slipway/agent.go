@@ -63,6 +63,9 @@ func agent(ctx context.Context, backend string, log *slog.Logger) error {
 		group.Go(func() error { return b.enrol.Run(ctx) })
 		group.Go(func() error { return factsFile(log).Keep(ctx) })
 		group.Go(func() error { return b.pods.Run(ctx) })
+		if h, ok := b.host.(handles); ok {
+			group.Go(func() error { return keepHandles(ctx, b.board, h, log) })
+		}
 		group.Go(func() error { return proxy.ServeUnix(ctx, filepath.Join(runDir, "api.sock"), apiAddress) })
 		group.Go(func() error { return proxy.ServeUnix(ctx, filepath.Join(runDir, "init.sock"), initAddress) })
 		if err := group.Wait(); !errors.Is(err, enrol.ErrAnew) {
@@ -123,6 +126,7 @@ type built struct {
 	pods   *pods.Keeper
 	enrol  *enrol.Enrolment
 	joinIn *joining
+	board  *reconcile.Board
 }
 
 func buildAgent(backend string, log *slog.Logger) (b built, err error) {
@@ -152,6 +156,7 @@ func buildAgent(backend string, log *slog.Logger) (b built, err error) {
 		return b.enrol.Renew(ctx, w, request)
 	}}
 	board := reconcile.NewBoard()
+	b.board = board
 	if err = newHost(&b, backend, custody, board, log); err != nil {
 		return b, err
 	}

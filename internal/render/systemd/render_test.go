@@ -110,7 +110,7 @@ func TestHandlesAreUnderstood(t *testing.T) {
 	var paths []string
 	for name, content := range map[string][]byte{
 		systemd.NodeTarget:    systemd.NodeTargetUnit([]string{"slipway-a.service"}),
-		systemd.ClusterTarget: systemd.ClusterTargetUnit(),
+		systemd.ClusterTarget: systemd.ClusterTargetUnit(systemd.NodeTarget),
 		systemd.Slice:         systemd.SliceUnit(),
 		"slipway-a.service": systemd.Service(plan.Unit{Name: "a", Args: []string{"/bin/true"}}, systemd.Options{
 			LogDir: "/var/log/slip%way", Before: []string{"/bin/true", "x y"}, Pause: "100ms",

@@ -70,9 +70,9 @@ func NodeTargetUnit(services []string) []byte {
 	return target("Slipway: this node works", services)
 }
 
-// ClusterTargetUnit is the text of the handle of the cluster: the check from end to end has passed.
-func ClusterTargetUnit() []byte {
-	return target("Slipway: the cluster works", []string{NodeTarget})
+// ClusterTargetUnit is the text of the handle of the cluster: the check from end to end has passed. node is the node's handle.
+func ClusterTargetUnit(node string) []byte {
+	return target("Slipway: the cluster works", []string{node})
 }
 
 // target wants what it stands for, and so shows it to who lists its dependencies; what does not run is not waited for, for
