@@ -169,3 +169,28 @@ func listen(t *testing.T, network, address string) net.Addr {
 	t.Cleanup(func() { _ = l.Close() })
 	return l.Addr()
 }
+
+// A task is asked in this process, with the probe's words.
+func TestAskTask(t *testing.T) {
+	t.Parallel()
+	task := plan.Probe{Kind: plan.ProbeTask, Args: []string{"sysctls", "a.b=1"}}
+	p := New()
+	defer p.Close()
+	if err := p.Ask(t.Context(), task); err == nil || !strings.Contains(err.Error(), "no tasks") {
+		t.Errorf("without tasks: %v", err)
+	}
+	answer := errors.New("a.b is 0, want 1")
+	p.Task = func(ctx context.Context, args []string) error {
+		if _, limited := ctx.Deadline(); !limited || strings.Join(args, " ") != "sysctls a.b=1" {
+			t.Errorf("asked %q, with a limit: %t", args, limited)
+		}
+		return answer
+	}
+	if err := p.Ask(t.Context(), task); !errors.Is(err, answer) {
+		t.Errorf("answer %v, want %v", err, answer)
+	}
+	answer = nil
+	if err := p.Ask(t.Context(), task); err != nil {
+		t.Errorf("answer %v", err)
+	}
+}
