@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package placement_test moves the user's own units over a real cluster by changing labels, and looks at what else has moved.
+package placement_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-project/slipway/test/e2e/kit"
+)
+
+// The label is on the first machine or on the second.
+const specText = `apiVersion: slipway.dev/v1alpha1
+kind: Cluster
+metadata: {name: x}
+spec:
+  pools:
+  - {name: main, roles: [control-plane, worker], count: 1%s}
+  - {name: w, count: 1%s}
+  units:
+  - {name: web, exec: [/bin/sh, -c, "echo web of $DEFAULT_IPV4; exec sleep 100000"], on: {disk: [ssd, nvme]}, facts: [DEFAULT_IPV4]}
+  - {name: side@, instances: [a], exec: [/bin/sleep, "100001"], with: [web]}
+  - {name: rest, exec: [/bin/sleep, "100002"], global: true, conflicts: [web]}
+  - {name: lost, exec: [/bin/sleep, "100003"], on: {disk: [tape]}}
+`
+
+// TestALabelMovesWhatDependsOnIt is TF-1, TF-7 and TF-8 on machines: nothing else restarts, and a second up changes nothing.
+func TestALabelMovesWhatDependsOnIt(t *testing.T) {
+	c := kit.New(t, "placement")
+	first, second := c, c.On(c.Name+"-w-0")
+	up := func(main, w string) {
+		t.Helper()
+		labels := func(machine, disk string) string {
+			if disk == "" {
+				return ""
+			}
+			return fmt.Sprintf(", machineLabels: {%s: {disk: %s}}", machine, disk)
+		}
+		file := filepath.Join(t.TempDir(), "cluster.yaml")
+		if err := os.WriteFile(file, fmt.Appendf(nil, specText, labels(first.Node, main), labels(second.Node, w)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c.MustUp("--file", file)
+	}
+	up("ssd", "")
+	before := [2]map[string]int{pids(first), pids(second)}
+	want(t, "at first", []string{"user-side@a", "user-web"}, before[0])
+	want(t, "at first", []string{"user-rest"}, before[1])
+	if log := first.Exec("cat /var/log/slipway/user-web.log"); !strings.Contains(log, "web of 10.") {
+		t.Errorf("the unit does not know the machine's address: %q", log)
+	}
+	if said := c.Slipway("units").Out; !strings.Contains(said, "it has no label disk, wanted is tape") {
+		t.Errorf("slipway units does not say why a unit runs nowhere: %s", said)
+	}
+
+	up("", "nvme")
+	after := [2]map[string]int{pids(first), pids(second)}
+	want(t, "the label has moved", []string{"user-rest"}, after[0])
+	want(t, "the label has moved", []string{"user-side@a", "user-web"}, after[1])
+	for i := range before {
+		if diff := cmp.Diff(ours(before[i]), ours(after[i])); diff != "" {
+			t.Errorf("machine %d: something else has restarted (-before +after):\n%s", i, diff)
+		}
+	}
+
+	up("ssd", "nvme") // where it is will do: it does not go back
+	if diff := cmp.Diff(after, [2]map[string]int{pids(first), pids(second)}); diff != "" {
+		t.Errorf("a machine that would do as well has moved something (-before +after):\n%s", diff)
+	}
+}
+
+// pids are the processes of the machine's units by name.
+func pids(c *kit.Cluster) map[string]int {
+	c.T.Helper()
+	out := map[string]int{}
+	kit.Until(c.T, time.Minute, "the units of "+c.Node, func() error {
+		units, err := c.Units()
+		if err != nil {
+			return err
+		}
+		clear(out)
+		for name, u := range units {
+			if !u.Ready {
+				return fmt.Errorf("%s is not ready", name)
+			}
+			out[name] = u.PID
+		}
+		return nil
+	})
+	return out
+}
+
+func ours(all map[string]int) map[string]int {
+	out := map[string]int{}
+	for name, pid := range all {
+		if !strings.HasPrefix(name, "user-") {
+			out[name] = pid
+		}
+	}
+	return out
+}
+
+// want: exactly these units of the user's run here.
+func want(t *testing.T, when string, names []string, have map[string]int) {
+	t.Helper()
+	users := map[string]bool{}
+	for name := range have {
+		if strings.HasPrefix(name, "user-") {
+			users[name] = true
+		}
+	}
+	wanted := map[string]bool{}
+	for _, n := range names {
+		wanted[n] = true
+	}
+	if diff := cmp.Diff(wanted, users); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", when, diff)
+	}
+}
