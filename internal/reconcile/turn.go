@@ -53,7 +53,7 @@ func (r *run) takeTurn(ctx context.Context, e plan.Entry, t *turn) error {
 	go func() {
 		defer close(watched)
 		defer cancel()
-		r.untilNeedless(waiting, e, t)
+		r.untilNeedless(waiting, e)
 	}()
 	defer func() { cancel(); <-watched }()
 	ref := e.Ref.String()
@@ -73,13 +73,14 @@ func (r *run) takeTurn(ctx context.Context, e plan.Entry, t *turn) error {
 }
 
 // untilNeedless returns when the entry may be done without a turn, or when ctx ends.
-func (r *run) untilNeedless(ctx context.Context, e plan.Entry, t *turn) {
+func (r *run) untilNeedless(ctx context.Context, e plan.Entry) {
+	var none turn
 	for rest.For(ctx, lookWhileWaiting) == nil {
 		state, err := r.observe(ctx, e)
 		if err != nil {
 			continue // nobody knows: it waits on
 		}
-		if step, ok := plan.Next(e, state); !ok && state.Existence != plan.Unknown || ok && t.may(r.Loop, e, step, state) {
+		if step, ok := plan.Next(e, state); !ok && state.Existence != plan.Unknown || ok && none.may(r.Loop, e, step, state) {
 			return
 		}
 	}
