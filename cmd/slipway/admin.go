@@ -56,6 +56,12 @@ func (l lateAdmin) CreateToken(ctx context.Context, q *controlv1.CreateTokenRequ
 	})(ctx, q)
 }
 
+func (l lateAdmin) Invite(ctx context.Context, q *controlv1.InviteRequest) (*controlv1.InviteReply, error) {
+	return through(l, func(s controlv1.ControlServer) func(context.Context, *controlv1.InviteRequest) (*controlv1.InviteReply, error) {
+		return s.Invite
+	})(ctx, q)
+}
+
 func (l lateAdmin) ListTokens(ctx context.Context, q *controlv1.ListTokensRequest) (*controlv1.ListTokensReply, error) {
 	return through(l, func(s controlv1.ControlServer) func(context.Context, *controlv1.ListTokensRequest) (*controlv1.ListTokensReply, error) {
 		return s.ListTokens

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"github.com/slipway-project/slipway/internal/control/storeserver"
 	"os"
 
 	"github.com/slipway-project/slipway/internal/control/admin"
@@ -79,5 +80,9 @@ func invitation(k *rosters.Keeper, joinCA *x509.Certificate, pin, id string) (ad
 	for _, at := range r.Join {
 		out.Endpoints = append(out.Endpoints, at.String())
 	}
-	return out, nil
+	for _, at := range storesOf(r, nil) {
+		out.Stores = append(out.Stores, at.String())
+	}
+	out.Program, err = storeserver.DigestOf(config.SlipwayBinary)
+	return out, err
 }

@@ -625,6 +625,118 @@ func (x *CreateTokenReply) GetExpiresUnix() int64 {
 	return 0
 }
 
+type InviteRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InviteRequest) Reset() {
+	*x = InviteRequest{}
+	mi := &file_api_control_v1_control_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InviteRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InviteRequest) ProtoMessage() {}
+
+func (x *InviteRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_control_v1_control_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InviteRequest.ProtoReflect.Descriptor instead.
+func (*InviteRequest) Descriptor() ([]byte, []int) {
+	return file_api_control_v1_control_proto_rawDescGZIP(), []int{10}
+}
+
+type InviteReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pin           string                 `protobuf:"bytes,1,opt,name=pin,proto3" json:"pin,omitempty"`             // of the join CA
+	Cluster       string                 `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`     // id
+	Endpoints     []string               `protobuf:"bytes,3,rep,name=endpoints,proto3" json:"endpoints,omitempty"` // join services
+	Stores        []string               `protobuf:"bytes,4,rep,name=stores,proto3" json:"stores,omitempty"`       // host:port of the store servers
+	Program       string                 `protobuf:"bytes,5,opt,name=program,proto3" json:"program,omitempty"`     // digest of this program, which they hand out
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InviteReply) Reset() {
+	*x = InviteReply{}
+	mi := &file_api_control_v1_control_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InviteReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InviteReply) ProtoMessage() {}
+
+func (x *InviteReply) ProtoReflect() protoreflect.Message {
+	mi := &file_api_control_v1_control_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InviteReply.ProtoReflect.Descriptor instead.
+func (*InviteReply) Descriptor() ([]byte, []int) {
+	return file_api_control_v1_control_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *InviteReply) GetPin() string {
+	if x != nil {
+		return x.Pin
+	}
+	return ""
+}
+
+func (x *InviteReply) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *InviteReply) GetEndpoints() []string {
+	if x != nil {
+		return x.Endpoints
+	}
+	return nil
+}
+
+func (x *InviteReply) GetStores() []string {
+	if x != nil {
+		return x.Stores
+	}
+	return nil
+}
+
+func (x *InviteReply) GetProgram() string {
+	if x != nil {
+		return x.Program
+	}
+	return ""
+}
+
 type ListTokensRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -633,7 +745,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_api_control_v1_control_proto_msgTypes[10]
+	mi := &file_api_control_v1_control_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -645,7 +757,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_control_v1_control_proto_msgTypes[10]
+	mi := &file_api_control_v1_control_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -658,7 +770,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_api_control_v1_control_proto_rawDescGZIP(), []int{10}
+	return file_api_control_v1_control_proto_rawDescGZIP(), []int{12}
 }
 
 type ListTokensReply struct {
@@ -670,7 +782,7 @@ type ListTokensReply struct {
 
 func (x *ListTokensReply) Reset() {
 	*x = ListTokensReply{}
-	mi := &file_api_control_v1_control_proto_msgTypes[11]
+	mi := &file_api_control_v1_control_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -682,7 +794,7 @@ func (x *ListTokensReply) String() string {
 func (*ListTokensReply) ProtoMessage() {}
 
 func (x *ListTokensReply) ProtoReflect() protoreflect.Message {
-	mi := &file_api_control_v1_control_proto_msgTypes[11]
+	mi := &file_api_control_v1_control_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -695,7 +807,7 @@ func (x *ListTokensReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensReply.ProtoReflect.Descriptor instead.
 func (*ListTokensReply) Descriptor() ([]byte, []int) {
-	return file_api_control_v1_control_proto_rawDescGZIP(), []int{11}
+	return file_api_control_v1_control_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListTokensReply) GetTokens() []*Token {
@@ -718,7 +830,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_api_control_v1_control_proto_msgTypes[12]
+	mi := &file_api_control_v1_control_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -730,7 +842,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_api_control_v1_control_proto_msgTypes[12]
+	mi := &file_api_control_v1_control_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -743,7 +855,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_api_control_v1_control_proto_rawDescGZIP(), []int{12}
+	return file_api_control_v1_control_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Token) GetId() string {
@@ -790,7 +902,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_api_control_v1_control_proto_msgTypes[13]
+	mi := &file_api_control_v1_control_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -802,7 +914,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_control_v1_control_proto_msgTypes[13]
+	mi := &file_api_control_v1_control_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -815,7 +927,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_api_control_v1_control_proto_rawDescGZIP(), []int{13}
+	return file_api_control_v1_control_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -833,7 +945,7 @@ type RevokeTokenReply struct {
 
 func (x *RevokeTokenReply) Reset() {
 	*x = RevokeTokenReply{}
-	mi := &file_api_control_v1_control_proto_msgTypes[14]
+	mi := &file_api_control_v1_control_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -845,7 +957,7 @@ func (x *RevokeTokenReply) String() string {
 func (*RevokeTokenReply) ProtoMessage() {}
 
 func (x *RevokeTokenReply) ProtoReflect() protoreflect.Message {
-	mi := &file_api_control_v1_control_proto_msgTypes[14]
+	mi := &file_api_control_v1_control_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -858,7 +970,7 @@ func (x *RevokeTokenReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenReply.ProtoReflect.Descriptor instead.
 func (*RevokeTokenReply) Descriptor() ([]byte, []int) {
-	return file_api_control_v1_control_proto_rawDescGZIP(), []int{14}
+	return file_api_control_v1_control_proto_rawDescGZIP(), []int{16}
 }
 
 var File_api_control_v1_control_proto protoreflect.FileDescriptor
@@ -907,7 +1019,14 @@ const file_api_control_v1_control_proto_rawDesc = "" +
 	"\x03pin\x18\x03 \x01(\tR\x03pin\x12\x18\n" +
 	"\acluster\x18\x04 \x01(\tR\acluster\x12\x1c\n" +
 	"\tendpoints\x18\x05 \x03(\tR\tendpoints\x12!\n" +
-	"\fexpires_unix\x18\x06 \x01(\x03R\vexpiresUnix\"\x13\n" +
+	"\fexpires_unix\x18\x06 \x01(\x03R\vexpiresUnix\"\x0f\n" +
+	"\rInviteRequest\"\x89\x01\n" +
+	"\vInviteReply\x12\x10\n" +
+	"\x03pin\x18\x01 \x01(\tR\x03pin\x12\x18\n" +
+	"\acluster\x18\x02 \x01(\tR\acluster\x12\x1c\n" +
+	"\tendpoints\x18\x03 \x03(\tR\tendpoints\x12\x16\n" +
+	"\x06stores\x18\x04 \x03(\tR\x06stores\x12\x18\n" +
+	"\aprogram\x18\x05 \x01(\tR\aprogram\"\x13\n" +
 	"\x11ListTokensRequest\"D\n" +
 	"\x0fListTokensReply\x121\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x19.slipway.control.v1.TokenR\x06tokens\"{\n" +
@@ -919,14 +1038,15 @@ const file_api_control_v1_control_proto_rawDesc = "" +
 	"\aused_by\x18\x05 \x01(\tR\x06usedBy\"$\n" +
 	"\x12RevokeTokenRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x12\n" +
-	"\x10RevokeTokenReply2\xf9\x04\n" +
+	"\x10RevokeTokenReply2\xc7\x05\n" +
 	"\aControl\x12U\n" +
 	"\tListNodes\x12$.slipway.control.v1.ListNodesRequest\x1a\".slipway.control.v1.ListNodesReply\x12[\n" +
 	"\vApproveNode\x12&.slipway.control.v1.ApproveNodeRequest\x1a$.slipway.control.v1.ApproveNodeReply\x12Q\n" +
 	"\tDrainNode\x12$.slipway.control.v1.DrainNodeRequest\x1a\x1c.slipway.control.v1.Progress0\x01\x12S\n" +
 	"\n" +
 	"RemoveNode\x12%.slipway.control.v1.RemoveNodeRequest\x1a\x1c.slipway.control.v1.Progress0\x01\x12[\n" +
-	"\vCreateToken\x12&.slipway.control.v1.CreateTokenRequest\x1a$.slipway.control.v1.CreateTokenReply\x12X\n" +
+	"\vCreateToken\x12&.slipway.control.v1.CreateTokenRequest\x1a$.slipway.control.v1.CreateTokenReply\x12L\n" +
+	"\x06Invite\x12!.slipway.control.v1.InviteRequest\x1a\x1f.slipway.control.v1.InviteReply\x12X\n" +
 	"\n" +
 	"ListTokens\x12%.slipway.control.v1.ListTokensRequest\x1a#.slipway.control.v1.ListTokensReply\x12[\n" +
 	"\vRevokeToken\x12&.slipway.control.v1.RevokeTokenRequest\x1a$.slipway.control.v1.RevokeTokenReplyB=Z;github.com/slipway-project/slipway/api/control/v1;controlv1b\x06proto3"
@@ -943,7 +1063,7 @@ func file_api_control_v1_control_proto_rawDescGZIP() []byte {
 	return file_api_control_v1_control_proto_rawDescData
 }
 
-var file_api_control_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_api_control_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_api_control_v1_control_proto_goTypes = []any{
 	(*ListNodesRequest)(nil),   // 0: slipway.control.v1.ListNodesRequest
 	(*ListNodesReply)(nil),     // 1: slipway.control.v1.ListNodesReply
@@ -955,31 +1075,35 @@ var file_api_control_v1_control_proto_goTypes = []any{
 	(*Progress)(nil),           // 7: slipway.control.v1.Progress
 	(*CreateTokenRequest)(nil), // 8: slipway.control.v1.CreateTokenRequest
 	(*CreateTokenReply)(nil),   // 9: slipway.control.v1.CreateTokenReply
-	(*ListTokensRequest)(nil),  // 10: slipway.control.v1.ListTokensRequest
-	(*ListTokensReply)(nil),    // 11: slipway.control.v1.ListTokensReply
-	(*Token)(nil),              // 12: slipway.control.v1.Token
-	(*RevokeTokenRequest)(nil), // 13: slipway.control.v1.RevokeTokenRequest
-	(*RevokeTokenReply)(nil),   // 14: slipway.control.v1.RevokeTokenReply
+	(*InviteRequest)(nil),      // 10: slipway.control.v1.InviteRequest
+	(*InviteReply)(nil),        // 11: slipway.control.v1.InviteReply
+	(*ListTokensRequest)(nil),  // 12: slipway.control.v1.ListTokensRequest
+	(*ListTokensReply)(nil),    // 13: slipway.control.v1.ListTokensReply
+	(*Token)(nil),              // 14: slipway.control.v1.Token
+	(*RevokeTokenRequest)(nil), // 15: slipway.control.v1.RevokeTokenRequest
+	(*RevokeTokenReply)(nil),   // 16: slipway.control.v1.RevokeTokenReply
 }
 var file_api_control_v1_control_proto_depIdxs = []int32{
 	2,  // 0: slipway.control.v1.ListNodesReply.nodes:type_name -> slipway.control.v1.Node
-	12, // 1: slipway.control.v1.ListTokensReply.tokens:type_name -> slipway.control.v1.Token
+	14, // 1: slipway.control.v1.ListTokensReply.tokens:type_name -> slipway.control.v1.Token
 	0,  // 2: slipway.control.v1.Control.ListNodes:input_type -> slipway.control.v1.ListNodesRequest
 	3,  // 3: slipway.control.v1.Control.ApproveNode:input_type -> slipway.control.v1.ApproveNodeRequest
 	5,  // 4: slipway.control.v1.Control.DrainNode:input_type -> slipway.control.v1.DrainNodeRequest
 	6,  // 5: slipway.control.v1.Control.RemoveNode:input_type -> slipway.control.v1.RemoveNodeRequest
 	8,  // 6: slipway.control.v1.Control.CreateToken:input_type -> slipway.control.v1.CreateTokenRequest
-	10, // 7: slipway.control.v1.Control.ListTokens:input_type -> slipway.control.v1.ListTokensRequest
-	13, // 8: slipway.control.v1.Control.RevokeToken:input_type -> slipway.control.v1.RevokeTokenRequest
-	1,  // 9: slipway.control.v1.Control.ListNodes:output_type -> slipway.control.v1.ListNodesReply
-	4,  // 10: slipway.control.v1.Control.ApproveNode:output_type -> slipway.control.v1.ApproveNodeReply
-	7,  // 11: slipway.control.v1.Control.DrainNode:output_type -> slipway.control.v1.Progress
-	7,  // 12: slipway.control.v1.Control.RemoveNode:output_type -> slipway.control.v1.Progress
-	9,  // 13: slipway.control.v1.Control.CreateToken:output_type -> slipway.control.v1.CreateTokenReply
-	11, // 14: slipway.control.v1.Control.ListTokens:output_type -> slipway.control.v1.ListTokensReply
-	14, // 15: slipway.control.v1.Control.RevokeToken:output_type -> slipway.control.v1.RevokeTokenReply
-	9,  // [9:16] is the sub-list for method output_type
-	2,  // [2:9] is the sub-list for method input_type
+	10, // 7: slipway.control.v1.Control.Invite:input_type -> slipway.control.v1.InviteRequest
+	12, // 8: slipway.control.v1.Control.ListTokens:input_type -> slipway.control.v1.ListTokensRequest
+	15, // 9: slipway.control.v1.Control.RevokeToken:input_type -> slipway.control.v1.RevokeTokenRequest
+	1,  // 10: slipway.control.v1.Control.ListNodes:output_type -> slipway.control.v1.ListNodesReply
+	4,  // 11: slipway.control.v1.Control.ApproveNode:output_type -> slipway.control.v1.ApproveNodeReply
+	7,  // 12: slipway.control.v1.Control.DrainNode:output_type -> slipway.control.v1.Progress
+	7,  // 13: slipway.control.v1.Control.RemoveNode:output_type -> slipway.control.v1.Progress
+	9,  // 14: slipway.control.v1.Control.CreateToken:output_type -> slipway.control.v1.CreateTokenReply
+	11, // 15: slipway.control.v1.Control.Invite:output_type -> slipway.control.v1.InviteReply
+	13, // 16: slipway.control.v1.Control.ListTokens:output_type -> slipway.control.v1.ListTokensReply
+	16, // 17: slipway.control.v1.Control.RevokeToken:output_type -> slipway.control.v1.RevokeTokenReply
+	10, // [10:18] is the sub-list for method output_type
+	2,  // [2:10] is the sub-list for method input_type
 	2,  // [2:2] is the sub-list for extension type_name
 	2,  // [2:2] is the sub-list for extension extendee
 	0,  // [0:2] is the sub-list for field type_name
@@ -996,7 +1120,7 @@ func file_api_control_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_control_v1_control_proto_rawDesc), len(file_api_control_v1_control_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

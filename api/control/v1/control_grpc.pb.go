@@ -28,6 +28,7 @@ const (
 	Control_DrainNode_FullMethodName   = "/slipway.control.v1.Control/DrainNode"
 	Control_RemoveNode_FullMethodName  = "/slipway.control.v1.Control/RemoveNode"
 	Control_CreateToken_FullMethodName = "/slipway.control.v1.Control/CreateToken"
+	Control_Invite_FullMethodName      = "/slipway.control.v1.Control/Invite"
 	Control_ListTokens_FullMethodName  = "/slipway.control.v1.Control/ListTokens"
 	Control_RevokeToken_FullMethodName = "/slipway.control.v1.Control/RevokeToken"
 )
@@ -44,6 +45,8 @@ type ControlClient interface {
 	// RemoveNode drains, takes the member out of etcd, revokes the machine's identity and deletes the Node, in this order.
 	RemoveNode(ctx context.Context, in *RemoveNodeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Progress], error)
 	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenReply, error)
+	// Invite tells what a machine has to know to join, beside its right to it.
+	Invite(ctx context.Context, in *InviteRequest, opts ...grpc.CallOption) (*InviteReply, error)
 	ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (*ListTokensReply, error)
 	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenReply, error)
 }
@@ -124,6 +127,16 @@ func (c *controlClient) CreateToken(ctx context.Context, in *CreateTokenRequest,
 	return out, nil
 }
 
+func (c *controlClient) Invite(ctx context.Context, in *InviteRequest, opts ...grpc.CallOption) (*InviteReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(InviteReply)
+	err := c.cc.Invoke(ctx, Control_Invite_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *controlClient) ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (*ListTokensReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListTokensReply)
@@ -156,6 +169,8 @@ type ControlServer interface {
 	// RemoveNode drains, takes the member out of etcd, revokes the machine's identity and deletes the Node, in this order.
 	RemoveNode(*RemoveNodeRequest, grpc.ServerStreamingServer[Progress]) error
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenReply, error)
+	// Invite tells what a machine has to know to join, beside its right to it.
+	Invite(context.Context, *InviteRequest) (*InviteReply, error)
 	ListTokens(context.Context, *ListTokensRequest) (*ListTokensReply, error)
 	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenReply, error)
 	mustEmbedUnimplementedControlServer()
@@ -182,6 +197,9 @@ func (UnimplementedControlServer) RemoveNode(*RemoveNodeRequest, grpc.ServerStre
 }
 func (UnimplementedControlServer) CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateToken not implemented")
+}
+func (UnimplementedControlServer) Invite(context.Context, *InviteRequest) (*InviteReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Invite not implemented")
 }
 func (UnimplementedControlServer) ListTokens(context.Context, *ListTokensRequest) (*ListTokensReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTokens not implemented")
@@ -286,6 +304,24 @@ func _Control_CreateToken_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Control_Invite_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(InviteRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).Invite(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_Invite_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).Invite(ctx, req.(*InviteRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Control_ListTokens_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListTokensRequest)
 	if err := dec(in); err != nil {
@@ -340,6 +376,10 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CreateToken",
 			Handler:    _Control_CreateToken_Handler,
+		},
+		{
+			MethodName: "Invite",
+			Handler:    _Control_Invite_Handler,
 		},
 		{
 			MethodName: "ListTokens",

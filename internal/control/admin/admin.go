@@ -66,6 +66,8 @@ type Invitation struct {
 	Pin       string // of the join CA
 	Cluster   string // its id
 	Endpoints []string
+	Stores    []string // host:port of the store servers
+	Program   string   // digest of this program, which they hand out
 }
 
 // Config is what the service needs. Each source may answer with errors while it is not there yet.

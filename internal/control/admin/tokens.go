@@ -22,7 +22,7 @@ func (s *server) CreateToken(ctx context.Context, r *controlv1.CreateTokenReques
 	}
 	var inv Invitation
 	err := patiently(ctx, nil, func() (err error) {
-		inv, err = s.Invite(ctx)
+		inv, err = s.Config.Invite(ctx)
 		return err
 	})
 	if err != nil {
@@ -42,6 +42,19 @@ func (s *server) CreateToken(ctx context.Context, r *controlv1.CreateTokenReques
 	return &controlv1.CreateTokenReply{
 		Id: t.ID, Token: text, Pin: inv.Pin, Cluster: inv.Cluster, Endpoints: inv.Endpoints, ExpiresUnix: t.Expires.Unix(),
 	}, nil
+}
+
+// Invite tells what a machine has to know beside its right to join. None of it is secret.
+func (s *server) Invite(ctx context.Context, _ *controlv1.InviteRequest) (*controlv1.InviteReply, error) {
+	var inv Invitation
+	err := patiently(ctx, nil, func() (err error) {
+		inv, err = s.Config.Invite(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, coded(err)
+	}
+	return &controlv1.InviteReply{Pin: inv.Pin, Cluster: inv.Cluster, Endpoints: inv.Endpoints, Stores: inv.Stores, Program: inv.Program}, nil
 }
 
 // ListTokens tells of tokens without their secrets.

@@ -42,20 +42,25 @@ func (c *callers) enter(remote string) (leave func(), ok bool) {
 type program struct {
 	path string
 	once sync.Once
-	sum  string // empty: it cannot be read
+
+	digest string // empty: it cannot be read
 }
 
 func (p *program) is(sum string) (path string, is bool) {
-	p.once.Do(func() {
-		f, err := os.Open(p.path)
-		if err != nil {
-			return
-		}
-		defer f.Close()
-		h := sha256.New()
-		if _, err := io.Copy(h, f); err == nil {
-			p.sum = hex.EncodeToString(h.Sum(nil))
-		}
-	})
-	return p.path, p.sum != "" && p.sum == sum
+	p.once.Do(func() { p.digest, _ = DigestOf(p.path) })
+	return p.path, p.digest == "sha256:"+sum
+}
+
+// DigestOf is the digest of a file, by which a server hands it out.
+func DigestOf(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return "sha256:" + hex.EncodeToString(h.Sum(nil)), nil
 }

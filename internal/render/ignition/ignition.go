@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ignition writes a machine's user data for Ignition, of the oldest version of its format that current distributions all
+// read. It is pure.
+//
+// Read [Render]; package userdata has what is written.
+package ignition
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"path"
+	"strings"
+
+	"github.com/slipway-project/slipway/internal/core/userdata"
+)
+
+// version is that of the format.
+const version = "3.3.0"
+
+type config struct {
+	Ignition struct {
+		Version string `json:"version"`
+	} `json:"ignition"`
+	Storage struct {
+		Files []file `json:"files"`
+	} `json:"storage"`
+	Systemd struct {
+		Units []unit `json:"units"`
+	} `json:"systemd"`
+}
+
+type file struct {
+	Path     string `json:"path"`
+	Mode     int    `json:"mode"`
+	Contents struct {
+		Source string `json:"source"`
+	} `json:"contents"`
+}
+
+type unit struct {
+	Name     string `json:"name"`
+	Enabled  *bool  `json:"enabled,omitempty"`
+	Contents string `json:"contents"`
+}
+
+// Render gives a config of at most userdata.Limit bytes.
+func Render(d userdata.Data) ([]byte, error) {
+	files, err := d.Files()
+	if err != nil {
+		return nil, fmt.Errorf("write Ignition config: %w", err)
+	}
+	var c config
+	c.Ignition.Version = version
+	for _, f := range files {
+		name := path.Base(f.Path)
+		if strings.HasSuffix(name, ".service") {
+			u := unit{Name: name, Contents: f.Text}
+			if name == userdata.JoinUnit {
+				u.Enabled = new(true)
+			}
+			c.Systemd.Units = append(c.Systemd.Units, u)
+			continue
+		}
+		var one file
+		one.Path, one.Mode = f.Path, int(f.Mode)
+		one.Contents.Source = "data:," + url.PathEscape(f.Text)
+		c.Storage.Files = append(c.Storage.Files, one)
+	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("write Ignition config: %w", err)
+	}
+	return userdata.Fit(append(text, '\n'))
+}
