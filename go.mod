@@ -29,7 +29,12 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-require github.com/coreos/ignition/v2 v2.27.0 // indirect
+require (
+	github.com/coreos/go-json v0.0.0-20230131223807-18775e0fb4fb // indirect
+	github.com/coreos/ignition/v2 v2.27.0
+	github.com/coreos/vcontext v0.0.0-20230201181013-d72178a18687 // indirect
+	github.com/vincent-petithory/dataurl v1.0.0 // indirect
+)
 
 require (
 	github.com/coreos/go-semver v0.3.1 // indirect

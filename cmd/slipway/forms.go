@@ -7,16 +7,20 @@ import (
 
 	"github.com/slipway-project/slipway/internal/launch"
 	"github.com/slipway-project/slipway/internal/render"
+	"github.com/slipway-project/slipway/internal/render/cloudinit"
 	"github.com/slipway-project/slipway/internal/render/fleet"
+	"github.com/slipway-project/slipway/internal/render/ignition"
 	"github.com/slipway-project/slipway/internal/render/systemd"
 )
 
 // forms is the table of what slipway render can write, one row per form.
-func forms() []launch.Form {
+func forms(l *launch.Launcher) []launch.Form {
 	return []launch.Form{
 		launch.PlanForm("systemd", "units, mounts and files to lay over a machine's root", systemd.Render),
 		{Name: "fleet", Summary: "units with an [X-Fleet] section, and the files that they fetch", Render: func(_ context.Context, p launch.Planned) (render.Rendered, error) {
 			return fleet.With(p.Plan, launch.FleetUnits(p.Cluster))
 		}},
+		l.FirstBoot("cloud-init", "user data with which a blank machine joins the cluster", "user-data", cloudinit.Render),
+		l.FirstBoot("ignition", "the same for Ignition", "config.ign", ignition.Render),
 	}
 }

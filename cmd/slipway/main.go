@@ -60,12 +60,13 @@ func run(ctx context.Context) int {
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	quiet := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	launcher := &launch.Launcher{Root: "/var/lib/slipway", Exe: exe, Version: version, Log: quiet}
 	return cli.Run(ctx, cli.Env{
-		Launcher: &launch.Launcher{Root: "/var/lib/slipway", Exe: exe, Version: version, Log: quiet},
+		Launcher: launcher,
 		Out:      os.Stdout, Err: os.Stderr, In: os.Stdin,
 		Version: version,
 		Hidden:  hidden(log, exe),
-		Forms:   forms(),
+		Forms:   forms(launcher),
 	}, os.Args[1:])
 }
 

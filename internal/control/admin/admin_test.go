@@ -158,7 +158,7 @@ func (w *world) server() controlv1.ControlServer {
 			}}, w.self != ""
 		},
 		Invite: func(context.Context) (Invitation, error) {
-			return Invitation{"sha256:ca", "id of it", []string{"192.0.2.1:9440"}}, w.fail["invite"]
+			return Invitation{"sha256:ca", "id of it", []string{"192.0.2.1:9440"}, []string{"192.0.2.1:9442"}, "sha256:program"}, w.fail["invite"]
 		},
 	})
 }
@@ -509,5 +509,19 @@ func TestTokens(t *testing.T) {
 	r, err := s.ApproveNode(t.Context(), &controlv1.ApproveNodeRequest{Name: "w1"})
 	if err != nil || r.GetKey() != "sha256:new" {
 		t.Errorf("approve: %v %v", r, err)
+	}
+}
+
+func TestInvite(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	r, err := w.server().Invite(t.Context(), nil)
+	want := &controlv1.InviteReply{Pin: "sha256:ca", Cluster: "id of it", Endpoints: []string{"192.0.2.1:9440"}, Stores: []string{"192.0.2.1:9442"}, Program: "sha256:program"}
+	if diff := cmp.Diff(want, r, protocmp.Transform()); diff != "" || err != nil {
+		t.Errorf("%v (-want +got)\n%s", err, diff)
+	}
+	w.fail["invite"] = errors.New("no roster yet")
+	if _, err := w.server().Invite(t.Context(), nil); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("without a roster: %v", err)
 	}
 }

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudinit_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-project/slipway/internal/core/userdata"
+	"github.com/slipway-project/slipway/internal/render/cloudinit"
+	"github.com/slipway-project/slipway/internal/render/systemd"
+)
+
+// data of a cluster of 100 nodes and three control planes, with names as long as they may be.
+func data() userdata.Data {
+	d := userdata.Data{
+		Cluster: strings.Repeat("c", 40), Node: strings.Repeat("n", 63), Plan: "sha256:" + strings.Repeat("1", 64), Pin: "sha256:" + strings.Repeat("2", 64),
+		Program: "sha256:" + strings.Repeat("3", 64), Agent: string(systemd.AgentService(userdata.Program)),
+	}
+	for _, a := range []string{"192.168.100.101", "192.168.100.102", "192.168.100.103"} {
+		d.Endpoints, d.Stores = append(d.Endpoints, a+":9440"), append(d.Stores, a+":9442")
+	}
+	return d
+}
+
+func TestRender(t *testing.T) {
+	t.Parallel()
+	text, err := cloudinit.Render(data())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		WriteFiles []struct {
+			Path        string `json:"path"`
+			Permissions string `json:"permissions"`
+			Content     string `json:"content"`
+		} `json:"write_files"`
+		Runcmd [][]string `json:"runcmd"`
+	}
+	if err := yaml.UnmarshalStrict(text, &got); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	files, err := data().Files()
+	if err != nil || len(files) != len(got.WriteFiles) {
+		t.Fatalf("%d files, want %d, %v", len(got.WriteFiles), len(files), err)
+	}
+	for i, f := range files {
+		if diff := cmp.Diff(f.Text, got.WriteFiles[i].Content); diff != "" || got.WriteFiles[i].Path != f.Path {
+			t.Errorf("%s: (-want +got)\n%s", f.Path, diff)
+		}
+	}
+	if last := got.Runcmd[len(got.Runcmd)-1]; last[len(last)-1] != userdata.JoinUnit {
+		t.Errorf("commands %q", got.Runcmd)
+	}
+	if !strings.HasPrefix(string(text), "#cloud-config\n") {
+		t.Errorf("begins with %.40q", text)
+	}
+	t.Logf("%d bytes", len(text))
+}
+
+// cloud-init itself is asked.
+func TestSchema(t *testing.T) {
+	t.Parallel()
+	program, err := exec.LookPath("cloud-init")
+	if errors.Is(err, exec.ErrNotFound) {
+		t.Skip("cloud-init is not on this host: apt-get install cloud-init")
+	}
+	for name, tt := range map[string]struct {
+		spoil func(string) string
+		fails bool
+	}{
+		"ours":  {func(s string) string { return s }, false},
+		"wrong": {func(s string) string { return strings.Replace(s, "permissions:", "permission:", 1) }, true}, // the check would find it
+	} {
+		text, err := cloudinit.Render(data())
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "user-data")
+		if err := os.WriteFile(file, []byte(tt.spoil(string(text))), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.CommandContext(t.Context(), program, "schema", "--config-file", file).CombinedOutput()
+		if failed := err != nil || strings.Contains(string(out), "Invalid"); failed != tt.fails {
+			t.Errorf("%s: %v: %s", name, err, out)
+		}
+	}
+}
+
+func TestTooLarge(t *testing.T) {
+	t.Parallel()
+	d := data()
+	for range 200 {
+		d.Endpoints = append(d.Endpoints, "192.0.2.1:9440")
+	}
+	if _, err := cloudinit.Render(d); err == nil || !strings.Contains(err.Error(), "4096") {
+		t.Errorf("%v", err)
+	}
+}
