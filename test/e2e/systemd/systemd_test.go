@@ -68,6 +68,19 @@ func nodeIsReady(c *kit.Cluster) {
 
 // cleanBoot asks systemd what it thinks of its machine.
 func cleanBoot(c *kit.Cluster) {
+	kit.Until(c.T, soon, "the handles are reached", func() error {
+		if r := c.TryExec(nil, "systemctl is-active slipway.target slipway-cluster.target"); r.Code != 0 {
+			return errors.New(r.String())
+		}
+		return nil
+	})
+	tree := "slipway.target\n"
+	for _, name := range kit.Components() {
+		tree += "slipway-" + name + ".service\n"
+	}
+	if diff := cmp.Diff(tree, c.Exec("systemctl list-dependencies --plain slipway.target | tr -d '● '")); diff != "" {
+		c.T.Errorf("slipway.target:\n%s", diff)
+	}
 	for command, want := range map[string]string{
 		"systemctl is-system-running --wait":                                                            "running\n",
 		"systemctl --failed --plain --no-legend":                                                        "",
