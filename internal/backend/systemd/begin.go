@@ -37,18 +37,28 @@ func Begin(ctx context.Context, args []string, fingerprint func(plan.Item) (stri
 	if err := flags.Parse(args); err != nil {
 		return fmt.Errorf("unit-begin: %w", err)
 	}
-	var r record
-	if err := durable.Load(recordPath(*dir, *name), recordSchema, &r); err != nil {
-		return fmt.Errorf("read unit's record: %w", err)
-	}
-	b, err := holdBack(ctx, begunPath(*dir, *name))
+	path := begunPath(*dir, *name)
+	b, err := holdBack(ctx, path)
 	if err != nil {
 		return err
 	}
 	b.Invocation = os.Getenv("INVOCATION_ID")
-	refused := holds.Prepare(r.Unit.Holds)
+	refused := b.prepare(recordPath(*dir, *name), fingerprint)
 	if refused != nil {
 		b.Refused = refused.Error()
+	}
+	b.At = time.Now()
+	return errors.Join(refused, durable.Save(path, recordSchema, b)) // also what was refused counts
+}
+
+// prepare looks whether the unit may be started, and at what it is going to read.
+func (b *begun) prepare(path string, fingerprint func(plan.Item) (string, error)) error {
+	var r record
+	if err := durable.Load(path, recordSchema, &r); err != nil {
+		return fmt.Errorf("read unit's record: %w", err)
+	}
+	if err := holds.Prepare(r.Unit.Holds); err != nil {
+		return err
 	}
 	for _, in := range r.Inputs {
 		sum, err := inputSum(in, fingerprint)
@@ -57,8 +67,7 @@ func Begin(ctx context.Context, args []string, fingerprint func(plan.Item) (stri
 		}
 		b.Inputs = append(b.Inputs, units.Input{Entry: in.Entry, Sum: sum})
 	}
-	b.At = time.Now()
-	return errors.Join(refused, durable.Save(begunPath(*dir, *name), recordSchema, b))
+	return nil
 }
 
 func inputSum(in units.Input, fingerprint func(plan.Item) (string, error)) (string, error) {
