@@ -135,11 +135,13 @@ func writeFolders(w *tar.Writer, i catalog.Image) error {
 		passwd += "user:x:" + uid + ":" + gid + ":user:/:\n"
 		group += "user:x:" + gid + ":\n"
 	}
-	for _, f := range []struct{ name, text string }{{"etc/group", group}, {"etc/passwd", passwd}} {
-		if err := w.WriteHeader(entry(f.name, tar.TypeReg, 0o644, int64(len(f.text)))); err != nil {
+	texts := map[string]string{"group": group, "passwd": passwd}
+	maps.Copy(texts, i.Files)
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		if err := w.WriteHeader(entry("etc/"+name, tar.TypeReg, 0o644, int64(len(texts[name])))); err != nil {
 			return err
 		}
-		if _, err := io.WriteString(w, f.text); err != nil {
+		if _, err := io.WriteString(w, texts[name]); err != nil {
 			return err
 		}
 	}

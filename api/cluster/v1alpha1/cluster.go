@@ -55,6 +55,10 @@ type Spec struct {
 	OS OS `json:"os,omitempty"`
 	// Hooks are commands of your own, run on the machines before or after a phase of their start.
 	Hooks []Hook `json:"hooks,omitempty"`
+	// StaticPods are pods that the machines' kubelets run by themselves, beside the API. They may refer to nothing of the API.
+	StaticPods []StaticPod `json:"staticPods,omitempty"`
+	// FileAssets are files of your own on the machines. They hold no secrets: a spec lies about in plain text.
+	FileAssets []FileAsset `json:"fileAssets,omitempty"`
 }
 
 // Networking holds the address ranges. They cannot be changed later.
@@ -313,4 +317,26 @@ type Hook struct {
 	Timeout string `json:"timeout,omitempty"`
 	// EveryBoot: it runs again after each boot. Default false.
 	EveryBoot bool `json:"everyBoot,omitempty"`
+}
+
+// StaticPod is a pod that a kubelet runs by itself.
+type StaticPod struct {
+	// Name of its manifest in /etc/kubernetes/manifests: a DNS label, and no component's.
+	Name string `json:"name"`
+	// Manifest is YAML text: one Pod.
+	Manifest string `json:"manifest"`
+	// Roles of the machines that run it. Default: all.
+	Roles []string `json:"roles,omitempty"`
+}
+
+// FileAsset is a file on the machines. Taken out of the spec, it is taken from the machines, unless somebody has changed it there.
+type FileAsset struct {
+	// Path from the root on, in a folder that is not Slipway's.
+	Path string `json:"path"`
+	// Mode in octal digits. Default 0644.
+	Mode string `json:"mode,omitempty" scalar:"literal"`
+	// Content of the file, at most 256 KiB.
+	Content string `json:"content"`
+	// Roles of the machines that have it. Default: all.
+	Roles []string `json:"roles,omitempty"`
 }

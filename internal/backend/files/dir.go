@@ -91,6 +91,9 @@ func remove(item plan.Item) error {
 	case plan.Dir:
 		return removeDir(it.Path)
 	case plan.File:
+		if data, err := os.ReadFile(it.Path); it.Yours && err == nil && string(data) != it.Content {
+			return nil // somebody has changed it: it is theirs
+		}
 		return removeFile(it.Path)
 	case plan.Kubeconfig:
 		return removeFile(it.Path)

@@ -72,7 +72,7 @@ type pod struct {
 	uid    string
 	main   process // as it was seen last
 	ready  bool
-	was    bool // ready once, so that its fall is news
+	was    bool      // ready once, so that its fall is news
 	since  time.Time // of the knowledge that it is not ready
 	fails  int
 	reason string
@@ -155,7 +155,7 @@ func NewManifest(p plan.StaticPod, inputs []string) Manifest {
 	hash := hex.EncodeToString(sum.Sum(nil))
 	m := Manifest{}
 	body := p.Manifest
-	if strings.Contains(body, plan.PodUID) {
+	if p.Component {
 		m.UID = hash[:32]
 		body = strings.ReplaceAll(strings.ReplaceAll(body, plan.PodUID, m.UID), plan.PodInputs, hash)
 	}

@@ -93,5 +93,8 @@ func (c *checker) image(image Image) {
 	for name, target := range image.Links {
 		c.must(nameForm.MatchString(name) && target != "" && target[0] != '/', "image %s: link %q to %q: want a plain name and a relative target", image.Name, name, target)
 	}
+	for name := range image.Files {
+		c.must(nameForm.MatchString(name) && name != "passwd" && name != "group", "image %s: file %q: want a plain name that the image does not have", image.Name, name)
+	}
 	c.must(userForm.MatchString(image.User), "image %s: user %q: want uid:gid", image.Name, image.User)
 }

@@ -47,7 +47,8 @@ type Image struct {
 	Dirs       []string `json:"dirs"` // empty folders to make, mode 0755
 	// Links are symlinks in the root folder, by name: other names of the binary, or folders that a pod mounts from its machine.
 	Links map[string]string `json:"links,omitempty"`
-	Test  bool              `json:"test"` // wanted by tests and the benchmark only
+	Files map[string]string `json:"files,omitempty"` // small texts by name, in /etc
+	Test  bool              `json:"test"`            // wanted by tests and the benchmark only
 }
 
 // Minor is "1.36" for 1.36.4.

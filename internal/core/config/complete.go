@@ -48,6 +48,7 @@ func Complete(s spec.Cluster, r Release) (Cluster, []spec.Problem) {
 	m.units()
 	m.coreDNS()
 	m.os()
+	m.files()
 	c.Etcd = etcd(c).component(s.Etcd, "etcd", s)
 	c.APIServer = apiserver(c.seenBy(apiserverProgram, r), m.etcdServers()).component(s.APIServer, "apiserver", s)
 	c.ControllerManager = controllerManager(c.seenBy(controllerManagerProgram, r)).component(s.ControllerManager, "controllerManager", s)

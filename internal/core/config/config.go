@@ -8,7 +8,11 @@
 //	spec.Cluster{Name: "dev"} + catalog.Release 1.36  →  Cluster{APIServer: Component{Flags: {"secure-port": {"6443", default}, …}}}
 package config
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/slipway-project/slipway/internal/core/spec"
+)
 
 // Origin says where a value comes from.
 type Origin struct {
@@ -59,6 +63,8 @@ type Cluster struct {
 	AddOns            []AddOn
 	OS                OS
 	Hooks             []Hook
+	StaticPods        []spec.StaticPod
+	FileAssets        []spec.FileAsset
 	Units             []Unit // of the user's own, by name; who has decided for them has set Placed
 
 	// Origins of the values above that are no flags, by spec path: "networking.podCIDR".

@@ -48,6 +48,7 @@ func Print(c Cluster) []byte {
 	p.units(c)
 	p.addOns(c)
 	p.os(c)
+	p.files(c)
 	return []byte(p.b.String())
 }
 

@@ -153,6 +153,8 @@ func (c Cluster) top() map[string]any {
 		addOns = append(addOns, a.Name)
 	}
 	out["addOns"] = addOns
+	pods, assets := c.fileNames()
+	out["staticPods"], out["fileAssets"] = pods, assets
 	for path, v := range c.OS.values() {
 		out["os."+path] = v
 	}

@@ -19,7 +19,7 @@ func everyKind() plan.Plan {
 	var b plan.Builder
 	dir := b.Add(plan.Dir{Path: "/etc/x", Mode: 0o755, Data: true})
 	secret := b.Add(plan.Cert{Want: pki.Want{Name: "secret", Kind: pki.Secret, KeyPath: "/etc/x/secret"}}, dir)
-	file := b.Add(plan.File{Path: "/etc/x/f", Mode: 0o600, Content: "<&> \u2028", Fill: map[string]string{"{{s}}": "/etc/x/secret"}}, dir, secret)
+	file := b.Add(plan.File{Path: "/etc/x/f", Mode: 0o600, Content: "<&> \u2028", Fill: map[string]string{"{{s}}": "/etc/x/secret"}, Yours: true}, dir, secret)
 	bin := b.Add(plan.Artifact{Path: "/opt/bin/x", Digest: "sha256:00", Name: "x v1"})
 	mount := b.Add(plan.Mount{Target: "/data", Source: "/dev/x", Type: "ext4", Options: []string{"ro"}})
 	cert := b.Add(plan.Cert{Want: pki.Want{

@@ -50,6 +50,8 @@ type File struct {
 	Content string `json:"content"`
 	// Fill maps a placeholder in Content to a file on the node (a Want of kind Secret) whose bytes, base64-encoded, replace it.
 	Fill map[string]string `json:"fill,omitempty"`
+	// Yours: the user's own file. It is taken away only as long as nobody has changed it.
+	Yours bool `json:"yours,omitempty"`
 }
 
 // Artifact is a file of the component store that must be usable at Path. It is verified when it is taken.

@@ -39,6 +39,7 @@ type node struct {
 	timeSync   plan.Ref // zero where nobody asks for it
 
 	imageRefs map[string]plan.Ref // by image
+	assets    map[string]plan.Ref // the user's files by path
 
 	podRules plan.Ref
 	voter    plan.Ref // of a control plane: its etcd counts
@@ -49,7 +50,7 @@ func For(cfg config.Node, components Components) (plan.Plan, error) {
 	n := &node{
 		cfg: cfg, components: components,
 		dirs: map[string]plan.Ref{}, bins: map[string]plan.Ref{}, certs: map[string]plan.Ref{}, confs: map[string]plan.Ref{},
-		imageRefs: map[string]plan.Ref{},
+		imageRefs: map[string]plan.Ref{}, assets: map[string]plan.Ref{},
 	}
 	if n.has(config.RoleControlPlane) != cfg.Cluster.RunsEtcd(cfg.Pool) {
 		return plan.Plan{}, fmt.Errorf("plan %s: etcd apart from the control plane is not supported yet: leave the role etcd away", cfg.Name)
@@ -59,6 +60,7 @@ func For(cfg config.Node, components Components) (plan.Plan, error) {
 	}
 	n.folders()
 	n.os()
+	n.fileAssets()
 	n.certificates()
 	n.kubeconfigs()
 
@@ -80,6 +82,7 @@ func For(cfg config.Node, components Components) (plan.Plan, error) {
 		n.kubelet(runtime, images[:1]) // it is not Ready before the rest is there
 	}
 	proxy := n.kubeProxy()
+	n.staticPods()
 	if n.has(config.RoleControlPlane) && n.joins() {
 		n.cni(append(images, proxy)...)
 	}
@@ -97,7 +100,9 @@ func (n *node) unit(name string, c config.Component, u plan.Unit, needs ...plan.
 	for _, k := range sorted(c.Env) {
 		u.Env = append(u.Env, k+"="+c.Env[k])
 	}
-	u.Inputs = append(u.Inputs, n.bins[name])
+	assets := n.assetsOf(c)
+	u.Inputs = append(append(u.Inputs, n.bins[name]), assets...)
+	needs = append(needs, assets...)
 	if !n.limited.IsZero() {
 		needs = append(needs, n.limited)
 	}

@@ -45,7 +45,7 @@ func (n *node) component(name string, c config.Component, u plan.Unit, p pod, ne
 		panic("planner: no image " + p.image)
 	}
 	mounts := n.mounts(c, p)
-	inputs := slices.Clone(u.Inputs)
+	inputs := append(slices.Clone(u.Inputs), n.assetsOf(c)...)
 	for _, m := range mounts {
 		if m.kind != file {
 			continue

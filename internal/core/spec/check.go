@@ -41,6 +41,8 @@ func check(in v1alpha1.Cluster, d *decoder, o Options) Cluster {
 	k.addOns(in.Spec.AddOns)
 	k.os(in.Spec.OS)
 	k.hooks(in.Spec.Hooks)
+	k.staticPods(in.Spec.StaticPods)
+	k.fileAssets(in.Spec.FileAssets)
 	return k.out
 }
 

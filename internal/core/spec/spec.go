@@ -49,6 +49,8 @@ type Cluster struct {
 	AddOns            []AddOn
 	OS                OS
 	Hooks             []Hook
+	StaticPods        []StaticPod
+	FileAssets        []FileAsset
 	Units             []Unit // of templates, each instance
 
 	// Places of every field that the document holds, by path: "spec.pools[0].roles", "spec.components.etcd.flags.quota-backend-bytes".
@@ -106,6 +108,23 @@ type CoreDNS struct {
 
 // AddOn is a set of Kubernetes objects.
 type AddOn struct{ Name, Manifest string }
+
+// StaticPod is a pod that kubelets run by themselves.
+type StaticPod struct {
+	Name, Manifest string
+	Roles          []string // none: all
+}
+
+// FileAsset is a file of the user's on the machines.
+type FileAsset struct {
+	Path    string
+	Mode    uint32
+	Content string
+	Roles   []string // none: all
+}
+
+// DefaultAssetMode is a file's mode where none is said.
+const DefaultAssetMode = 0o644
 
 // Said tells whether the document holds the field. An empty list that was said differs from none at all.
 func (c Cluster) Said(path string) bool {

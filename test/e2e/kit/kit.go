@@ -13,7 +13,7 @@
 //
 // Environment: SLIPWAY is the binary (default bin/slipway of this checkout); SLIPWAY_KEEP=1 leaves the cluster of a failed
 // test for a look; SLIPWAY_E2E_PREFIX begins the clusters' names instead of "e2e-", for a run beside another one; SLIPWAY_E2E_INIT=systemd
-// boots all machines with systemd.
+// boots all machines with systemd; SLIPWAY_E2E_FORM=StaticPods runs the control planes of all clusters as static pods.
 package kit
 
 import (
@@ -45,6 +45,7 @@ type Cluster struct {
 	Node string           // its first machine, or the one that On has named
 	Bin  string           // slipway
 	Init machine.InitKind // what its machines boot with; empty means slipway's usual
+	Form string           // of its control plane; empty means slipway's usual
 }
 
 // New returns a cluster that does not exist yet; everything of its kind that was left over is gone. Only one test of this
@@ -58,7 +59,7 @@ func New(t testing.TB, story string) *Cluster {
 func NewWith(t testing.TB, story, binary string) *Cluster {
 	t.Helper()
 	Host(t)
-	c := &Cluster{T: t, Name: prefix() + story, Bin: binary, Init: machine.InitKind(os.Getenv("SLIPWAY_E2E_INIT"))}
+	c := &Cluster{T: t, Name: prefix() + story, Bin: binary, Init: machine.InitKind(os.Getenv("SLIPWAY_E2E_INIT")), Form: os.Getenv("SLIPWAY_E2E_FORM")}
 	c.Node = c.Name + "-main-0"
 	t.Cleanup(func() {
 		if t.Failed() && os.Getenv("SLIPWAY_KEEP") != "" {

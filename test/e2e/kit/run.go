@@ -52,6 +52,9 @@ func (c *Cluster) line(args []string) []string {
 	if args[0] == "up" && c.Init != "" {
 		args = append(slices.Clone(args), "--init", string(c.Init))
 	}
+	if args[0] == "up" && c.Form != "" {
+		args = c.formed(args)
+	}
 	return named(c.Name, args)
 }
 

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package staticpods_test tells what is different when the kubelet runs the control plane. The stories of the other form run in this
+// one, too: SLIPWAY_E2E_FORM=StaticPods go test ./test/e2e/cluster ./test/e2e/kill ./test/e2e/ha.
+package staticpods_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/slipway-project/slipway/test/e2e/kit"
+)
+
+const form = "StaticPods"
+
+// component names what runs as a pod, in the order in which each depends on the one before.
+func component() []string {
+	return []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy"}
+}
+
+func TestStaticPods(t *testing.T) {
+	c := kit.New(t, "staticpods")
+	c.Form = form
+	c.MustUp()
+	for _, part := range []struct {
+		name string
+		test func(t *testing.T, c *kit.Cluster)
+	}{
+		{"the components are pods", arePods},
+		{"each comes back when it is killed", killed},
+		{"an edited flag is another pod of one component, once", edited},
+		{"the agent dies", agentDies},
+		{"a manifest of the user's stays", foreign},
+		{"etcd does not begin anew over lost data", lostData},
+		{"power cut", powerCut},
+	} {
+		t.Run(part.name, func(t *testing.T) {
+			mine := *c
+			mine.T = t
+			part.test(t, &mine)
+		})
+	}
+}
+
+func arePods(t *testing.T, c *kit.Cluster) {
+	c.Healthy(30 * time.Second)
+	for _, name := range component() {
+		c.Wait("pod/"+name+"-"+c.Node+"", "condition=Ready", "--namespace", "kube-system")
+		if said := c.Slipway("logs", name).Out; name != "etcd" && said == "" {
+			t.Errorf("slipway logs %s says nothing", name)
+		}
+	}
+	if link := strings.TrimSpace(c.Exec("readlink /etc/kubernetes/manifests/etcd.yaml")); link != "/var/lib/etcd/manifest/etcd.yaml" {
+		t.Errorf("etcd's manifest is at %q, not on the volume of its data", link)
+	}
+	if left := strings.TrimSpace(c.Exec("ls -A /etc/kubernetes/manifests | grep ^[.] || true")); left != "" {
+		t.Errorf("half-written manifests: %s", left)
+	}
+}
+
+func killed(t *testing.T, c *kit.Cluster) {
+	for _, name := range component() {
+		p := c.Process(name)
+		c.Kill(p)
+		kit.Until(t, time.Minute, name+" runs again", func() error {
+			now, err := c.TryProcess(name)
+			if err == nil && now.PID == p.PID {
+				err = fmt.Errorf("it has not ended")
+			}
+			return err
+		})
+		c.Healthy(90 * time.Second)
+	}
+	if r := c.MustUp(); !strings.Contains(r.Out, "nothing to do") {
+		t.Errorf("up after it: %s", r)
+	}
+}
+
+func pids(c *kit.Cluster) map[string]int {
+	c.T.Helper()
+	units, err := c.Units()
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	all := map[string]int{}
+	for name, u := range units {
+		all[name] = u.PID
+	}
+	return all
+}
+
+func edited(t *testing.T, c *kit.Cluster) {
+	file := filepath.Join(t.TempDir(), "cluster.yaml")
+	text := fmt.Sprintf("apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: %s}\nspec:\n"+
+		"  controlPlane: {form: StaticPods}\n  components: {scheduler: {flags: {v: 1}}}\n", c.Name)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := pids(c)
+	c.MustUp("--file", file)
+	c.Healthy(time.Minute)
+	var other []string
+	for name, pid := range pids(c) {
+		if before[name] != pid {
+			other = append(other, name)
+		}
+	}
+	if !slices.Equal(other, []string{"kube-scheduler"}) {
+		t.Errorf("other processes: %v, want only kube-scheduler", other)
+	}
+	if units, err := c.Units(); err != nil || units["kube-scheduler"].Restarts != 0 {
+		t.Errorf("kube-scheduler was restarted %d times beyond the one (%v)", units["kube-scheduler"].Restarts, err)
+	}
+	if r := c.Up("--file", c.OtherForm()); r.Code != 3 || !strings.Contains(r.Err, "spec.controlPlane.form") {
+		t.Errorf("another form was not refused: %s", r)
+	}
+}
+
+func agentDies(t *testing.T, c *kit.Cluster) {
+	before := pids(c)
+	agent := c.Process("slipway", "agent")
+	c.Kill(agent)
+	kit.Until(t, 20*time.Second, "another agent answers", func() error {
+		if now, err := c.TryProcess("slipway", "agent"); err != nil || now.PID == agent.PID {
+			return fmt.Errorf("%d, %w", now.PID, err)
+		}
+		return nil
+	})
+	c.Healthy(30 * time.Second)
+	for name, pid := range pids(c) {
+		if before[name] != pid {
+			t.Errorf("%s: pid %d, then %d", name, before[name], pid)
+		}
+	}
+}
+
+func foreign(t *testing.T, c *kit.Cluster) {
+	c.ExecIn(strings.NewReader("apiVersion: v1\nkind: Pod\nmetadata: {name: hand}\nspec: {containers: [{name: c, image: \"slipway.dev/testpod:1\"}]}\n"),
+		"cat > /etc/kubernetes/.hand && mv /etc/kubernetes/.hand /etc/kubernetes/manifests/hand.yaml")
+	sum := c.Exec("sha256sum /etc/kubernetes/manifests/hand.yaml")
+	c.MustUp()
+	if now := c.Exec("sha256sum /etc/kubernetes/manifests/hand.yaml"); now != sum {
+		t.Errorf("the user's manifest: %s, then %s", sum, now)
+	}
+	c.Exec("rm /etc/kubernetes/manifests/hand.yaml")
+}
+
+// lostData takes etcd's data away and has its process start again: neither the kubelet nor the agent may make a new cluster.
+func lostData(t *testing.T, c *kit.Cluster) {
+	c.Kubectl("create", "configmap", "memory", "--from-literal=it=is-there")
+	c.Exec("mv /var/lib/etcd/member /var/lib/etcd-aside")
+	c.Kill(c.Process("etcd"))
+	kit.Until(t, time.Minute, "etcd says what it misses", func() error {
+		if r := c.Slipway("logs", "etcd"); !strings.Contains(r.Out, "refused to start over lost data") {
+			return fmt.Errorf("%s", r)
+		}
+		return nil
+	})
+	c.Process("slipway", "agent")
+	c.Exec("test ! -e /var/lib/etcd/member && mv /var/lib/etcd-aside /var/lib/etcd/member")
+	c.Healthy(2 * time.Minute)
+	if got := c.Kubectl("get", "configmap", "memory", "--output", "jsonpath={.data.it}"); got != "is-there" {
+		t.Errorf("the cluster remembers %q", got)
+	}
+}
+
+func powerCut(t *testing.T, c *kit.Cluster) {
+	uid := c.Kubectl("get", "namespace", "kube-system", "--output", "jsonpath={.metadata.uid}")
+	c.Machine("stop", c.Node)
+	c.Machine("start", c.Node)
+	c.Healthy(2 * time.Minute)
+	s, err := c.Status()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Kill(kit.Process{PID: s.Machines[0].PID, Args: []string{"PID 1 of " + c.Node}})
+	c.MustUp()
+	c.Healthy(2 * time.Minute)
+	if now := c.Kubectl("get", "namespace", "kube-system", "--output", "jsonpath={.metadata.uid}"); now != uid {
+		t.Errorf("another cluster: %s, then %s", uid, now)
+	}
+}
+
+// TestThree grows to three control planes and cuts the power of all.
+func TestThree(t *testing.T) {
+	c := kit.New(t, "staticpods3")
+	c.Form = form
+	c.MustUp("--control-planes", "1")
+	c.MustUp("--control-planes", "3")
+	uid := c.Kubectl("get", "namespace", "kube-system", "--output", "jsonpath={.metadata.uid}")
+	c.Kubectl("create", "configmap", "memory", "--from-literal=it=is-there")
+	s, err := c.Status()
+	if err != nil || len(s.Machines) != 3 {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	for _, m := range s.Machines {
+		c.Kill(kit.Process{PID: m.PID, Args: []string{"PID 1 of " + m.Name}})
+	}
+	var starts sync.WaitGroup
+	for _, m := range s.Machines {
+		starts.Go(func() { c.Machine("start", m.Name) })
+	}
+	starts.Wait()
+	for i := range s.Machines {
+		c.On(c.Main(i)).Healthy(3 * time.Minute)
+	}
+	if now := c.Kubectl("get", "namespace", "kube-system", "--output", "jsonpath={.metadata.uid}"); now != uid {
+		t.Errorf("another cluster: %s, then %s", uid, now)
+	}
+	if got := c.Kubectl("get", "configmap", "memory", "--output", "jsonpath={.data.it}"); got != "is-there" {
+		t.Errorf("the cluster remembers %q", got)
+	}
+}
