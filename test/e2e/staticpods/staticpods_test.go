@@ -51,7 +51,14 @@ func TestStaticPods(t *testing.T) {
 func arePods(t *testing.T, c *kit.Cluster) {
 	c.Healthy(30 * time.Second)
 	for _, name := range component() {
-		c.Wait("pod/"+name+"-"+c.Node+"", "condition=Ready", "--namespace", "kube-system")
+		mirror := "pod/" + name + "-" + c.Node
+		kit.Until(t, 2*time.Minute, "the API shows "+mirror, func() error { // which the kubelet makes in its own time
+			if r := c.TryKubectl("", "get", mirror, "--namespace", "kube-system"); r.Code != 0 {
+				return fmt.Errorf("%s", r)
+			}
+			return nil
+		})
+		c.Wait(mirror, "condition=Ready", "--namespace", "kube-system")
 		if said := c.Slipway("logs", name).Out; name != "etcd" && said == "" {
 			t.Errorf("slipway logs %s says nothing", name)
 		}
