@@ -10,6 +10,7 @@ import (
 	"github.com/slipway-project/slipway/internal/render/cloudinit"
 	"github.com/slipway-project/slipway/internal/render/fleet"
 	"github.com/slipway-project/slipway/internal/render/ignition"
+	"github.com/slipway-project/slipway/internal/render/staticpod"
 	"github.com/slipway-project/slipway/internal/render/systemd"
 )
 
@@ -22,5 +23,6 @@ func forms(l *launch.Launcher) []launch.Form {
 		}},
 		l.FirstBoot("cloud-init", "user data with which a blank machine joins the cluster", "user-data", cloudinit.Render),
 		l.FirstBoot("ignition", "the same for Ignition", "config.ign", ignition.Render),
+		launch.PlanForm("staticpod", "manifests of static pods, and the files that they read", staticpod.Render),
 	}
 }

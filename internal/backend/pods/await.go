@@ -119,7 +119,7 @@ func (k *Keeper) set(p pod, ready bool, reason string) {
 	if now.ready && !ready {
 		now.since = time.Now()
 	}
-	news := now.ready != ready && now.was
+	news := now.was && (now.ready != ready || now.reason != reason)
 	now.ready, now.was, now.reason = ready, now.was || ready, reason
 	if ready {
 		now.fails = 0

@@ -5,6 +5,7 @@
 package staticpods_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -171,7 +172,7 @@ func lostData(t *testing.T, c *kit.Cluster) {
 	})
 	c.Process("slipway", "agent")
 	c.Exec("test ! -e /var/lib/etcd/member && mv /var/lib/etcd-aside /var/lib/etcd/member")
-	c.Healthy(2 * time.Minute)
+	c.Healthy(4 * time.Minute) // the kubelet asks the API meanwhile, which answers late without etcd
 	if got := c.Kubectl("get", "configmap", "memory", "--output", "jsonpath={.data.it}"); got != "is-there" {
 		t.Errorf("the cluster remembers %q", got)
 	}
@@ -187,6 +188,13 @@ func powerCut(t *testing.T, c *kit.Cluster) {
 		t.Fatal(err)
 	}
 	c.Kill(kit.Process{PID: s.Machines[0].PID, Args: []string{"PID 1 of " + c.Node}})
+	kit.Until(t, 30*time.Second, "all of the machine has ended", func() error {
+		now, err := c.Status()
+		if err == nil && now.Machines[0].PID == s.Machines[0].PID {
+			err = errors.New("it runs")
+		}
+		return err
+	})
 	c.MustUp()
 	c.Healthy(2 * time.Minute)
 	if now := c.Kubectl("get", "namespace", "kube-system", "--output", "jsonpath={.metadata.uid}"); now != uid {
