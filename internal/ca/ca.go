@@ -101,7 +101,7 @@ func (l *Local) clock() (time.Time, error) {
 		floor = l.Built
 	}
 	if now.Before(floor.Add(-backdate)) {
-		return time.Time{}, fmt.Errorf("the clock says %s, which is before this program was made (%s): set the clock", day(now), day(floor))
+		return time.Time{}, &pki.ClockError{Text: fmt.Sprintf("the clock says %s, which is before this program was made (%s): set the clock", day(now), day(floor))}
 	}
 	return now, nil
 }

@@ -60,9 +60,9 @@ func signLeaf(w pki.Want, pub crypto.PublicKey, signer *x509.Certificate, key cr
 	case !signer.IsCA || signer.KeyUsage&x509.KeyUsageCertSign == 0:
 		return nil, fmt.Errorf("%s is no certificate authority", w.SignerCert)
 	case now.Before(signer.NotBefore):
-		return nil, fmt.Errorf("the clock says %s and the CA %s is valid from %s: set the clock", day(now), w.SignerCert, day(signer.NotBefore))
+		return nil, &pki.ClockError{Text: fmt.Sprintf("the clock says %s and the CA %s is valid from %s: set the clock", day(now), w.SignerCert, day(signer.NotBefore))}
 	case !now.Before(signer.NotAfter):
-		return nil, fmt.Errorf("the CA %s has expired at %s: put a new pair at %s and %s, or set the clock", w.SignerCert, day(signer.NotAfter), w.SignerCert, w.SignerKey)
+		return nil, &pki.ClockError{Text: fmt.Sprintf("the CA %s has expired at %s: put a new pair at %s and %s, or set the clock", w.SignerCert, day(signer.NotAfter), w.SignerCert, w.SignerKey)}
 	case len(w.Usages) == 0:
 		return nil, errors.New("a certificate without a usage would serve for all of them")
 	}

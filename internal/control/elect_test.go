@@ -259,10 +259,15 @@ func TestNodesOfRecords(t *testing.T) {
 		time.Sleep(time.Second)
 		want["control/records"] = "ready"
 		delete(want, "control/node/n3")
-		says(t, "they are back, and one is gone", r.Board, want)
+		delete(want, "control/node/n2")
+		says(t, "they are back, one is gone, and one on its way out", r.Board, want)
 		if m := c.approver(); len(m["n2"].Addresses) != 0 {
 			t.Errorf("a machine that is being removed may serve: %v", m)
 		}
+		n2.Removing = false
+		b.set(nil, n1, n2)
+		want["control/node/n2"] = "ready"
+		says(t, "it stays after all", r.Board, want)
 		b.set(nil, n1)
 		delete(want, "control/node/n2")
 		says(t, "the document's second node is removed", r.Board, want)

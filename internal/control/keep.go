@@ -113,7 +113,7 @@ func (r Role) nodes(ctx context.Context, cluster Keeper, all *roll) error {
 			delete(kept, name)
 			if !wanted {
 				r.Board.Drop(itemNode(name))
-				r.Log.Info("the node's record is gone", "node", name)
+				r.Log.Info("the node is not kept any more", "node", name)
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(want)) {

@@ -85,7 +85,8 @@ func (r *roll) setRegistered() {
 	r.registered = true
 }
 
-// nodes are all that should be in the cluster, by name.
+// nodes are all that should be in the cluster, by name. One that is being removed is left alone: what is written to its Node would
+// bring life into it.
 func (r *roll) nodes() map[string]Node {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,6 +97,10 @@ func (r *roll) nodes() map[string]Node {
 		}
 	}
 	for _, rec := range r.records {
+		if rec.Removing {
+			delete(out, rec.Name)
+			continue
+		}
 		out[rec.Name] = r.node(rec, out[rec.Name])
 	}
 	return out

@@ -52,9 +52,13 @@ func IsUntrusted(err error) bool {
 // clockMark is in the text of every [Untrusted] whose reason is a time.
 const clockMark = "the clock here says"
 
-// IsUntimely tells whether a server was not trusted because one of the two clocks is wrong, or its certificate too old.
-func IsUntimely(err error) bool {
-	return IsUntrusted(err) && strings.Contains(err.Error(), clockMark)
+// IsUntimely tells whether a server was not trusted because one of the two clocks is wrong, or its certificate too old; or whether
+// the server itself has said so of its own clock (see [WrongClock]).
+func IsUntimely(err error) bool { return err != nil && strings.Contains(err.Error(), clockMark) }
+
+// WrongClock is what a server says for whom [IsUntimely] is to hold.
+func WrongClock(now time.Time, why string) string {
+	return clockMark + " " + now.UTC().Format(time.RFC3339) + ": " + why
 }
 
 func untrusted(format string, a ...any) error { return &Untrusted{fmt.Sprintf(format, a...)} }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
@@ -57,6 +58,26 @@ func TestWrongClock(t *testing.T) {
 				t.Errorf("it was let in %s after its clock was set", took)
 			}
 		})
+	}
+}
+
+// A control plane that can sign nothing by its own clock says so to a machine that has proven its right.
+func TestServiceWithWrongClock(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, rpc.Limits{})
+	w.skew.Store(int64(-24 * time.Hour))
+	w.wrongClock.Store(true)
+	m := worker(w)
+	done := make(chan error, 1)
+	go func() {
+		_, err := joinclient.Join(t.Context(), m.config())
+		done <- err
+	}()
+	eventually(t, "what it says of the clocks", func() bool { return strings.Contains(m.said().Detail, "this machine is 24h0m0s ahead of it") })
+	eventually(t, "the audit", func() bool { return w.count(joinserver.WrongClock) > 0 })
+	w.wrongClock.Store(false)
+	if err := <-done; err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"net/netip"
 	"sync"
@@ -59,6 +60,9 @@ func wantsOf(n admission.Node) []pki.Want {
 
 // Sign is joinserver.Signer.
 func (w *world) Sign(want pki.Want, pub crypto.PublicKey) ([]byte, error) {
+	if w.wrongClock.Load() {
+		return nil, fmt.Errorf("issue: %w", &pki.ClockError{Text: "the clock says that it is yesterday"})
+	}
 	w.signed.Add(1)
 	c, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(w.signed.Load()), Subject: pkix.Name{CommonName: want.CommonName, Organization: want.Organizations}, NotAfter: time.Now().Add(time.Hour),

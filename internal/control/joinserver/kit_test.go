@@ -56,6 +56,8 @@ type world struct {
 	alive    atomic.Bool  // what Kubernetes says of every node
 	silent   atomic.Bool  // … or nothing at all
 
+	wrongClock atomic.Bool // of who signs
+
 	mu      sync.Mutex // guards the fields below
 	entries []joinserver.Entry
 	refused []rpc.Refused

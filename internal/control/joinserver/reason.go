@@ -57,5 +57,8 @@ const (
 	TooMuch         Reason = "too-much"          // more streams or renewals than a node can need
 )
 
+// WrongClock means that nobody was judged: by its clock, this control plane can sign nothing.
+const WrongClock Reason = "clock"
+
 // Unavailable means that nobody was judged: something of the cluster does not answer, or the service itself is wrong.
 const Unavailable Reason = "unavailable"

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
@@ -56,6 +57,9 @@ func judge(err error) *refusal {
 	}
 	if l, ok := errors.AsType[*lost](err); ok {
 		return l.judge()
+	}
+	if _, ok := errors.AsType[*pki.ClockError](err); ok {
+		return &refusal{reason: WrongClock, code: codes.Unavailable, detail: err.Error()}
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return &refusal{reason: Ended, code: codes.Unavailable, detail: err.Error()}
@@ -111,7 +115,10 @@ func (e *session) end(err error) error {
 	public := r.public
 	if public == "" {
 		public = "refused"
-		if r.code == codes.Unavailable {
+		switch {
+		case r.reason == WrongClock: // whoever is told has proven a right to join, and only a person can mend it
+			public = rpc.WrongClock(e.Now(), "this control plane can sign nothing at that time")
+		case r.code == codes.Unavailable:
 			public = "not now"
 		}
 	}

@@ -122,7 +122,12 @@ func (m *Manager) advance(ctx context.Context, s slot, j joiner, all []membershi
 		m.log.Info("a learner was added to etcd", "node", j.Name, "member", membership.Hex(id), "why", c.Reason)
 		return m.grant(ctx, s, j, id, all)
 	case membership.Promote:
-		if err := m.etcd.Promote(ctx, c.ID); err != nil && !errors.Is(err, membership.ErrNotLearner) {
+		if err := m.save(ctx, &s); err != nil { // whoever clears the slot waits from now on: a learner that is to be removed is not made a voter
+			return Answer{}, err
+		}
+		limited, cancel := context.WithTimeout(ctx, slotTTL/2)
+		defer cancel()
+		if err := m.etcd.Promote(limited, c.ID); err != nil && !errors.Is(err, membership.ErrNotLearner) {
 			return m.notNow(j, err)
 		}
 		m.log.Info("a learner of etcd has become a voter", "node", j.Name, "member", membership.Hex(c.ID), "why", c.Reason)

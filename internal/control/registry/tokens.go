@@ -84,6 +84,9 @@ func (r *Registry) checkSpec(ctx context.Context, spec TokenSpec) (TokenSpec, er
 	switch {
 	case spec.TTL < time.Second || spec.TTL > admission.MaxTTL:
 		return spec, fmt.Errorf("it would live for %s: the least is a second, the most %s", spec.TTL, admission.MaxTTL)
+	case spec.Pool == "" && !hasWorkers(rules.Pools):
+		return spec, fmt.Errorf("it names no pool, and the spec has none of workers, only %s: name that to let a control plane in (--pool), or add a pool of workers to the spec (spec.pools: name and roles: [worker])",
+			strings.Join(slices.Sorted(maps.Keys(rules.Pools)), ", "))
 	case spec.Pool == "":
 		return spec, fmt.Errorf("it names no pool, and the spec has not just one of workers; it has %s", strings.Join(slices.Sorted(maps.Keys(rules.Pools)), ", "))
 	case !has(rules.Pools, spec.Pool):
@@ -114,6 +117,15 @@ func onlyWorkers(pools map[string]admission.Pool) (name string) {
 		}
 	}
 	return name
+}
+
+func hasWorkers(pools map[string]admission.Pool) bool {
+	for _, p := range pools {
+		if !p.ControlPlane {
+			return true
+		}
+	}
+	return false
 }
 
 func has(pools map[string]admission.Pool, name string) bool {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/slipway-project/slipway/api/cluster/v1alpha1"
 )
@@ -113,6 +114,8 @@ func (k *checker) machines(at string, p v1alpha1.Pool, pool *Pool, seen fleet) {
 			k.missing(path, "name", "")
 		} else if !isDomain(m.Name) || len(m.Name) > maxHostname {
 			k.say(path+".name", labelHint, "%s is not a host name", show(m.Name))
+		} else if notOfOne(m.Name) {
+			k.say(path+".name", "choose another", "%s is not the name of one machine: a certificate for it would be good for others", show(m.Name))
 		} else {
 			unique(k, path+".name", m.Name, path, seen.names)
 		}
@@ -132,6 +135,12 @@ func (k *checker) machines(at string, p v1alpha1.Pool, pool *Pool, seen fleet) {
 			}
 		}
 	}
+}
+
+// notOfOne tells of names under which clients look for something else than this machine.
+func notOfOne(name string) bool {
+	first, rest, _ := strings.Cut(name, ".")
+	return first == "localhost" || first == "kubernetes" && (rest == "" || rest == "default" || strings.HasPrefix(rest, "default."))
 }
 
 func unique[T comparable](k *checker, path string, value T, owner string, seen map[T]string) {

@@ -33,8 +33,8 @@ func (e *Enrolment) Hold(ctx context.Context) {
 			return
 		}
 		e.say(reconcile.Status{
-			Ref: itemPlace, Phase: reconcile.Waiting,
-			For: fmt.Sprintf("leave to run here, at %s: the cluster knows this node at %s, and does not let it in twice", e.facts().Address, there),
+			Ref: itemPlace, Phase: reconcile.Failing,
+			Error: fmt.Sprintf("it has no leave to run here, at %s: the cluster knows this node at %s, and does not let it in twice", e.facts().Address, there),
 			Provider: fmt.Sprintf("a control plane, once the machine at %s has been silent for a minute; or slipway node approve %s, if this machine is the one that is wanted",
 				there, e.cfg.Lock.State().Node),
 		})

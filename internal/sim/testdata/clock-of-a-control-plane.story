@@ -1,5 +1,5 @@
 # A control plane whose clock is a day fast signs what nobody can use yet: whoever joins says which clocks do not agree. Set right, all
-# goes on. One that is a day slow lets machines in.
+# goes on. One that is a day slow, in a cluster that is younger, signs nothing, and whoever joins says that.
 machines 4
 init n1
 wait
@@ -16,6 +16,10 @@ join n3 control-plane
 wait
 expect members 2
 expect ready n1 n3
+join n4 worker token via n1
+wait 1m
+expect says n4 "24h0m0s ahead of"
+expect free n4
 clock n1 0h
-wait
-expect ready n1 n2 n3
+within 10s ready n4
+expect ready n1 n2 n3 n4

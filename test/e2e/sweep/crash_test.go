@@ -38,19 +38,6 @@ const (
 	power = "power"
 )
 
-// failpointsBinary is slipway with failpoints.
-func failpointsBinary(t *testing.T) string {
-	t.Helper()
-	kit.NeedRoot(t)
-	binary := filepath.Join(t.TempDir(), "slipway")
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-tags", "failpoints", "-o", binary, "./cmd/slipway")
-	build.Dir, build.Env = kit.Checkout(), append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build slipway with failpoints: %v\n%s", err, out)
-	}
-	return binary
-}
-
 // armed is the file that arms an agent, and records what it passes.
 func armed(t testing.TB, all []crash) map[string][]byte {
 	t.Helper()

@@ -24,7 +24,7 @@ const (
 // TestJoin has a cluster of one control plane and one worker, to which machines come that crash on the way; and then its own control
 // plane crashes while it lets machines in.
 func TestJoin(t *testing.T) {
-	c := kit.NewWith(t, "phases", failpointsBinary(t))
+	c := kit.NewWith(t, "phases", kit.Failpoints(t))
 	c.MustUp("--control-planes", "1", "--workers", "1")
 	c.AllReady(soon, 1, 1)
 	j := &joins{c: c}

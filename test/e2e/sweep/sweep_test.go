@@ -41,7 +41,7 @@ func together() int {
 }
 
 func TestInit(t *testing.T) {
-	binary := failpointsBinary(t)
+	binary := kit.Failpoints(t)
 	kit.Host(t)
 	first := boot(t, binary, "sweep", nil)
 	var all []crash
