@@ -126,6 +126,7 @@ func groups() []group {
 		{"Use it:", set{kubectl, kubeconfig, exec, logs}},
 		{"Machines and nodes:", set{machineCommand, nodeCommand, tokenCommand, certsCommand, initCommand, join}},
 		{"Understand it:", set{specCommand, planCommand, diffCommand, renderCommand, importCommand, units, why, traceCommand}},
+		{"The machine that this runs on:", set{identityCommand, initSecretCommand}},
 		{"This host:", set{preflight, bundle, version, completion}},
 	}
 }

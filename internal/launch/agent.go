@@ -44,6 +44,11 @@ func toAgent(at place) dialer {
 	return func(ctx context.Context) (net.Conn, error) { return at.Dial(ctx, agentSock) }
 }
 
+// toSocket is the way to an agent by its socket on this machine.
+func toSocket(path string) dialer {
+	return func(ctx context.Context) (net.Conn, error) { return proxy.DialUnix(ctx, path) }
+}
+
 // ownAgent is the way to the agent of the machine that this program runs on.
 func ownAgent(ctx context.Context) (net.Conn, error) { return proxy.DialUnix(ctx, OwnSocket) }
 

@@ -87,7 +87,7 @@ func (u *up) follow(ctx context.Context, machines provider, all fleet, first *me
 				if err := u.tell(ctx, machines, all, first, m); err != nil { // it need not wait for its next try
 					return err
 				}
-				return u.await(ctx, m)
+				return u.awaitKnown(ctx, m)
 			})
 		})
 	}

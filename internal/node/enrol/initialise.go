@@ -13,21 +13,23 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/node/initserver"
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/reconcile"
+	"github.com/slipway-project/slipway/internal/rest"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
 // initialise serves the init service, if the machine has an init secret. It lives a while longer than the machine is free: whoever
 // lost the answer may ask again.
 func (e *Enrolment) initialise(ctx context.Context) error {
-	now := e.cfg.Lock.State()
-	if _, err := os.Stat(e.cfg.Paths.Secret); errors.Is(err, fs.ErrNotExist) && (now.Phase != lock.Claimed || now.By != lock.Init) {
-		return nil // nobody is to initialise this machine
+	now, wanted := e.wanted(ctx)
+	if !wanted {
+		return nil
 	}
 	s, err := initserver.New(initserver.Config{
 		Lock: e.cfg.Lock, Machine: founder{e}, SecretFile: e.cfg.Paths.Secret, RequestFile: e.cfg.Paths.Request, Log: e.cfg.Log,
@@ -49,6 +51,25 @@ func (e *Enrolment) initialise(ctx context.Context) error {
 		return fmt.Errorf("listen for an initialiser: %w", err)
 	}
 	return s.Run(ctx, ln)
+}
+
+// lookForSecret is for a person who makes an init secret on a machine that runs.
+const lookForSecret = time.Second
+
+// wanted waits until somebody may initialise the machine; false: it belongs to a cluster, or ctx has ended.
+func (e *Enrolment) wanted(ctx context.Context) (lock.State, bool) {
+	for {
+		now := e.cfg.Lock.State()
+		if now.Phase == lock.Claimed && now.By == lock.Init {
+			return now, true
+		}
+		if _, err := os.Stat(e.cfg.Paths.Secret); !errors.Is(err, fs.ErrNotExist) {
+			return now, true // also one of a machine that is committed: its answer may still be asked for
+		}
+		if now.Phase == lock.Committed || rest.For(ctx, lookForSecret) != nil {
+			return now, false
+		}
+	}
 }
 
 // founder is the machine as the init service works on it.

@@ -3,6 +3,7 @@
 package join_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
@@ -11,6 +12,23 @@ import (
 	"github.com/slipway-project/slipway/internal/node/initserver"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
+
+// invited is a machine that somebody else has booted, and whose owner makes an init secret on its console.
+func invited(c *kit.Cluster, i int) (machine *kit.Cluster, secret string) {
+	c.T.Helper()
+	machine = c.Extra(i, nil)
+	var made struct{ Secret, Key, Address, Lock string }
+	if err := json.Unmarshal([]byte(machine.Exec("/opt/slipway/bin/slipway init-secret create --output json")), &made); err != nil {
+		c.T.Fatalf("no init secret: %v", err) // never what was said
+	}
+	if made.Key != machine.Pin() || made.Address != address(machine) || made.Lock != "free" || made.Secret == "" {
+		c.T.Fatalf("the machine says that it is %s at %s, %s; it is %s at %s", made.Key, made.Address, made.Lock, machine.Pin(), address(machine))
+	}
+	if out := machine.Exec("/opt/slipway/bin/slipway identity"); !strings.Contains(out, machine.Pin()) {
+		c.T.Errorf("slipway identity: %s", out)
+	}
+	return machine, made.Secret
+}
 
 // founder is a machine that somebody else has booted, with an init secret.
 func founder(c *kit.Cluster, i int) (machine *kit.Cluster, secret string) {
@@ -44,7 +62,7 @@ func committed(c *kit.Cluster) bool {
 // TestTwoInitsOnOneMachine: two operators who both have the secret want two clusters of the same machine.
 func TestTwoInitsOnOneMachine(t *testing.T) {
 	c := kit.New(t, "inits")
-	machine, secret := founder(c, 0)
+	machine, secret := invited(c, 0)
 	operator := c.Extra(1, nil)
 	results := make([]kit.Result, 2)
 	var work sync.WaitGroup
