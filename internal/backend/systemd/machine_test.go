@@ -147,7 +147,10 @@ func (m *testMachine) config(t *testing.T, systemd string) map[string]any {
 			mount("/usr", "bind", "/usr", "rbind", "ro"),
 			mount("/test", "bind", filepath.Dir(m.self), "rbind", "ro"),
 		},
-		"linux": map[string]any{"namespaces": namespaces, "rootfsPropagation": "shared", "cgroupsPath": "/" + m.name},
+		"linux": map[string]any{
+			"namespaces": namespaces, "rootfsPropagation": "shared", "cgroupsPath": "/" + m.name,
+			"readonlyPaths": []string{"/proc/sys/fs"}, // systemd would raise the limits of the whole kernel
+		},
 	}
 }
 
