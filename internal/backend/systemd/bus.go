@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path"
 	"strconv"
 	"sync"
 	"syscall"
@@ -28,7 +29,7 @@ const replace = "replace"
 // bus is the connection to systemd. It is made again when it breaks, as it does when systemd executes itself anew.
 type bus struct {
 	log     *slog.Logger
-	changed func(service string) // a unit may have changed; without a name, all may have
+	changed func(object string) // a unit may have changed, by the last word of its object path; without one, all may have
 	// onReload, if set, is called for each reload. Tests count them.
 	onReload func()
 
@@ -69,11 +70,13 @@ func (b *bus) open(ctx context.Context, run func(func())) error {
 // connect makes a connection whose end closes broken.
 func (b *bus) connect(ctx context.Context) (broken <-chan struct{}, err error) {
 	alive, ended := context.WithCancel(ctx)
+	var last *dbus.Conn // the library hears signals on the second connection that it asks for
 	conn, err := sd.NewConnection(func() (*dbus.Conn, error) {
 		c, err := dbus.Dial(privateSocket, dbus.WithContext(alive))
 		if err != nil {
 			return nil, err
 		}
+		last = c
 		context.AfterFunc(c.Context(), ended)
 		return c, c.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Getuid()))})
 	})
@@ -81,29 +84,24 @@ func (b *bus) connect(ctx context.Context) (broken <-chan struct{}, err error) {
 		ended()
 		return nil, err
 	}
+	signals := make(chan *dbus.Signal, 256)
+	last.Signal(signals) // closed with the connection
+	go b.pass(signals)
 	if err := conn.Subscribe(); err != nil {
 		ended()
 		return nil, fmt.Errorf("subscribe: %w", err)
 	}
-	updates, overflow := make(chan *sd.PropertiesUpdate, 1024), make(chan error, 1)
-	conn.SetPropertiesSubscriber(updates, overflow)
-	go b.pass(alive, updates, overflow)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.conn = conn
 	return alive.Done(), nil
 }
 
-func (b *bus) pass(ctx context.Context, updates <-chan *sd.PropertiesUpdate, overflow <-chan error) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case u := <-updates:
-			b.changed(u.UnitName)
-		case err := <-overflow:
-			b.log.Debug("signals lost, looking at all units", "cause", err)
-			b.changed("")
+// pass hands on which unit has changed. The library's own subscription is not used: it loses what comes too fast.
+func (b *bus) pass(signals <-chan *dbus.Signal) {
+	for s := range signals {
+		if s.Name == "org.freedesktop.DBus.Properties.PropertiesChanged" {
+			b.changed(path.Base(string(s.Path)))
 		}
 	}
 }

@@ -166,10 +166,10 @@ func (h *Host) Stop(ctx context.Context, name string) error {
 	return nil
 }
 
-// touch looks again at what may have changed; no name means all.
-func (h *Host) touch(service string) {
+// touch looks again at what may have changed; no object means all.
+func (h *Host) touch(object string) {
 	for _, u := range h.all() {
-		if service == "" || u.service == service {
+		if object == "" || u.object == object {
 			select {
 			case u.wake <- struct{}{}:
 			default: // it is going to look anyway

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	sd "github.com/coreos/go-systemd/v22/dbus"
+
 	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/durable"
@@ -28,6 +30,7 @@ type unit struct {
 	host    *Host
 	name    string
 	service string
+	object  string          // the last word of its object path
 	wake    chan struct{}   // has a value when systemd has said that something changed
 	ctx     context.Context //nolint:containedctx // ends with the unit or the Host
 	cancel  context.CancelFunc
@@ -47,8 +50,9 @@ type unit struct {
 }
 
 func newUnit(h *Host, name string) *unit {
+	service := render.ServiceName(h.conf.Prefix, name)
 	u := &unit{
-		host: h, name: name, service: render.ServiceName(h.conf.Prefix, name),
+		host: h, name: name, service: service, object: sd.PathBusEscape(service),
 		wake: make(chan struct{}, 1), changed: make(chan struct{}), unwatch: func() {},
 	}
 	u.ctx, u.cancel = context.WithCancel(h.ctx)
