@@ -107,6 +107,8 @@ var neverArrows = []neverArrow{
 		why: "records know no store but the one in memory, and verifiers write nothing",
 	},
 	{from: []string{"internal/attest/..."}, to: []string{"internal/control/..."}, why: "a verifier finds out what is true; what follows is not its question"},
+	{from: []string{"..."}, except: []string{"internal/sshhost"}, to: []string{"golang.org/x/crypto/ssh/..."}, why: "SSH only in sshhost"},
+	{from: []string{"internal/sshhost"}, to: []string{"internal/core/...", "internal/launch", "internal/machine/...", "internal/node/...", "internal/control/...", "api/..."}, why: "sshhost reaches machines and knows nothing of clusters"},
 	{
 		from: []string{"internal/rpc"}, to: []string{"api/...", "internal/node/...", "internal/control/...", "internal/kube/...", "internal/ca", "internal/reconcile/...", "internal/backend/...", "internal/launch"},
 		why: "rpc knows who may talk, never what is said",

@@ -26,6 +26,7 @@ var innocent = map[string]string{
 	"control.Taint.Key":         "the name of a taint",
 	"config.Taint.Key":          "the name of a taint",
 	"spec.Taint.Key":            "the name of a taint",
+	"spec.SSH.HostKey":          "a public key",
 	"admission.Node.Key":        "the pin of a public key",
 	"admission.Node.PendingKey": "the pin of a public key",
 }

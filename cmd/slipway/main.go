@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -23,6 +24,7 @@ import (
 	"github.com/slipway-project/slipway/internal/cli"
 	"github.com/slipway-project/slipway/internal/launch"
 	"github.com/slipway-project/slipway/internal/proxy"
+	"github.com/slipway-project/slipway/internal/sshhost"
 )
 
 // version is stamped by the Makefile.
@@ -58,9 +60,13 @@ func run(ctx context.Context) int {
 		fmt.Fprintln(os.Stderr, "slipway: find this program:", err)
 		return 1
 	}
+	home, _ := os.UserHomeDir() // who needs it and has none is told so
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	quiet := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	launcher := &launch.Launcher{Root: "/var/lib/slipway", Exe: exe, Version: version, Log: quiet}
+	launcher := &launch.Launcher{
+		Root: stateFolder(os.Geteuid(), home, os.Getenv("XDG_STATE_HOME")), Exe: exe, Version: version, Log: quiet,
+		SSH: sshhost.Config{Home: home, AgentSocket: os.Getenv("SSH_AUTH_SOCK")},
+	}
 	return cli.Run(ctx, cli.Env{
 		Launcher: launcher,
 		Out:      os.Stdout, Err: os.Stderr, In: os.Stdin,
@@ -68,6 +74,17 @@ func run(ctx context.Context) int {
 		Hidden:  hidden(log, exe),
 		Forms:   forms(launcher),
 	}, os.Args[1:])
+}
+
+// stateFolder is where clusters are kept: the host's for root, their own for everybody else.
+func stateFolder(uid int, home, xdg string) string {
+	switch {
+	case uid == 0 || home == "" && xdg == "":
+		return stateDir
+	case filepath.IsAbs(xdg):
+		return filepath.Join(xdg, "slipway")
+	}
+	return filepath.Join(home, ".local", "state", "slipway")
 }
 
 // hidden are the commands that Slipway runs itself.
@@ -88,6 +105,8 @@ func hidden(log *slog.Logger, exe string) []*cobra.Command {
 		command("machine-init", func(ctx context.Context, args []string) error { return machineInit(ctx, args, log, exe) }),
 		command("proxy-serve", proxy.Child),
 		command("node-task", nodeTask),
+		command("machine-report", machineReport),
+		command(sshhost.StreamCommand, stream),
 		command("api-balancer", func(ctx context.Context, args []string) error { return balancer.Command(ctx, args, log) }),
 	}
 }

@@ -20,7 +20,7 @@ func TestHiddenCommands(t *testing.T) {
 			t.Errorf("%s is seen, or takes its flags for ours", c.Name())
 		}
 	}
-	if want := []string{"agent", "machine-init", "proxy-serve", "node-task", "api-balancer"}; !slices.Equal(names, want) {
+	if want := []string{"agent", "machine-init", "proxy-serve", "node-task", "machine-report", "stream", "api-balancer"}; !slices.Equal(names, want) {
 		t.Errorf("commands %v, want %v", names, want)
 	}
 }
@@ -30,5 +30,23 @@ func TestNoFailpoint(t *testing.T) {
 	t.Parallel()
 	if crash := newFailpoints(); crash.pass() != nil || crash.afterStep() != nil {
 		t.Error("this build has a failpoint")
+	}
+}
+
+func TestStateFolder(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		uid             int
+		home, xdg, want string
+	}{
+		"root":              {0, "/root", "/root/state", "/var/lib/slipway"},
+		"a user":            {1000, "/home/ann", "", "/home/ann/.local/state/slipway"},
+		"a user who chose":  {1000, "/home/ann", "/data", "/data/slipway"},
+		"a relative choice": {1000, "/home/ann", "data", "/home/ann/.local/state/slipway"},
+		"nobody at home":    {1000, "", "", "/var/lib/slipway"},
+	} {
+		if got := stateFolder(tc.uid, tc.home, tc.xdg); got != tc.want {
+			t.Errorf("%s: %s, want %s", name, got, tc.want)
+		}
 	}
 }

@@ -20,7 +20,7 @@ func down(e Env) *cobra.Command {
 		Use:   "down",
 		Short: "Remove a local cluster and everything it made",
 		Long: `Remove a local cluster and everything it made: processes, mounts, namespaces, cgroups, files, and nothing else.
-The component store stays, so that the next up takes seconds; --purge drops it too. Nothing is asked.`,
+A cluster of machines that exist (slipway apply) is only forgotten, and only when its machines have left it. The component store stays, so that the next up takes seconds; --purge drops it too. Nothing is asked.`,
 		Example: `  slipway down
   slipway down --name test
   slipway down --purge       # the built components too`,
@@ -47,6 +47,10 @@ The component store stays, so that the next up takes seconds; --purge drops it t
 			fmt.Fprintf(e.Out, "nothing to remove: there is no cluster %s%s\n", name, others(names))
 			return nil
 		}
+		far, err := e.Launcher.Applied(name)
+		if err != nil {
+			return err
+		}
 		machines, err := machineCount(cmd, e, name, exists)
 		if err != nil {
 			return err
@@ -63,7 +67,11 @@ The component store stays, so that the next up takes seconds; --purge drops it t
 		if out != asText {
 			return out.object(e.Out, "DownResult", downView{name, exists, machines, drop})
 		}
-		if exists {
+		switch {
+		case far:
+			fmt.Fprintf(e.Out, "forgot cluster %s: its %s are in no cluster and stay as they are\n", name, launch.Plural(machines, "machine"))
+			return nil
+		case exists:
 			fmt.Fprintf(e.Out, "removed cluster %s: %s with all processes, mounts, networks and files\n", name, launch.Plural(machines, "machine"))
 		}
 		if drop {

@@ -142,7 +142,7 @@ func machineList(e Env) *cobra.Command {
 		rows := [][]string{{"MACHINE", "ADDRESS", "STATE", "UP", "PID", "INIT"}}
 		for _, m := range list {
 			up, pid := "-", "-"
-			if m.Running {
+			if m.Running && !m.Since.IsZero() {
 				up, pid = ago(time.Since(m.Since)), fmt.Sprint(m.PID)
 			}
 			rows = append(rows, []string{m.Name, m.Address.String(), machineState(m), up, pid, string(m.Init)})
@@ -156,7 +156,10 @@ func machineList(e Env) *cobra.Command {
 // machineState is what a machine is as hardware: power and cable.
 func machineState(m machine.Status) string {
 	state := "down"
-	if m.Running {
+	switch {
+	case m.Unreachable != "":
+		state = "unreachable"
+	case m.Running:
 		state = "running"
 	}
 	if m.Cut {

@@ -124,7 +124,7 @@ func groups() []group {
 	return []group{
 		{"A cluster on this host:", set{up, down, clusters, status, wait}},
 		{"Use it:", set{kubectl, kubeconfig, exec, logs}},
-		{"Machines and nodes:", set{machineCommand, nodeCommand, tokenCommand, certsCommand, initCommand, join}},
+		{"Machines and nodes:", set{apply, machineCommand, nodeCommand, tokenCommand, certsCommand, initCommand, join}},
 		{"Understand it:", set{specCommand, planCommand, diffCommand, renderCommand, importCommand, units, why, traceCommand}},
 		{"The machine that this runs on:", set{identityCommand, initSecretCommand}},
 		{"This host:", set{preflight, bundle, version, completion}},

@@ -155,7 +155,9 @@ func shorten(s string, most int) string {
 func machineRow(m launch.MachineStatus, now time.Time) []string {
 	since, agent := "-", "-"
 	if m.Running {
-		since = ago(now.Sub(m.Since))
+		if !m.Since.IsZero() {
+			since = ago(now.Sub(m.Since))
+		}
 		switch {
 		case m.AgentError != "":
 			agent = "does not answer: " + oneLine(m.AgentError)

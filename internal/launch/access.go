@@ -100,6 +100,9 @@ func controlPlane(ctx context.Context, machines provider, name string) (string, 
 	if first != "" {
 		return first, nil
 	}
+	if all[0].Unreachable != "" {
+		return "", notRunning(name, all[0])
+	}
 	return "", fmt.Errorf("cluster %s: machine %s does not run: slipway up --name %s starts it", name, all[0].Name, name)
 }
 

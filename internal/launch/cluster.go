@@ -75,13 +75,25 @@ func (l *Launcher) machinesOf(ctx context.Context, name string) (provider, []mac
 
 // provider opens the machines of a cluster, which need not exist.
 func (l *Launcher) provider(ctx context.Context, cluster string) (provider, error) {
+	record, far, err := l.applied(cluster)
+	if err != nil {
+		return nil, err
+	}
+	if far {
+		return l.far(ctx, cluster, record, false), nil
+	}
 	return l.local(cluster, l.runcPath(ctx))
 }
 
 // MachineNames lists the machines of a cluster, first one first.
-func (l *Launcher) MachineNames(ctx context.Context, cluster string) ([]string, error) {
+func (l *Launcher) MachineNames(ctx context.Context, cluster string) (names []string, err error) {
+	if r, far, err := l.applied(cluster); err != nil || far { // without a word over SSH
+		for _, m := range r.Machines {
+			names = append(names, m.Name)
+		}
+		return names, err
+	}
 	_, list, err := l.machinesOf(ctx, cluster)
-	names := make([]string, 0, len(list))
 	for _, m := range list {
 		names = append(names, m.Name)
 	}
@@ -106,6 +118,10 @@ func pick(cluster string, list []machine.Status, name string) (machine.Status, e
 	return machine.Status{}, fmt.Errorf("machine %q: cluster %s has %s", name, cluster, strings.Join(names, ", "))
 }
 
-func notRunning(cluster, name string) error {
+func notRunning(cluster string, m machine.Status) error {
+	if m.Unreachable != "" {
+		return fmt.Errorf("machine %s cannot be reached: %s", m.Name, m.Unreachable)
+	}
+	name := m.Name
 	return fmt.Errorf("machine %s: %w: start it with slipway up --name %s", name, machine.ErrNotRunning, cluster)
 }

@@ -4,6 +4,7 @@ package launch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +14,9 @@ import (
 // Down removes a cluster and everything that was made for it: processes, mounts, namespaces, cgroups, files. The component
 // store stays unless purge is set and no other cluster uses it.
 func (l *Launcher) Down(ctx context.Context, name string, purge bool, report func(Event)) error {
+	if _, far, err := l.applied(name); err != nil || far {
+		return errors.Join(err, l.release(ctx, name, report))
+	}
 	machines, err := l.Machines(l.runcPath(ctx))
 	if err != nil {
 		return err

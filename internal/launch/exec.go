@@ -21,7 +21,7 @@ func (l *Launcher) Exec(ctx context.Context, cluster, name string, c machine.Com
 		return -1, err
 	}
 	if !m.Running {
-		return -1, notRunning(cluster, m.Name)
+		return -1, notRunning(cluster, m)
 	}
 	if err := findCommand(fmt.Sprintf("/proc/%d/root", m.PID), c); err != nil {
 		return -1, fmt.Errorf("machine %s: %w", m.Name, err)

@@ -3,6 +3,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,7 +61,7 @@ func (u *up) raise(ctx context.Context, machines provider) (fleet, error) {
 	var all fleet
 	for _, p := range u.cluster.Config.Pools {
 		for _, n := range p.Nodes {
-			all = append(all, &member{NodeName: n, pool: p})
+			all = append(all, &member{NodeName: n, pool: p, enrolment: enrolment{phase: cmp.Or(u.phases[n.Name], freePhase)}})
 		}
 	}
 	if err := u.prepareFounder(ctx, machines, all); err != nil {

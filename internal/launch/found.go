@@ -60,7 +60,7 @@ func (u *up) prepareFounder(ctx context.Context, machines provider, all fleet) e
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(u.machines, func(m machine.Status) bool { return m.Name == first.Name }) {
+	if first.phase == committedPhase || slices.ContainsFunc(u.machines, func(m machine.Status) bool { return m.Name == first.Name }) {
 		return nil // the machine has been made, and the cluster with it
 	}
 	secret, _ := initserver.NewSecret()

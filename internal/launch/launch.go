@@ -17,6 +17,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/catalog"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/machine"
+	"github.com/slipway-project/slipway/internal/sshhost"
 )
 
 // Launcher works on the clusters of one root folder.
@@ -25,6 +26,7 @@ type Launcher struct {
 	Exe     string // this program, to run in machines and as the API proxy
 	Version string
 	Log     *slog.Logger
+	SSH     sshhost.Config // how machines that exist are reached; Home and AgentSocket
 }
 
 // Event tells how the work goes. Events of one Item come in order.

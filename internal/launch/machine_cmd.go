@@ -4,6 +4,7 @@ package launch
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/slipway-project/slipway/internal/machine"
@@ -78,5 +79,9 @@ func (l *Launcher) localNamed(ctx context.Context, cluster, name string) (*machi
 	if err != nil {
 		return nil, m, err
 	}
-	return machines.(localMachines).local, m, nil
+	here, ok := machines.(localMachines)
+	if !ok {
+		return nil, m, fmt.Errorf("machine %s is not of this host: log in to it yourself", m.Name)
+	}
+	return here.local, m, nil
 }

@@ -51,6 +51,9 @@ func (l *Launcher) targets(ctx context.Context, cluster string) ([]target, error
 		}
 	}
 	if len(out) == 0 {
+		if u := slices.IndexFunc(list, func(m machine.Status) bool { return m.Unreachable != "" }); u >= 0 {
+			return nil, notRunning(cluster, list[u])
+		}
 		return nil, fmt.Errorf("cluster %s: no machine runs: start them with slipway up --name %s", cluster, cluster)
 	}
 	return out, nil
@@ -118,6 +121,8 @@ func (l *Launcher) askMachine(ctx context.Context, cluster, name string, ask fun
 		return withAgent(ctx, target{name, ownAgent}, ask)
 	case err != nil:
 		return err
+	case m.Unreachable != "":
+		return notRunning(cluster, m)
 	case !m.Running:
 		return fmt.Errorf("machine %s: %w: start it with slipway machine start %s --name %s", m.Name, machine.ErrNotRunning, m.Name, cluster)
 	}

@@ -118,6 +118,9 @@ func (s *Status) worst(total, unready int) string {
 		return fmt.Sprintf("cluster %s has no machine yet: run slipway up --name %s", s.Cluster, s.Cluster)
 	}
 	for _, m := range s.Machines {
+		if m.Unreachable != "" {
+			return fmt.Sprintf("cluster %s: nobody knows: machine %s cannot be reached: %s", s.Cluster, m.Name, m.Unreachable)
+		}
 		if !m.Running && slices.ContainsFunc(s.Machines, func(m MachineStatus) bool { return m.Running }) {
 			return fmt.Sprintf("cluster %s is not whole: machine %s does not run: start it with slipway machine start %s --name %s", s.Cluster, m.Name, m.Name, s.Cluster)
 		}
@@ -170,7 +173,7 @@ func (l *Launcher) Items(ctx context.Context, cluster, node string) ([]reconcile
 		case m.Node != nil:
 			return m.Node.Items, nil
 		case !m.Running:
-			return nil, notRunning(cluster, node)
+			return nil, notRunning(cluster, m.Status)
 		default:
 			return nil, fmt.Errorf("agent of %s: %s", node, m.AgentError)
 		}

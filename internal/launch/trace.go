@@ -19,7 +19,7 @@ func (l *Launcher) Trace(ctx context.Context, cluster, name string) ([]trace.Spa
 		return nil, err
 	}
 	if !m.Running {
-		return nil, notRunning(cluster, m.Name)
+		return nil, notRunning(cluster, m)
 	}
 	ctx, cancel := context.WithTimeout(ctx, agentPatience)
 	defer cancel()

@@ -4,6 +4,7 @@ package launch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -71,8 +72,9 @@ type up struct {
 
 	components planner.Components
 	founding   founding
-	machines   []machine.Status // as they were before
-	gone       []string         // machines of the kept spec that this one does not have
+	machines   []machine.Status  // as they were before
+	gone       []string          // machines of the kept spec that this one does not have
+	phases     map[string]string // of machines that were asked already; nil for local ones, which may not run yet
 
 	mu       sync.Mutex // guards result while several machines are worked on
 	booting  sync.Mutex // one machine at a time is started again
@@ -90,6 +92,9 @@ func (u *up) report(e Event) {
 
 // refuse says early what this version does not do on local machines.
 func (u *up) refuse() error {
+	if far, err := u.Applied(u.cluster.Name); err != nil || far {
+		return errors.Join(err, fmt.Errorf("cluster %s consists of machines that slipway has not made: slipway apply brings it to its spec", u.cluster.Name))
+	}
 	for path, r := range map[string]netip.Prefix{
 		"spec.networking.podCIDR": u.cluster.Config.PodCIDR, "spec.networking.serviceCIDR": u.cluster.Config.ServiceCIDR,
 	} {

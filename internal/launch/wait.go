@@ -121,10 +121,11 @@ func (w *watcher) item(ctx context.Context, machines provider, list []machine.St
 
 func (w *watcher) watch(ctx context.Context, machines provider, m machine.Status, done func(s reconcile.Status, converged bool) bool) error {
 	if !m.Running && w.o.Report != nil {
-		w.o.Report(Event{
-			Stage: StageMachine, Machine: m.Name, Phase: "down", Elapsed: time.Since(w.begun),
-			Text: "it does not run; slipway up --name " + w.o.Name + " starts it",
-		})
+		text := m.Unreachable
+		if text == "" {
+			text = "it does not run; slipway up --name " + w.o.Name + " starts it"
+		}
+		w.o.Report(Event{Stage: StageMachine, Machine: m.Name, Phase: "down", Elapsed: time.Since(w.begun), Text: text})
 	}
 	agent, err := agentAt(machines.At(m.Name))
 	if err != nil {

@@ -39,7 +39,7 @@ func (l *Local) writeBundle(s Spec) error {
 		Version:  specs.Version,
 		Hostname: s.Name,
 		Root:     &specs.Root{Path: f.rootfs()},
-		Mounts:   append(l.mounts(f), s.initMounts(f)...),
+		Mounts:   append(l.mounts(s, f), s.initMounts(f)...),
 		Process: &specs.Process{
 			Args:         s.firstProcess(),
 			Env:          append(insideEnv(), s.Env...),
@@ -101,7 +101,7 @@ func (l *Local) cgroupOf(cluster string, more ...string) string {
 	return filepath.Join(append([]string{l.cgroup, cluster}, more...)...)
 }
 
-func (l *Local) mounts(f folders) []specs.Mount {
+func (l *Local) mounts(s Spec, f folders) []specs.Mount {
 	bind := func(src, dst string, more ...string) specs.Mount {
 		return specs.Mount{Source: src, Destination: dst, Type: "bind", Options: append([]string{"bind", "rw"}, more...)}
 	}
@@ -124,7 +124,9 @@ func (l *Local) mounts(f folders) []specs.Mount {
 	for _, dst := range slices.Sorted(maps.Keys(own)) {
 		m = append(m, bind(f.data(own[dst]), dst, "rshared")) // pods may ask for mounts that are seen on both sides
 	}
-	m = append(m, specs.Mount{Source: l.StoreDir(), Destination: "/var/lib/slipway/store", Type: "bind", Options: []string{"bind", "ro"}})
+	if !s.Bare {
+		m = append(m, specs.Mount{Source: l.StoreDir(), Destination: "/var/lib/slipway/store", Type: "bind", Options: []string{"bind", "ro"}})
+	}
 	return append(m, hostSystemMounts()...)
 }
 

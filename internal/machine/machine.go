@@ -67,6 +67,9 @@ type Spec struct {
 	Name    string // also its host name
 	Index   int    // position in the cluster
 
+	// Bare machines have neither agent nor component store, as those that somebody else has set up. It takes Init Systemd.
+	Bare bool `json:",omitempty"`
+
 	Address netip.Addr   // optional: the subnet's address number 10+Index
 	Subnet  netip.Prefix // optional: DefaultSubnet; all machines of a cluster share it
 	Binary  string       // optional: the slipway executable on the host; this process's own
@@ -109,6 +112,8 @@ type Status struct {
 	Since   time.Time  `json:"since,omitzero"`
 	Cut     bool       `json:"cut,omitempty"`     // from the network, see [Local.Cut]
 	CutFrom []string   `json:"cutFrom,omitempty"` // machines, see [Local.CutBetween]
+	// Unreachable is why nobody knows whether a machine elsewhere runs.
+	Unreachable string `json:"unreachable,omitempty"`
 }
 
 var nameRule = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)

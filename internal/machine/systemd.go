@@ -46,6 +46,11 @@ func (l *Local) writeUnits(s Spec) error {
 		"system/default.target":                       "/lib/systemd/system/multi-user.target",
 		"system/multi-user.target.wants/" + agentUnit: systemdEtc + "/system/" + agentUnit,
 	}
+	if s.Bare {
+		delete(files, "system/"+agentUnit)
+		delete(files, "system/"+agentUnit+".d/machine.conf")
+		delete(links, "system/multi-user.target.wants/"+agentUnit)
+	}
 	for _, unit := range hostsOwn() {
 		links["system/"+unit] = os.DevNull
 	}

@@ -41,6 +41,8 @@ type Spec struct {
 	Networking Networking `json:"networking,omitempty"`
 	// Pools of like machines. Default: one pool "main" of one machine that is control plane and worker.
 	Pools []Pool `json:"pools,omitempty"`
+	// SSH is how `slipway apply` reaches the machines that pools list; a machine may say otherwise. Nodes never see it.
+	SSH SSH `json:"ssh,omitempty"`
 	// ControlPlane says how the control plane runs and is reached.
 	ControlPlane ControlPlane `json:"controlPlane,omitempty"`
 	// FeatureGates are given to every Kubernetes component. Default: none.
@@ -117,6 +119,24 @@ type Machine struct {
 	Address string `json:"address"`
 	// Labels of this machine, beside its pool's. A change moves the units that depend on it and restarts nothing else.
 	Labels map[string]string `json:"labels,omitempty"`
+	// SSH is how to reach this machine where that differs from spec.ssh.
+	SSH SSH `json:"ssh,omitempty"`
+}
+
+// SSH is how an operator reaches a machine. There are no passwords here: use keys.
+type SSH struct {
+	// User to log in as: root, or one who may use sudo without a password. Default root.
+	User string `json:"user,omitempty"`
+	// Port of the machine's SSH server. Default 22.
+	Port *int `json:"port,omitempty"`
+	// IdentityFile is a private key on the operator's computer; ~/ is the home folder. Default: the keys of the SSH agent,
+	// then ~/.ssh/id_ed25519, ~/.ssh/id_ecdsa and ~/.ssh/id_rsa.
+	IdentityFile string `json:"identityFile,omitempty"`
+	// Jump is a host to go through, as USER@HOST:PORT or parts of that. Default: none.
+	Jump string `json:"jump,omitempty"`
+	// HostKey is the only key that the machine's SSH server may have: a public key such as "ssh-ed25519 AAAA…", or its
+	// fingerprint such as "SHA256:…". Default: what ~/.ssh/known_hosts says.
+	HostKey string `json:"hostKey,omitempty"`
 }
 
 // ControlPlane says how the control plane runs and is reached.

@@ -34,6 +34,7 @@ func check(in v1alpha1.Cluster, d *decoder, o Options) Cluster {
 	k.version(in.Spec.KubernetesVersion, o)
 	k.network(in.Spec.Networking)
 	k.pools(in.Spec.Pools)
+	k.reach(in)
 	k.controlPlane(in.Spec.ControlPlane)
 	k.gates(in.Spec.FeatureGates)
 	k.components(in.Spec.Components)

@@ -90,6 +90,24 @@ func TestGood(t *testing.T) {
 	}
 }
 
+func TestSSHIsTheClustersUnlessTheMachineSaysOtherwise(t *testing.T) {
+	t.Parallel()
+	c, problems := spec.Parse("cluster.yaml", []byte(head+`spec:
+  ssh: {user: admin, jump: "gate.example.org", identityFile: ~/.ssh/k}
+  pools: [{name: a, roles: [control-plane], machines: [{name: m1, address: 192.0.2.1}, {name: m2, address: 192.0.2.2, ssh: {user: root, port: 22022, jump: "j@192.0.2.9:23"}}, {name: m3, address: 192.0.2.3}]}]
+`), options)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	all := spec.SSH{User: "admin", IdentityFile: "~/.ssh/k", Jump: spec.Jump{Host: "gate.example.org"}}
+	own := spec.SSH{User: "root", Port: 22022, IdentityFile: "~/.ssh/k", Jump: spec.Jump{User: "j", Host: "192.0.2.9", Port: 23}}
+	for i, want := range []spec.SSH{all, own, all} {
+		if diff := cmp.Diff(want, c.Pools[0].Machines[i].SSH); diff != "" {
+			t.Errorf("machine %d (-want +got):\n%s", i, diff)
+		}
+	}
+}
+
 const head = "apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: dev}\n"
 
 func TestBombs(t *testing.T) {

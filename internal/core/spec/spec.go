@@ -91,6 +91,23 @@ type Machine struct {
 	Name    string
 	Address netip.Addr
 	Labels  map[string]string
+	SSH     SSH // the cluster's where the machine says nothing
+}
+
+// SSH is how an operator reaches a machine. What nobody says is empty.
+type SSH struct {
+	User         string
+	Port         int
+	IdentityFile string
+	Jump         Jump
+	HostKey      string
+}
+
+// Jump is a host to go through. The zero value is none.
+type Jump struct {
+	User string
+	Host string
+	Port int
 }
 
 // Component is the override of one component.

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preflight
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Report is what a machine that exists says of itself, before anything is made of it.
+type Report struct {
+	Slipway   string    `json:"slipway"` // version of the program that says this
+	Arch      string    `json:"arch"`
+	Hostname  string    `json:"hostname"`
+	MachineID string    `json:"machineID"` // empty: it has none
+	Addresses []string  `json:"addresses"` // IPv4, of all interfaces but loopback
+	Address   string    `json:"address"`   // the one that it would choose itself; may be empty
+	Now       time.Time `json:"now"`
+
+	CgroupV1     bool `json:"cgroupV1"`
+	OOMScoreAdj  bool `json:"oomScoreAdj"`
+	DefaultRoute bool `json:"defaultRoute"`
+	UpstreamDNS  bool `json:"upstreamDNS"`
+
+	Lock     string    `json:"lock"` // free, claimed, committed
+	Cluster  string    `json:"cluster,omitempty"`
+	Node     string    `json:"node,omitempty"`
+	Findings []Finding `json:"findings"`
+}
+
+// NodeOptions say what a machine is to become.
+type NodeOptions struct {
+	Root         string // "/var/lib/slipway"; need not exist
+	ControlPlane bool
+	Ours         bool   // it is in a cluster already: what is there is its own
+	Host         string // optional: folder that holds the host's /proc, /etc, /usr; "/"
+}
+
+// RunNode makes all checks of a machine that is to become a node. It changes nothing.
+func RunNode(ctx context.Context, o NodeOptions) []Finding {
+	h := host{root: o.Host}
+	if h.root == "" {
+		h.root = "/"
+	}
+	all := Options{Root: o.Root, Workers: 1}
+	if o.ControlPlane {
+		all.Controls, all.Workers = 1, 0
+	}
+	checks := []func(context.Context, host, Options) []Finding{
+		checkRights, checkKernel, checkNetwork, checkCgroups, checkPrograms, checkRoot, checkMemory, checkClock, checkLimits,
+		func(_ context.Context, h host, _ Options) []Finding { return checkFirstProcess(h) },
+	}
+	if !o.Ours {
+		checks = append(checks,
+			func(ctx context.Context, _ host, _ Options) []Finding { return checkPorts(ctx, o.ControlPlane) },
+			func(_ context.Context, h host, _ Options) []Finding { return checkForeign(h) })
+	}
+	results := make([][]Finding, len(checks))
+	var work sync.WaitGroup
+	for i, check := range checks {
+		work.Go(func() { results[i] = check(ctx, h, all) })
+	}
+	work.Wait()
+	var findings []Finding
+	for _, r := range results {
+		findings = append(findings, r...)
+	}
+	return findings
+}
+
+// checkFirstProcess: somebody has to start the agent at boot, and again when it ends.
+func checkFirstProcess(h host) []Finding {
+	if h.exists("run/systemd/system") {
+		return one(Finding{ID: "systemd", Severity: OK, What: "systemd"})
+	}
+	return one(Finding{
+		ID: "systemd", Severity: Problem, What: "its first process is not systemd", Detail: "slipway-agent.service has nobody to start it",
+		Remedy: "use a machine with systemd; slipway installs itself under no other init system yet",
+	})
+}
+
+// checkPorts finds what holds a port that a node's components need on all addresses.
+func checkPorts(ctx context.Context, controlPlane bool) []Finding {
+	ports := []int{10250, 10256}
+	if controlPlane {
+		ports = append(ports, 2379, 2380, 6443, 9440, 9441, 10257, 10259)
+	}
+	var taken []string
+	var lc net.ListenConfig
+	for _, p := range ports {
+		ln, err := lc.Listen(ctx, "tcp4", fmt.Sprintf(":%d", p))
+		if err == nil {
+			_ = ln.Close()
+		} else if errors.Is(err, unix.EADDRINUSE) {
+			taken = append(taken, fmt.Sprint(p))
+		}
+	}
+	if len(taken) == 0 {
+		return one(Finding{ID: "ports", Severity: OK, What: "the ports of a node are free"})
+	}
+	return one(Finding{
+		ID: "ports", Severity: Problem, What: "ports are taken: " + strings.Join(taken, ", "), Detail: "a node's components listen there",
+		Remedy: "end what uses them: ss -ltnp '( sport = " + strings.Join(taken, " or sport = ") + " )'",
+	})
+}
+
+// checkForeign finds the traces of a node that slipway has not made.
+func checkForeign(h host) []Finding {
+	var found []string
+	for _, path := range []string{"etc/kubernetes/kubelet.conf", "etc/kubernetes/admin.conf", "var/lib/etcd/member", "var/lib/kubelet/pki", "var/lib/rancher", "var/lib/k0s"} {
+		if h.exists(path) {
+			found = append(found, "/"+path)
+		}
+	}
+	if len(found) == 0 {
+		return one(Finding{ID: "foreign", Severity: OK, What: "no other Kubernetes"})
+	}
+	return one(Finding{
+		ID: "foreign", Severity: Problem, What: "it has been a node of another cluster: " + strings.Join(found, ", "),
+		Detail: "its certificates and data would be taken for this cluster's", Remedy: "take it out of that cluster with what has made it (kubeadm reset, for example), or make the machine anew",
+	})
+}
+
+// Arch is this program's own.
+func Arch() string { return runtime.GOARCH }

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sshhost
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestAnUnknownKeyIsRefusedUntilItIsAccepted(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	target := s.target(t)
+	err := s.hosts(t, false).At(target).Connect(t.Context())
+	var unknown *UnknownKeyError
+	if !errors.As(err, &unknown) || !strings.Contains(err.Error(), s.fingerprint(t, "ed25519")) || !strings.Contains(err.Error(), "--accept-new-host-keys") {
+		t.Fatalf("error %v", err)
+	}
+	if _, err := os.Stat(s.path("known_hosts")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("known_hosts was written: %v", err)
+	}
+	if err := s.hosts(t, true).At(target).Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.hosts(t, false).At(target).Connect(t.Context()); err != nil {
+		t.Errorf("an accepted key is not known: %v", err)
+	}
+	// The server's other key becomes the only one: what is known is another one.
+	if err := os.Rename(filepath.Join(s.dir, "host_ecdsa"), filepath.Join(s.dir, "host_ed25519")); err != nil {
+		t.Fatal(err)
+	}
+	keygen(t, "ecdsa", filepath.Join(s.dir, "host_ecdsa"))
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
+	s.run(t)
+	// Even who accepts new keys does not accept a changed one.
+	err = s.hosts(t, true).At(target).Connect(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "ssh-keygen -R") {
+		t.Fatalf("a server with another key: %v", err)
+	}
+	// One of the same type, but another.
+	for _, name := range []string{"host_ed25519", "host_ed25519.pub"} {
+		if err := os.Remove(filepath.Join(s.dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	keygen(t, "ed25519", filepath.Join(s.dir, "host_ed25519"))
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
+	s.run(t)
+	err = s.hosts(t, true).At(target).Connect(t.Context())
+	var changed *ChangedKeyError
+	if !errors.As(err, &changed) || !strings.Contains(changed.Place, "known_hosts:1") {
+		t.Errorf("a changed key: %v", err)
+	}
+}
+
+func TestAPinnedKeyIsTheOnlyOne(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	public, err := os.ReadFile(filepath.Join(s.dir, "host_ecdsa.pub"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		pin string
+		ok  bool
+	}{
+		"a fingerprint":           {s.fingerprint(t, "ed25519"), true},
+		"of another type":         {s.fingerprint(t, "ecdsa"), true},
+		"a public key":            {string(public), true},
+		"a fingerprint of nobody": {"SHA256:" + strings.Repeat("A", 43), false},
+	} {
+		target := s.target(t)
+		target.HostKey = tc.pin
+		err := s.hosts(t, true).At(target).Connect(t.Context())
+		if (err == nil) != tc.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := os.Stat(s.path("known_hosts")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a pinned key was written to known_hosts: %v", err)
+	}
+}
+
+func TestLoginSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	target := s.target(t)
+	if err := os.WriteFile(filepath.Join(s.dir, "authorized"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.hosts(t, true).At(target).Connect(t.Context()); err == nil || !strings.Contains(err.Error(), "authorized_keys") {
+		t.Errorf("a key that is not let in: %v", err)
+	}
+	target.IdentityFile = "~/.ssh/other"
+	if err := s.hosts(t, true).At(target).Connect(t.Context()); err == nil || !strings.Contains(err.Error(), "correct identityFile") {
+		t.Errorf("a key that is not there: %v", err)
+	}
+	target = s.target(t)
+	target.Port = freePort(t)
+	if err := s.hosts(t, true).At(target).Connect(t.Context()); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("a server that is not there: %v", err)
+	}
+}
+
+func TestThroughAJumpHost(t *testing.T) {
+	t.Parallel()
+	gate, s := startServer(t), startServer(t)
+	target := s.target(t)
+	target.Jump = Jump{Host: "127.0.0.1", Port: gate.port}
+	key, err := os.ReadFile(filepath.Join(s.home, ".ssh", "id_ed25519.pub"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = s.hosts(t, true).At(target).Connect(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "jump host") {
+		t.Fatalf("the jump host lets nobody in, and: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(gate.dir, "authorized"), key, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.hosts(t, true).At(target).Output(t.Context(), `echo "$1"`, "it's there")
+	if err != nil || string(out) != "it's there\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
+func TestRunPassesCodeArgumentsAndInput(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	h := s.hosts(t, true).At(s.target(t))
+	var out bytes.Buffer
+	code, err := h.Run(t.Context(), Command{Script: `cat; printf '%s|' "$@"; exit 7`, Args: []string{"a b", "$HOME", `"'`}, Stdin: strings.NewReader("in "), Stdout: &out})
+	if err != nil || code != 7 || out.String() != `in a b|$HOME|"'|` {
+		t.Errorf("code %d, %q, %v", code, out.String(), err)
+	}
+	_, err = h.Output(t.Context(), "echo no such thing >&2; exit 3")
+	var exit *ExitError
+	if !errors.As(err, &exit) || exit.Code != 3 || !strings.Contains(err.Error(), "no such thing") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestFilesArriveWholeOrNotAtAll(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	h := s.hosts(t, true).At(s.target(t))
+	content := make([]byte, 3<<20)
+	_, _ = rand.Read(content)
+	sum := sha256.Sum256(content)
+	f := File{
+		Path: filepath.Join(t.TempDir(), "deep", "file"), SHA256: hex.EncodeToString(sum[:]), Size: int64(len(content)), Mode: 0o755,
+		Open: func() (io.ReadSeekCloser, error) { return readSeeker{bytes.NewReader(content)}, nil },
+	}
+	wrong := bytes.Clone(content)
+	wrong[len(wrong)-1]++
+	bad := f
+	bad.Open = func() (io.ReadSeekCloser, error) { return readSeeker{bytes.NewReader(wrong)}, nil }
+	if err := h.Send(t.Context(), bad, func(int64) {}); err == nil || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("damaged on the way: %v", err)
+	}
+	// Broken off in the middle: the rest is what the next call sends.
+	half := f
+	half.Open = func() (io.ReadSeekCloser, error) { return readSeeker{bytes.NewReader(content[:1<<20])}, nil }
+	half.Size = 1 << 20
+	part := filepath.Join(filepath.Dir(f.Path), ".slipway-"+f.SHA256+".part")
+	if err := os.WriteFile(part, content[:1<<20], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sent := []int64{}
+	if err := h.Send(t.Context(), f, func(n int64) { sent = append(sent, n) }); err != nil {
+		t.Fatal(err)
+	}
+	if sent[0] != 1<<20 {
+		t.Errorf("it did not go on at %d but at %d", 1<<20, sent[0])
+	}
+	got, err := os.ReadFile(f.Path)
+	if err != nil || !bytes.Equal(got, content) {
+		t.Errorf("the file is another: %v", err)
+	}
+	if info, err := os.Stat(f.Path); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(f.Path), ".slipway-*")); len(left) > 0 {
+		t.Errorf("left over: %v", left)
+	}
+}
+
+type readSeeker struct{ *bytes.Reader }
+
+func (readSeeker) Close() error { return nil }
+
+func TestReadAndWrite(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	h := s.hosts(t, true).At(s.target(t))
+	path := filepath.Join(t.TempDir(), "a folder", "secret")
+	if _, err := h.Read(t.Context(), path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+	for i, want := range []bool{true, false} {
+		changed, err := h.Write(t.Context(), path, 0o600, []byte("x\ny"))
+		if err != nil || changed != want {
+			t.Errorf("write %d: changed %t, %v", i, changed, err)
+		}
+	}
+	got, err := h.Read(t.Context(), path)
+	if err != nil || string(got) != "x\ny" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode: %v, %v", info.Mode(), err)
+	}
+}
+
+func TestDialStreamsAUnixSocket(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	h := s.hosts(t, true).At(s.target(t))
+	path := filepath.Join(s.dir, "sock")
+	if conn, err := h.Dial(t.Context(), path); err == nil {
+		conn.Close()
+		t.Error("a socket that is not there was connected")
+	}
+	ln, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(c, c) }()
+		}
+	}()
+	conn, err := h.Dial(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	back := make([]byte, 5)
+	if _, err := io.ReadFull(conn, back); err != nil || string(back) != "hello" {
+		t.Errorf("%q, %v", back, err)
+	}
+	if err := conn.SetReadDeadline(time.Now()); err != nil {
+		t.Errorf("a connection without deadlines: %v", err)
+	}
+	if _, err := conn.Read(back); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("read after its deadline: %v", err)
+	}
+}
+
+// A connection that was lost is made again by whoever needs it next.
+func TestReconnects(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	h := s.hosts(t, true).At(s.target(t))
+	if _, err := h.Output(t.Context(), "true"); err != nil {
+		t.Fatal(err)
+	}
+	first := h.live()
+	_ = first.Close()
+	_ = first.Wait()
+	for begun := time.Now(); h.live() == first; {
+		if time.Since(begun) > 10*time.Second {
+			t.Fatal("a connection that has ended is kept")
+		}
+	}
+	if _, err := h.Output(t.Context(), "true"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCommandLineOfAnotherUser(t *testing.T) {
+	t.Parallel()
+	h := &Host{Target: Target{User: "admin"}}
+	if got, want := h.commandLine(Command{Script: "echo 'x'", Args: []string{"a'b"}}), `exec sudo -n -- sh -c 'echo '\''x'\''' slipway 'a'\''b'`; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package apply_test makes clusters of machines that exist: systemd as first process, a real sshd, nothing of slipway.
+package apply_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/slipway-project/slipway/test/e2e/kit"
+)
+
+// site is an operator and some machines.
+type site struct {
+	kit.Operator
+	machines []*kit.Cluster
+}
+
+func newSite(t *testing.T, machines int) site {
+	t.Helper()
+	c := kit.New(t, "apply")
+	s := site{Operator: c.NewOperator()}
+	for i := range machines {
+		s.machines = append(s.machines, c.Bare(i, s.Public))
+	}
+	return s
+}
+
+// spec writes a cluster of the site's machines: the first one is the control plane. More is added below spec.
+func (s site) spec(more string) (file string) {
+	s.T.Helper()
+	var b strings.Builder
+	fmt.Fprintf(&b, "apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: far}\nspec:\n%s  pools:\n", more)
+	for i, m := range s.machines {
+		switch i {
+		case 0:
+			b.WriteString("    - name: cp\n      roles: [control-plane]\n      machines:\n")
+		case 1:
+			b.WriteString("    - name: w\n      roles: [worker]\n      machines:\n")
+		}
+		fmt.Fprintf(&b, "        - {name: n%d, address: %s}\n", i, m.Address())
+	}
+	file = s.Path("cluster.yaml")
+	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
+		s.T.Fatal(err)
+	}
+	return file
+}
