@@ -34,7 +34,8 @@ func BecomeSystemd(log *slog.Logger) error {
 	if err := os.MkdirAll("/run/lock", 0o1777); err != nil {
 		return err
 	}
-	if err := tellReady(); err != nil {
+	// While a thread becomes another program, its process looks like a dead one: the host waits for the end of the pipe.
+	if err := sayReady(); err != nil {
 		return err
 	}
 	log.Info("systemd takes over", "program", exe, "its log", "journalctl, inside")

@@ -206,18 +206,28 @@ func (in *pid1) capLog() {
 	}
 }
 
-// tellReady tells the host, over the pipe that runc passed on as file 3, and leaves a mark for a host that was not listening.
+// tellReady tells the host that the machine stands.
 func tellReady() error {
+	if err := sayReady(); err != nil {
+		return err
+	}
+	if err := unix.Close(readyPipe); err != nil && !errors.Is(err, unix.EBADF) {
+		return fmt.Errorf("tell that machine is ready: %w", err)
+	}
+	return nil
+}
+
+// readyPipe is the pipe that runc passed on. The host reads it to its end.
+const readyPipe = 3
+
+// sayReady tells the host, but leaves the pipe open until this process ends or has become another program, and leaves a mark for a
+// host that was not listening.
+func sayReady() error {
 	if err := os.WriteFile(filepath.Join(RunDir, readyMark), []byte(readyWord), 0o600); err != nil {
 		return fmt.Errorf("mark machine ready: %w", err)
 	}
-	unix.CloseOnExec(3)
-	pipe := os.NewFile(3, "ready")
-	if pipe == nil {
-		return nil
-	}
-	_, err := pipe.WriteString(readyWord)
-	if err := errors.Join(err, pipe.Close()); err != nil && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.EBADF) {
+	unix.CloseOnExec(readyPipe)
+	if _, err := unix.Write(readyPipe, []byte(readyWord)); err != nil && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.EBADF) {
 		return fmt.Errorf("tell that machine is ready: %w", err)
 	}
 	return nil

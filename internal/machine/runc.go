@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -103,9 +104,8 @@ func (l *Local) boot(ctx context.Context, s Spec) (process.ID, error) {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(time.Now()) })
 	defer stop()
-	word := make([]byte, len(readyWord))
-	n, _ := ready.Read(word)
-	if !bytes.Equal(word[:n], []byte(readyWord)) {
+	word, err := io.ReadAll(ready)
+	if err != nil || !bytes.Equal(word, []byte(readyWord)) {
 		return process.ID{}, fmt.Errorf("start machine %s: its PID 1 ended or hung before it was ready%s", s.Name, tail(f.console()))
 	}
 	p, err := readPID(f.pidFile())
