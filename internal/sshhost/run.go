@@ -45,7 +45,7 @@ func (h *Host) Run(ctx context.Context, c Command) (exitCode int, err error) {
 	if err != nil {
 		return -1, fmt.Errorf("run on %s: %w", h.Name, err)
 	}
-	defer session.Close()
+	defer func() { _ = session.Close() }() // it has ended by then, or is to end
 	defer context.AfterFunc(ctx, func() { _ = session.Close() })()
 	session.Stdin, session.Stdout, session.Stderr = c.Stdin, c.Stdout, c.Stderr
 	if c.TTY {
