@@ -10,11 +10,11 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
-	"github.com/slipway-project/slipway/internal/control/storeserver"
 	"os"
 
 	"github.com/slipway-project/slipway/internal/control/admin"
 	"github.com/slipway-project/slipway/internal/control/rosters"
+	"github.com/slipway-project/slipway/internal/control/storeserver"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/roster"
 )
