@@ -58,7 +58,7 @@ func (s *server) path(name string) string { return filepath.Join(s.home, ".ssh",
 
 func (s *server) run(t *testing.T) {
 	t.Helper()
-	s.cmd = exec.Command(sshd, "-D", "-e", "-f", filepath.Join(s.dir, "config")) // killed below, with what it has started
+	s.cmd = exec.Command(sshd, "-D", "-e", "-f", filepath.Join(s.dir, "config"))                       // killed below, with what it has started
 	said, err := os.OpenFile(filepath.Join(s.dir, "said"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) // a file: its sessions outlive it, and a pipe would wait for them
 	if err != nil {
 		t.Fatal(err)
