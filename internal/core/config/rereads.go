@@ -6,7 +6,7 @@ import "slices"
 
 // Rereads tells whether a running component reads the file that a flag names again by itself, within a minute or at the next
 // handshake; known is false for a flag of which nobody has found out. What is not read again restarts the component when it changes,
-// what is must not. Found in the sources of Kubernetes 1.35 to 1.37 and etcd 3.6, and seen with their programs (docs/adr/0027).
+// what is must not. Seen with the programs of Kubernetes 1.36 and etcd 3.6 (docs/adr/0027).
 func Rereads(component, flag string) (again, known bool) {
 	switch component {
 	case "etcd":
