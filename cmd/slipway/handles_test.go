@@ -5,6 +5,8 @@ package main
 import (
 	"context"
 	"log/slog"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,11 +44,22 @@ func TestWorks(t *testing.T) {
 	}
 }
 
-type saidHandles struct{ said []bool }
+type saidHandles struct {
+	mu   sync.Mutex
+	said []bool
+}
 
 func (s *saidHandles) NodeWorks(_ context.Context, works bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.said = append(s.said, works)
 	return nil
+}
+
+func (s *saidHandles) all() []bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.said)
 }
 func (*saidHandles) ClusterWorks(context.Context, bool) error { return nil }
 
@@ -68,7 +81,7 @@ func TestKeepHandles(t *testing.T) {
 		set(reconcile.Ready)
 		time.Sleep(time.Minute) // nothing changes, and nothing is said
 		synctest.Wait()
-		if diff := cmp.Diff([]bool{true, false, true}, h.said); diff != "" {
+		if diff := cmp.Diff([]bool{true, false, true}, h.all()); diff != "" {
 			t.Error(diff)
 		}
 		cancel()
@@ -87,12 +100,12 @@ func TestKeepHandlesAfterAWhile(t *testing.T) {
 		board.Set(reconcile.Status{Ref: "unit/etcd", Phase: reconcile.Waiting})
 		time.Sleep(handleGrace - time.Second)
 		synctest.Wait()
-		if len(h.said) != 0 {
-			t.Errorf("said %v before it could know", h.said)
+		if said := h.all(); len(said) != 0 {
+			t.Errorf("said %v before it could know", said)
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if diff := cmp.Diff([]bool{false}, h.said); diff != "" {
+		if diff := cmp.Diff([]bool{false}, h.all()); diff != "" {
 			t.Error(diff)
 		}
 		cancel()

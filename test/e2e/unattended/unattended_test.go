@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package unattended_test replaces a dead worker by a blank machine that is told nothing but its user data: cloud-init reads it, and
+// nobody logs in.
+package unattended_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/slipway-project/slipway/test/e2e/kit"
+)
+
+// The worker has the address that the test kit's first bare machine gets.
+const specText = `apiVersion: slipway.dev/v1alpha1
+kind: Cluster
+metadata: {name: x}
+spec:
+  pools:
+  - {name: main, roles: [control-plane, worker]}
+  - {name: cattle, replacement: ByAddress, machines: [{name: cattle-0, address: 10.89.0.50}]}
+`
+
+// What the units of cloud-init run at boot, one after the other.
+const stages = `set -e
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+cloud-init init --local
+cloud-init init
+cloud-init modules --mode=config
+cloud-init modules --mode=final`
+
+func TestADeadWorkerIsReplaced(t *testing.T) {
+	if _, err := exec.LookPath("cloud-init"); err != nil {
+		t.Skip("cloud-init is not on this host: apt-get install --no-install-recommends cloud-init")
+	}
+	c := kit.New(t, "blank")
+	file := filepath.Join(t.TempDir(), "cluster.yaml")
+	if err := os.WriteFile(file, []byte(specText), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.MustUp("--file", file)
+	nodes := c.AllReady(time.Minute, 1, 1)
+	first := nodes["cattle-0"].Key
+	data := c.Must("render", "--format", "cloud-init", "--node", "cattle-0", "--to", "-").Out
+	if len(data) > 4096 || len(data) < 1000 {
+		t.Errorf("%d bytes of user data:\n%s", len(data), data)
+	}
+	c.Machine("stop", "cattle-0")
+	blank := c.Bare(0, "")
+	blank.ExecIn(bytes.NewReader([]byte(data)), `set -e
+mkdir -p /var/lib/cloud/seed/nocloud /etc/cloud/cloud.cfg.d
+cat >/var/lib/cloud/seed/nocloud/user-data
+echo 'instance-id: blank-0' >/var/lib/cloud/seed/nocloud/meta-data
+echo 'network: {config: disabled}' >/etc/cloud/cloud.cfg.d/99-no-network.cfg
+echo 'datasource_list: [NoCloud]' >/etc/cloud/cloud.cfg.d/99-source.cfg`)
+	begun := time.Now()
+	blank.Exec(stages)
+	kit.Until(t, 4*time.Minute, "the blank machine is cattle-0", func() error {
+		nodes, err := c.Nodes()
+		if err != nil {
+			return err
+		}
+		if n := nodes["cattle-0"]; n.Key == first || !n.Ready || n.Waiting != "" {
+			return fmt.Errorf("%+v; %s", n, blank.TryExec(nil, "systemctl status slipway-join.service --no-pager | tail -5").Out)
+		}
+		return nil
+	})
+	t.Logf("the blank machine took the dead one's place %.1f s after its boot", time.Since(begun).Seconds())
+	if got := blank.Exec("ls /var/lib/slipway/store/blobs/sha256 | wc -l"); got == "0\n" {
+		t.Error("its component store is empty: whose are its components?")
+	}
+	c.Kubectl("wait", "--for=condition=Ready", "node/cattle-0", "--timeout=30s")
+	c.Machine("start", "cattle-0") // the dead one comes back to life, and to another's place
+	kit.Until(t, time.Minute, "the dead one is kept out", func() error {
+		if n, err := c.Nodes(); err != nil || n["cattle-0"].Key == first {
+			return fmt.Errorf("%+v, %w", n["cattle-0"], err)
+		}
+		return nil
+	})
+}
