@@ -10,12 +10,14 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"time"
 
 	"github.com/slipway-project/slipway/internal/control/storeserver"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/node/fetch"
 	"github.com/slipway-project/slipway/internal/node/rosterfile"
+	"github.com/slipway-project/slipway/internal/rest"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
@@ -68,13 +70,22 @@ func ownAddresses() map[netip.Addr]bool {
 	return own
 }
 
-// serveStore hands out this control plane's components until ctx ends.
-func serveStore(ctx context.Context) error {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", config.StorePort))
-	if err != nil {
-		return fmt.Errorf("listen for machines that need components: %w", err)
-	}
-	return storeserver.New(storeserver.Config{
+// serveStore hands out this control plane's components until ctx ends. Whatever is wrong with that, as a port that somebody else has,
+// must not keep machines from joining.
+func serveStore(ctx context.Context, log *slog.Logger) {
+	server := storeserver.New(storeserver.Config{
 		Blobs: filepath.Join(storeDir, "blobs", "sha256"), Program: config.SlipwayBinary, Certificate: joinCertificate,
-	}).Serve(ctx, l)
+	})
+	for last := ""; ctx.Err() == nil; _ = rest.For(ctx, storeAgain) {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", config.StorePort))
+		if err == nil {
+			err = server.Serve(ctx, l)
+		}
+		if err != nil && err.Error() != last {
+			last = err.Error()
+			log.Warn("components are not handed out to other machines", "why", err, "again in", storeAgain)
+		}
+	}
 }
+
+const storeAgain = 5 * time.Second

@@ -68,7 +68,10 @@ func (j *joining) run(ctx context.Context, doc control.Document, say func(reason
 	group.Go(func() error { return p.rosters.Run(ctx) })
 	group.Go(func() error { return j.turns.Run(ctx, p.others) })
 	group.Go(func() error { return p.joins.Run(ctx) })
-	group.Go(func() error { return serveStore(ctx) })
+	group.Go(func() error {
+		serveStore(ctx, j.log)
+		return nil
+	})
 	group.Go(func() error {
 		defer context.AfterFunc(ctx, p.server.Stop)()
 		if err := p.server.Serve(ln); ctx.Err() == nil {

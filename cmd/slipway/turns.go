@@ -22,7 +22,11 @@ import (
 func others(doc control.Document, own slot.Records, client *kube.Client, members *etcd.Client, joinCA *x509.Certificate) turns.Cluster {
 	servers := func() map[netip.Addr]*kube.Client { return apiServers(client, joinCA) }
 	peers := turns.Peers{Etcd: members, Self: doc.Self, API: func(ctx context.Context, at netip.Addr) string {
-		if server := servers()[at]; server != nil {
+		all := servers()
+		if len(all) == 0 {
+			return "there is no roster that names the API servers"
+		}
+		if server := all[at]; server != nil {
 			return server.Unready(ctx)
 		}
 		return "" // nobody is sent there

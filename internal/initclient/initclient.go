@@ -75,11 +75,20 @@ func (c *Client) Close() error { return c.conn.Close() }
 
 func (c *Client) with() grpc.CallOption { return grpc.PerRPCCredentials(c.secret) }
 
+// startLimit is for a machine that has just been given its init secret: it takes a moment until it listens.
+const startLimit = 5 * time.Second
+
 // Facts asks the machine what it is.
 func (c *Client) Facts(ctx context.Context) (Facts, error) {
 	f, err := c.api.Facts(ctx, &initv1.FactsRequest{}, c.with())
-	if err != nil {
-		return Facts{}, c.explain(ctx, "ask for its facts", err)
+	for try, begun := 0, time.Now(); err != nil; try++ {
+		if !c.passing(ctx, err) || time.Since(begun) > startLimit {
+			return Facts{}, c.explain(ctx, "ask for its facts", err)
+		}
+		if err := c.rest(ctx, try, err); err != nil {
+			return Facts{}, err
+		}
+		f, err = c.api.Facts(ctx, &initv1.FactsRequest{}, c.with())
 	}
 	return Facts{
 		Slipway: f.GetSlipway(), Address: f.GetAddress(), CgroupV1: f.GetCgroupV1(), OOMScoreAdj: f.GetOomScoreAdj(),

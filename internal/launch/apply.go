@@ -70,14 +70,7 @@ func (l *Launcher) Apply(ctx context.Context, o ApplyOptions) (Result, error) {
 	if err != nil {
 		return u.result, err
 	}
-	record, _, err := l.applied(cluster.Name)
-	if err != nil {
-		return u.result, err
-	}
-	a.far = l.far(ctx, cluster.Name, record, o.AcceptNewHostKeys)
-	for _, t := range targets {
-		a.far.spec[t.Name] = t
-	}
+	a.accept, a.targets = o.AcceptNewHostKeys, targets
 	return u.result, a.run(ctx)
 }
 
@@ -87,6 +80,8 @@ type apply struct {
 	far     farMachines
 	confirm func(ApplyPlan) error
 	bundle  artifact.Bundle
+	targets []farMachine
+	accept  bool // host keys that nobody knows
 }
 
 // refuse says early what cannot be applied, and otherwise where the machines are.
@@ -136,13 +131,23 @@ func (a *apply) run(ctx context.Context) error {
 		return err
 	}
 	a.bundle, a.components = bundle, digests(bundle)
-	if a.far.brings, err = newCargo(a.Exe, store, a.report); err != nil {
+	brings, err := newCargo(a.Exe, store, a.report)
+	if err != nil {
 		return err
 	}
 	if err := a.hold(ctx); err != nil {
 		return err
 	}
 	defer a.letGo()
+	record, _, err := a.applied(a.cluster.Name) // not before: another apply may have written it meanwhile
+	if err != nil {
+		return err
+	}
+	a.far = a.Launcher.far(ctx, a.cluster.Name, record, a.accept)
+	a.far.brings = brings
+	for _, t := range a.targets {
+		a.far.spec[t.Name] = t
+	}
 	probes, err := a.probe(ctx)
 	if err != nil {
 		return err

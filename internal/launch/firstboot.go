@@ -10,6 +10,7 @@ import (
 
 	controlv1 "github.com/slipway-project/slipway/api/control/v1"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/spec"
 	"github.com/slipway-project/slipway/internal/core/userdata"
 	"github.com/slipway-project/slipway/internal/render"
 	"github.com/slipway-project/slipway/internal/render/systemd"
@@ -18,6 +19,10 @@ import (
 // FirstBoot is a form that a machine reads at its first boot, to join a cluster that stands. The plan it gets then.
 func (l *Launcher) FirstBoot(name, summary, file string, form func(d userdata.Data) ([]byte, error)) Form {
 	return Form{Name: name, Summary: summary, Render: func(ctx context.Context, p Planned) (render.Rendered, error) {
+		if p.Node.Pool.Replacement != spec.ByAddress {
+			return render.Rendered{}, fmt.Errorf("node %s is in pool %s, whose machines come in with a token or by a key that is known, and neither belongs in user data: "+
+				"let the pool have replacement: ByAddress (slipway explain spec.pools.replacement), or use slipway token create and slipway join", p.Plan.Node, p.Node.Pool.Name)
+		}
 		d, err := l.firstBoot(ctx, p)
 		if err != nil {
 			return render.Rendered{}, err

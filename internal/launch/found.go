@@ -60,7 +60,7 @@ func (u *up) prepareFounder(ctx context.Context, machines provider, all fleet) e
 	if err != nil {
 		return err
 	}
-	if first.phase == committedPhase || slices.ContainsFunc(u.machines, func(m machine.Status) bool { return m.Name == first.Name }) {
+	if first.phase == committedPhase || u.wasMade(ctx, machines, first.Name) {
 		return nil // the machine has been made, and the cluster with it
 	}
 	secret, _ := initserver.NewSecret()
@@ -73,6 +73,19 @@ func (u *up) prepareFounder(ctx context.Context, machines provider, all fleet) e
 	}
 	u.founding = f
 	return u.giveSecret(ctx, machines)
+}
+
+// wasMade tells whether a machine has had an agent before. A folder alone is no evidence: somebody may have mounted a disk there.
+func (u *up) wasMade(ctx context.Context, machines provider, name string) bool {
+	i := slices.IndexFunc(u.machines, func(m machine.Status) bool { return m.Name == name })
+	if i < 0 {
+		return false
+	}
+	if u.machines[i].Address.IsValid() {
+		return true
+	}
+	_, err := machines.At(name).Read(ctx, machineState+"state/machine.key") // its record is lost, or it never had one
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // giveSecret lays beside a machine that has never had a plan what it needs to know its initialiser.

@@ -5,6 +5,7 @@ package sshhost
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -123,11 +124,15 @@ func (s *Hosts) learn(host string, key ssh.PublicKey) error {
 	if err := os.MkdirAll(filepath.Dir(s.knownFile()), 0o700); err != nil {
 		return fmt.Errorf("keep host key: %w", err)
 	}
-	f, err := os.OpenFile(s.knownFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(s.knownFile(), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
 		return fmt.Errorf("keep host key: %w", err)
 	}
-	_, err = f.WriteString(knownhosts.Line([]string{knownhosts.Normalize(host)}, key) + "\n")
+	begin := ""
+	if text, err := io.ReadAll(f); err == nil && len(text) > 0 && text[len(text)-1] != '\n' {
+		begin = "\n" // its last line was written by hand
+	}
+	_, err = f.WriteString(begin + knownhosts.Line([]string{knownhosts.Normalize(host)}, key) + "\n")
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return fmt.Errorf("keep host key: %w", err)
 	}

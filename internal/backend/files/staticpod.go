@@ -47,7 +47,7 @@ func (h *Host) observeStaticPod(ctx context.Context, p plan.StaticPod) (plan.Sta
 		return plan.State{}, fmt.Errorf("static pod %s: this agent does not run components as pods", p.Name)
 	}
 	if !state.Matches {
-		state.Down = state.Existence == plan.Present && h.conf.Pods.Down(p, onDisk(p))
+		state.Down = state.Existence == plan.Present && h.conf.Pods.Down(ctx, p, onDisk(p))
 		return state, nil
 	}
 	h.conf.Pods.Know(p, want.UID)

@@ -92,12 +92,20 @@ func (k *Keeper) notRunning(p pod) error {
 
 // Down tells whether the pod that the kubelet has of an item, which is to be exchanged, has been of no use for long: nobody counts on
 // it any more.
-func (k *Keeper) Down(item plan.StaticPod, uid string) bool {
+// One that nobody has asked yet is asked: an agent that has just begun knows of none that it is well.
+func (k *Keeper) Down(ctx context.Context, item plan.StaticPod, uid string) bool {
 	if !k.Knows(item.Name) {
 		k.Know(item, uid)
 	}
 	p, _ := k.get(item.Name)
-	return p.uid == uid && !p.ready && time.Since(p.since) > units.DownAfter
+	if p.uid != uid || p.ready {
+		return false
+	}
+	if k.ask(ctx, p) == nil {
+		k.set(p, true, "")
+		return false
+	}
+	return ctx.Err() == nil && time.Since(p.since) > units.DownAfter
 }
 
 func (k *Keeper) saw(p pod, main process) {

@@ -85,8 +85,6 @@ func remove(ctx context.Context, h Host, e plan.Entry) error {
 		return err
 	}
 	switch it := e.Item.(type) {
-	case plan.Unit: // it is stopped
-		return nil
 	case plan.Dir:
 		if it.Data {
 			return empty(it.Path)

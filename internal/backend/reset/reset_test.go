@@ -77,7 +77,7 @@ func TestRemovesWhatIsOurs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if want := []string{"file/" + dir + "/etc/f", "dir/" + dir + "/etc"}; !slices.Equal(want, h.removed[:2]) {
+	if want := []string{"unit/second", "unit/first", "file/" + dir + "/etc/f", "dir/" + dir + "/etc"}; !slices.Equal(want, h.removed[:4]) {
 		t.Errorf("removed %v, want dependents first: %v", h.removed, want)
 	}
 	var left []string

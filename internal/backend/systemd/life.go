@@ -39,7 +39,7 @@ func (u *unit) followLocked(s state) {
 
 // beginLocked takes note of a new process, whoever started it, and asks it until it is ready.
 func (u *unit) beginLocked(s state) {
-	u.life, u.stopping = s.invocation, false
+	u.life, u.watched, u.stopping = s.invocation, time.Now(), false
 	if u.rec.Life != s.invocation { // otherwise an agent before this one has watched it
 		if u.rec.Life != "" {
 			u.rec.Restarts++

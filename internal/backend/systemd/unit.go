@@ -41,6 +41,7 @@ type unit struct {
 	rec      record
 	state    state
 	life     string             // invocation of the process that runs, while one does
+	watched  time.Time          // since when this Host asks that process
 	unwatch  context.CancelFunc // ends the questions to that process
 	told     string             // invocation whose end has been told
 	stopping bool               // it was told to end, by us
@@ -178,6 +179,9 @@ func (u *unit) downLocked() bool {
 	since := u.state.since
 	if u.rec.Unwell.After(since) {
 		since = u.rec.Unwell
+	}
+	if u.rec.Unwell.IsZero() && u.watched.After(since) {
+		since = u.watched // it was started while no agent ran, and may have been well ever since
 	}
 	return time.Since(since) >= units.DownAfter
 }

@@ -58,13 +58,12 @@ func (s *server) DrainNode(r *controlv1.DrainNodeRequest, stream grpc.ServerStre
 //	               cut anywhere: the same command goes on, for what is done is found done
 func (s *server) RemoveNode(r *controlv1.RemoveNodeRequest, stream grpc.ServerStreamingServer[controlv1.Progress]) error {
 	say := teller(stream)
-	var marked, again bool
+	var try removal
 	err := patiently(stream.Context(), say, func() error {
-		err := s.remove(stream.Context(), r, &marked, say)
-		if again && status.Code(err) == codes.NotFound {
+		err := s.remove(stream.Context(), r, &try, say)
+		if try.deleting && status.Code(err) == codes.NotFound {
 			return nil // the answer to its deletion was lost
 		}
-		again = true
 		return err
 	})
 	if err != nil && status.Code(coded(err)) != codes.Canceled {
@@ -73,18 +72,24 @@ func (s *server) RemoveNode(r *controlv1.RemoveNodeRequest, stream grpc.ServerSt
 	return coded(err)
 }
 
-// remove tries once. marked tells whether it was this command that has marked the record, now or in an earlier try.
-func (s *server) remove(ctx context.Context, r *controlv1.RemoveNodeRequest, marked *bool, say func(string)) error {
+// removal is what one command remembers from try to try.
+type removal struct {
+	marked   bool // it was this command that has marked the record
+	deleting bool // it has begun to delete
+}
+
+// remove tries once.
+func (s *server) remove(ctx context.Context, r *controlv1.RemoveNodeRequest, try *removal, say func(string)) error {
 	name := r.GetName()
 	l, err := s.mayRemove(ctx, name)
 	if err != nil {
 		return err
 	}
-	l.marked = *marked
+	l.marked = try.marked
 	if err := s.mark(ctx, &l); err != nil {
 		return err
 	}
-	*marked = l.marked
+	try.marked = l.marked
 	if !r.GetLost() {
 		s.sayIfSilent(ctx, name, limit(r.GetTimeoutSeconds()), "slipway node remove "+name+" --lost takes it out without waiting for them", say)
 		say("moving its pods away")
@@ -100,6 +105,7 @@ func (s *server) remove(ctx context.Context, r *controlv1.RemoveNodeRequest, mar
 		}
 	}
 	say("deleting its Node")
+	try.deleting = true
 	if err := s.Kube.DeleteNode(ctx, name); err != nil {
 		return err
 	}

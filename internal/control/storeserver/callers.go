@@ -38,6 +38,38 @@ func (c *callers) enter(remote string) (leave func(), ok bool) {
 	}, true
 }
 
+// few closes connections of an address that has as many as it may have.
+type few struct {
+	net.Listener
+	callers *callers
+}
+
+func (f *few) Accept() (net.Conn, error) {
+	for {
+		c, err := f.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		leave, ok := f.callers.enter(c.RemoteAddr().String())
+		if !ok {
+			_ = c.Close() // it has seven others
+			continue
+		}
+		return &counted{Conn: c, leave: sync.OnceFunc(leave)}, nil
+	}
+}
+
+// counted is a connection whose place is free again when it is closed.
+type counted struct {
+	net.Conn
+	leave func()
+}
+
+func (c *counted) Close() error {
+	c.leave()
+	return c.Conn.Close()
+}
+
 // program is a file whose digest is found when somebody first asks for what is no blob.
 type program struct {
 	path string

@@ -30,7 +30,7 @@ import (
 
 const (
 	mostConnections = 128
-	mostPerSource   = 8
+	mostPerSource   = 8 // requests at once, and as many connections
 	headerLimit     = 4 << 10
 	headerPatience  = 5 * time.Second
 	idlePatience    = 30 * time.Second
@@ -59,7 +59,7 @@ func New(c Config) *Server {
 // Serve answers until ctx ends. It closes the listener.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	h := &http.Server{
-		Handler: s.handler(), ReadHeaderTimeout: headerPatience, IdleTimeout: idlePatience, MaxHeaderBytes: headerLimit,
+		Handler: s.handler(), ReadTimeout: headerPatience, IdleTimeout: idlePatience, MaxHeaderBytes: headerLimit,
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true,
 			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.conf.Certificate() },
@@ -67,7 +67,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		ErrorLog: log.New(io.Discard, "", 0), // strangers' broken handshakes are no news
 	}
 	defer context.AfterFunc(ctx, func() { _ = h.Close() })()
-	err := h.ServeTLS(netutil.LimitListener(l, mostConnections), "", "")
+	err := h.ServeTLS(netutil.LimitListener(&few{Listener: l, callers: &callers{most: mostPerSource, now: map[string]int{}}}, mostConnections), "", "")
 	if ctx.Err() != nil && errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}

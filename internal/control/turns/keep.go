@@ -39,6 +39,7 @@ func (k *Keeper) keep(ctx context.Context, m *member) error {
 	}
 	err := k.write(ctx, m, mine.version, wanted, mine.since)
 	if errors.Is(err, slot.ErrLost) {
+		m.adopted = false // the answer to a renewal of one's own may have been lost, too: then it is taken up again
 		k.settle(tenure{})
 		k.log.Warn("this machine has lost its turn: it was not heard of for too long", "turn", k.turn)
 	}

@@ -141,7 +141,7 @@ func (r Records) Approve(name string, now time.Time) (Records, Node, error) {
 		return r, Node{}, fmt.Errorf("there is no node %s", name)
 	case n.Removing:
 		return r, Node{}, fmt.Errorf("node %s is being removed", name)
-	case n.PendingKey == "" && n.Elsewhere.IsValid():
+	case n.PendingKey == "" && n.AsksElsewhere(now):
 		n.Address, n.Elsewhere, n.ElsewhereAt = n.Elsewhere, netip.Addr{}, time.Time{}
 		out, err := r.Put(n)
 		return out, n, err

@@ -4,10 +4,12 @@ package planner
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
 const balancerUnit = "api-balancer"
@@ -38,8 +40,8 @@ table ip slipway {
     type nat hook postrouting priority srcnat; policy accept;
     %s ip daddr != { %s, 224.0.0.0/4 } counter masquerade
   }
-}
-`, source, n.cfg.Cluster.PodCIDR)}, n.dirs["/etc/kubernetes"])
+%s}
+`, source, n.cfg.Cluster.PodCIDR, n.agentsApart(source))}, n.dirs["/etc/kubernetes"])
 	n.podRules = n.Add(plan.Unit{
 		Name:    "pod-network",
 		Oneshot: true,
@@ -47,6 +49,18 @@ table ip slipway {
 		Inputs:  []plan.Ref{rules},
 		Ready:   plan.Probe{Kind: plan.ProbeExec, Args: []string{"/usr/bin/env", "nft", "list", "table", "ip", "slipway"}, Contains: source},
 	}, rules, n.osModules)
+}
+
+// agentsApart keeps pods from the agents of other machines where an address is a right: to those a pod would be its node.
+func (n *node) agentsApart(source string) string {
+	if !slices.ContainsFunc(n.cfg.Cluster.Pools, func(p config.Pool) bool { return p.Replacement == spec.ByAddress }) {
+		return ""
+	}
+	return fmt.Sprintf(`  chain forward {
+    type filter hook forward priority filter; policy accept;
+    %s tcp dport { %d, %d, %d } counter reject with tcp reset
+  }
+`, source, config.JoinPort, config.InitPort, config.StorePort)
 }
 
 // EtcdPermit is the content of the permit with which a control plane's etcd begins a cluster.

@@ -36,6 +36,9 @@ func runHook(ctx context.Context, h Host, args []string) error {
 	if err != nil {
 		return fmt.Errorf("run a hook: %w", err)
 	}
+	if h.exists(marker) {
+		return nil // only its timeout has changed
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it has not ended within %s and was killed", limit))
 	defer cancel()
 	if _, err := h.run(ctx, command...); err != nil {

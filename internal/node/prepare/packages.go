@@ -18,6 +18,7 @@ type packageManager struct {
 	installed func(ctx context.Context, h Host, names []string) (missing []string, err error)
 	install   []string
 	refresh   []string // nil: it does so by itself
+	mend      []string // nil: it mends itself
 	env       []string
 }
 
@@ -28,6 +29,7 @@ func packageManagers() map[string]packageManager {
 			// Others' hold of dpkg's lock is waited for; nothing is removed, and no question is asked.
 			install: strings.Fields("apt-get install --yes --no-install-recommends --no-remove -o DPkg::Lock::Timeout=300 -o Dpkg::Options::=--force-confold --"),
 			refresh: strings.Fields("apt-get update -o DPkg::Lock::Timeout=300"),
+			mend:    strings.Fields("dpkg --configure -a --force-confold"),
 			env:     []string{"DEBIAN_FRONTEND=noninteractive", "LC_ALL=C"},
 		},
 		"dnf":    {installed: askRPM, install: strings.Fields("dnf install --assumeyes --"), env: []string{"LC_ALL=C"}},
@@ -57,6 +59,11 @@ func installPackages(ctx context.Context, h Host, words []string) error {
 	missing, err := manager.installed(ctx, h.quiet(), names)
 	if err != nil || len(missing) == 0 {
 		return err
+	}
+	if manager.mend != nil { // an installation that was broken off, ours or another, would refuse every later one
+		if _, err := h.runWith(ctx, manager.env, program(manager.mend)...); err != nil {
+			return installError(err, missing, "")
+		}
 	}
 	_, err = h.runWith(ctx, manager.env, program(append(manager.install, missing...))...)
 	if err == nil || manager.refresh == nil || ctx.Err() != nil {

@@ -21,13 +21,13 @@ func TestPackages(t *testing.T) {
 		failed  string
 		ran     string // without the options
 	}{
-		"installed by apt": {manager: "apt", reason: "packages are not installed: tmux, curl", ran: "apt-get install"},
+		"installed by apt": {manager: "apt", reason: "packages are not installed: tmux, curl", ran: "dpkg --configure;apt-get install"},
 		"lists are old": {
-			manager: "apt", reason: "tmux, curl", ran: "apt-get install;apt-get update;apt-get install",
+			manager: "apt", reason: "tmux, curl", ran: "dpkg --configure;apt-get install;apt-get update;apt-get install",
 			fails: map[string]string{"apt-get install": "E: Unable to locate package tmux"}, failed: "install tmux, curl: apt-get: exit status 100: E: Unable to locate package tmux",
 		},
 		"no network": {
-			manager: "apt", reason: "tmux, curl", ran: "apt-get install;apt-get update",
+			manager: "apt", reason: "tmux, curl", ran: "dpkg --configure;apt-get install;apt-get update",
 			fails:  map[string]string{"apt-get install": "E: Unable to locate package tmux", "apt-get update": "W: Failed to fetch http://x Could not resolve 'x'"},
 			failed: "the package sources do not answer: if this machine is offline",
 		},

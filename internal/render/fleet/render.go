@@ -79,7 +79,9 @@ func (r *rendering) rest() error {
 
 const (
 	bornHere = "keys are born on the node and leave it never: slipway agent makes them there"
-	byOthers = "fleet cannot wait for a condition that somebody else makes true: the unit behind it starts again until it holds"
+	// componentPod: the kubelet tells pods apart by what the agent, or the form for static pods, puts into the manifest.
+	componentPod = "a control plane of static pods: render it with --format staticpod, or leave it to slipway agent"
+	byOthers     = "fleet cannot wait for a condition that somebody else makes true: the unit behind it starts again until it holds"
 )
 
 func (r *rendering) entry(e plan.Entry) error {
@@ -93,6 +95,10 @@ func (r *rendering) entry(e plan.Entry) error {
 		}
 		r.blob(e.Ref, it.Content)
 	case plan.StaticPod:
+		if it.Component {
+			r.out.Leave(e.Ref, componentPod)
+			return nil
+		}
 		r.blob(e.Ref, it.Manifest)
 	case plan.Dir, plan.Artifact: // in the units that need them
 		if !r.needed(e.Ref) {
@@ -161,6 +167,9 @@ func (r *rendering) unit(e plan.Entry, u plan.Unit) error {
 			refs = append(refs, need.Ref)
 		default:
 		}
+	}
+	if u.Holds.Mark != "" { // no start over lost data: here is no agent to see to it
+		w.command("ExecStartPre", []string{"/bin/sh", "-c", `test ! -e "$1" || test -e "$2"`, "holds", u.Holds.Mark, u.Holds.Data})
 	}
 	w.command("ExecStart", u.Args)
 	if u.Oneshot { // systemd restarts no such unit

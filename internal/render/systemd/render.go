@@ -12,6 +12,9 @@ import (
 )
 
 // Paths in the folder, which lies over a machine's root.
+// componentPod: the kubelet tells pods apart by what the agent, or the form for static pods, puts into the manifest.
+const componentPod = "a control plane of static pods: render it with --format staticpod, or leave it to the agent"
+
 const (
 	unitFolder   = "etc/systemd/system/"
 	tmpfilesPath = "etc/tmpfiles.d/slipway.conf"
@@ -54,6 +57,10 @@ func (r *rendering) entry(e plan.Entry) {
 		}
 		r.out.Add(strings.TrimPrefix(it.Path, "/"), it.Mode, it.Content, e.Ref)
 	case plan.StaticPod:
+		if it.Component {
+			r.out.Leave(e.Ref, componentPod)
+			return
+		}
 		r.out.Add(strings.TrimPrefix(it.Path, "/"), 0o600, it.Manifest, e.Ref)
 	case plan.Mount:
 		r.out.Add(unitFolder+pathUnit(it.Target, ".mount"), 0o644, mount(it), e.Ref)
