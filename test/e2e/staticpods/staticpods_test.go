@@ -179,7 +179,14 @@ func lostData(t *testing.T, c *kit.Cluster) {
 }
 
 func powerCut(t *testing.T, c *kit.Cluster) {
-	uid := c.Kubectl("get", "namespace", "kube-system", "--output", "jsonpath={.metadata.uid}")
+	uid := ""
+	kit.Until(t, 2*time.Minute, "the API answers at once, which has been without etcd", func() error {
+		r := c.TryKubectl("", "get", "namespace", "kube-system", "--output", "jsonpath={.metadata.uid}", "--request-timeout=5s")
+		if uid = r.Out; r.Code != 0 || uid == "" {
+			return fmt.Errorf("%s", r)
+		}
+		return nil
+	})
 	c.Machine("stop", c.Node)
 	c.Machine("start", c.Node)
 	c.Healthy(2 * time.Minute)
