@@ -164,7 +164,7 @@ func lostData(t *testing.T, c *kit.Cluster) {
 	c.Kubectl("create", "configmap", "memory", "--from-literal=it=is-there")
 	c.Exec("mv /var/lib/etcd/member /var/lib/etcd-aside")
 	c.Kill(c.Process("etcd"))
-	kit.Until(t, time.Minute, "etcd says what it misses", func() error {
+	kit.Until(t, 4*time.Minute, "etcd says what it misses", func() error { // the kubelet is as slow as below before it tries
 		if r := c.Slipway("logs", "etcd"); !strings.Contains(r.Out, "refused to start over lost data") {
 			return fmt.Errorf("%s", r)
 		}
