@@ -46,7 +46,7 @@ func (h *Host) adoptUnit(name string) error {
 	if u.rec.Boot != h.boot { // the folder outlived a boot; no process did
 		return nil
 	}
-	h.units[name] = u
+	h.units.Put(name, u)
 	h.seen.Recall(u.rec.Inputs)
 	u.adopted, u.adoptedAt = true, time.Now()
 	if err := u.findProcess(stale); err != nil {
@@ -125,7 +125,7 @@ func (h *Host) adoptDamaged(u *unit, cause error) error {
 	}
 	u.rec = record{Boot: h.boot, Unit: plan.Unit{Name: u.name}, Phase: started, PID: p.pid, Start: p.start, Since: time.Now()}
 	u.proc, u.reason, u.adopted, u.adoptedAt = p, "its record was damaged", true, time.Now()
-	h.units[u.name] = u
+	h.units.Put(u.name, u)
 	u.rec.Phase = stopping // it is ended, not kept, as soon as a step concerns it
 	return nil
 }

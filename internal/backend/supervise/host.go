@@ -23,7 +23,7 @@ func (h *Host) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
 	if err := ctx.Err(); err != nil {
 		return plan.State{}, err
 	}
-	u := h.unit(spec.Name)
+	u := h.units.Get(spec.Name)
 	if spec.Oneshot {
 		return h.observeOneshot(ctx, spec, u)
 	}
@@ -67,7 +67,7 @@ func (h *Host) Await(ctx context.Context, e plan.Entry, waiting func(reason stri
 	if !ok {
 		return h.conf.Files.Await(ctx, e, waiting)
 	}
-	u := h.unit(spec.Name)
+	u := h.units.Get(spec.Name)
 	if u == nil {
 		if s, err := h.Observe(ctx, e); err != nil || s.Ready { // a oneshot whose work was done before this boot
 			return err
@@ -85,16 +85,14 @@ func (h *Host) fingerprints(spec plan.Unit) ([]units.Input, error) {
 }
 
 func (h *Host) remove(ctx context.Context, name string) error {
-	u := h.unit(name)
+	u := h.units.Get(name)
 	if u == nil {
 		return nil
 	}
 	if err := u.stop(ctx); err != nil {
 		return err
 	}
-	h.mu.Lock()
-	delete(h.units, name)
-	h.mu.Unlock()
+	h.units.Forget(name, u)
 	h.cgroups.remove(name)
 	for _, path := range []string{h.recordPath(name), h.recordPath(name) + ".prev", h.notifyPath(name)} {
 		if err := os.Remove(path); err != nil && !os.IsNotExist(err) {

@@ -16,7 +16,7 @@ func (u *unit) event(kind units.EventKind, pid int, detail string) {
 // Status tells of every unit, by name.
 func (h *Host) Status() []units.Status {
 	var all []units.Status
-	for _, u := range h.all() {
+	for _, u := range h.units.All() {
 		u.mu.Lock()
 		s := units.Status{
 			Name: u.name, PID: u.rec.PID, Since: u.rec.Since, Ready: u.rec.Ready, Restarts: u.rec.Restarts,

@@ -21,7 +21,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -83,11 +82,9 @@ type Host struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
-	logs units.Logs
-	seen units.Seen // what units may have as inputs
-
-	mu    sync.Mutex // guards the fields below
-	units map[string]*unit
+	logs  units.Logs
+	seen  units.Seen // what units may have as inputs
+	units units.Set[*unit]
 }
 
 var _ reconcile.Host = (*Host)(nil)
@@ -105,7 +102,7 @@ func New(c Config) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{conf: c, lock: lock, logs: units.Logs{Dir: c.LogDir}, units: map[string]*unit{}}
+	h := &Host{conf: c, lock: lock, logs: units.Logs{Dir: c.LogDir}}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	if err := h.open(); err != nil {
 		return nil, errors.Join(err, h.Close())
@@ -125,7 +122,7 @@ func (h *Host) open() (err error) {
 	if err := h.adopt(); err != nil {
 		return err
 	}
-	h.running.Go(h.rotateLogs)
+	h.running.Go(func() { h.logs.Keep(h.ctx, h.conf.pace.logs, h.conf.LogSize, h.units.Names, h.conf.Log) })
 	return nil
 }
 
@@ -170,7 +167,7 @@ func lockFolder(dir string) (*os.File, error) {
 // Close stops supervising and leaves every unit as it is.
 func (h *Host) Close() error {
 	h.cancel()
-	for _, u := range h.all() {
+	for _, u := range h.units.All() {
 		u.detach()
 	}
 	h.running.Wait()
@@ -179,52 +176,14 @@ func (h *Host) Close() error {
 
 // StopAll stops the named units one after the other, then all others. It goes on when one does not stop.
 func (h *Host) StopAll(ctx context.Context, order []string) error {
-	for _, u := range h.all() {
-		if !slices.Contains(order, u.name) {
-			order = append(slices.Clip(order), u.name)
-		}
-	}
-	var errs []error
-	for _, name := range order {
-		if u := h.unit(name); u != nil {
-			errs = append(errs, u.stop(ctx))
-		}
-	}
-	return errors.Join(errs...)
+	return h.units.StopAll(ctx, order, (*unit).stop)
 }
 
 // Stop stops one unit. One that does not run, or that this machine never had, is no error.
 func (h *Host) Stop(ctx context.Context, name string) error {
-	if u := h.unit(name); u != nil {
-		return u.stop(ctx)
-	}
-	return nil
-}
-
-// all lists the units by name.
-func (h *Host) all() []*unit {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	var all []*unit
-	for _, u := range h.units {
-		all = append(all, u)
-	}
-	slices.SortFunc(all, func(a, b *unit) int { return strings.Compare(a.name, b.name) })
-	return all
-}
-
-// unit is nil for a unit that this machine never had.
-func (h *Host) unit(name string) *unit {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.units[name]
+	return h.units.Stop(ctx, name, (*unit).stop)
 }
 
 func (h *Host) unitOrNew(name string) *unit {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.units[name] == nil {
-		h.units[name] = newUnit(h, name)
-	}
-	return h.units[name]
+	return h.units.GetOrNew(name, func() *unit { return newUnit(h, name) })
 }

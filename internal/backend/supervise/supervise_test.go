@@ -143,7 +143,7 @@ func (b *bed) rig(t *testing.T) hosttest.Rig {
 			}
 		},
 		Crash: func(unit string) {
-			if err := h.unit(unit).current().signal(syscall.SIGKILL); err != nil {
+			if err := h.units.Get(unit).current().signal(syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
 		},

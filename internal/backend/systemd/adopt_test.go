@@ -56,7 +56,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 
 func pid(t *testing.T, h *Host, unit string) int {
 	t.Helper()
-	s, err := h.bus.read(t.Context(), h.unit(unit).service)
+	s, err := h.bus.read(t.Context(), h.units.Get(unit).service)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestInsideDeathWithoutAnAgent(t *testing.T) {
 	h := b.host(t)
 	converge(t, h, f)
 	converge(t, h, u)
-	service := h.unit(u.Name).service
+	service := h.units.Get(u.Name).service
 	if err := h.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +241,7 @@ func TestInsideStoppedByHandIsTold(t *testing.T) {
 	u := hosttest.RealUnit(b.dir, "byhand", hosttest.Behaviour{Ready: plan.ProbeTCP})
 	converge(t, h, u)
 	done := make(chan string, 1)
-	if _, err := h.bus.now().StopUnitContext(t.Context(), h.unit(u.Name).service, replace, done); err != nil {
+	if _, err := h.bus.now().StopUnitContext(t.Context(), h.units.Get(u.Name).service, replace, done); err != nil {
 		t.Fatal(err)
 	}
 	<-done

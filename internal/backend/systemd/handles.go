@@ -18,7 +18,7 @@ import (
 // hang on it (WantedBy=slipway.target): they are started when it is reached.
 func (h *Host) NodeWorks(ctx context.Context, works bool) error {
 	var services []string
-	for _, u := range h.all() {
+	for _, u := range h.units.All() {
 		u.mu.Lock()
 		if u.rec.Unit.Name != "" && !u.rec.Unit.Oneshot { // what has run to its end would be run again
 			services = append(services, u.service)

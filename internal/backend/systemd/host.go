@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
@@ -130,28 +129,10 @@ func removeIfThere(path string) error {
 // Logs is the path of a unit's log; older ones have .1, .2, .3 appended.
 func (h *Host) Logs(unit string) string { return h.logs.Path(unit) }
 
-// rotateLogs looks at the sizes now and then; it is one stat per unit.
-func (h *Host) rotateLogs() {
-	tick := time.NewTicker(h.conf.logsEach)
-	defer tick.Stop()
-	for {
-		select {
-		case <-h.ctx.Done():
-			return
-		case <-tick.C:
-		}
-		for _, u := range h.all() {
-			if err := h.logs.Rotate(u.name, h.conf.LogSize); err != nil {
-				h.conf.Log.Warn("log not rotated", "unit", u.name, "error", err)
-			}
-		}
-	}
-}
-
 // Status tells of every unit, by name.
 func (h *Host) Status() []units.Status {
 	var all []units.Status
-	for _, u := range h.all() {
+	for _, u := range h.units.All() {
 		u.mu.Lock()
 		s := units.Status{
 			Name: u.name, PID: u.state.mainPID, Since: u.state.since, Ready: u.rec.Ready, Restarts: u.rec.Restarts,

@@ -156,7 +156,7 @@ func (b *bed) rig(t *testing.T) hosttest.Rig {
 // crash kills the unit's main process as it is now, behind the host's back.
 func crash(t *testing.T, h *Host, unit string) {
 	t.Helper()
-	s, err := h.bus.read(t.Context(), h.unit(unit).service)
+	s, err := h.bus.read(t.Context(), h.units.Get(unit).service)
 	if err != nil || s.mainPID == 0 {
 		t.Fatalf("%s has no process to crash: %+v %v", unit, s, err)
 	}

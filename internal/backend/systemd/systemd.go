@@ -23,7 +23,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -76,9 +75,7 @@ type Host struct {
 	ctx     context.Context //nolint:containedctx // the life of the Host's own goroutines, ended by Close
 	cancel  context.CancelFunc
 	running sync.WaitGroup
-
-	mu    sync.Mutex // guards the field below
-	units map[string]*unit
+	units   units.Set[*unit]
 }
 
 var _ reconcile.Host = (*Host)(nil)
@@ -92,13 +89,13 @@ func New(c Config) (*Host, error) {
 	if err := errors.Join(os.MkdirAll(c.StateDir, 0o700), os.MkdirAll(c.LogDir, 0o755), os.MkdirAll(UnitDir, 0o755)); err != nil {
 		return nil, err
 	}
-	h := &Host{conf: c, logs: units.Logs{Dir: c.LogDir}, units: map[string]*unit{}}
+	h := &Host{conf: c, logs: units.Logs{Dir: c.LogDir}}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	h.bus = &bus{log: c.Log, changed: h.touch}
 	if err := errors.Join(h.bus.open(h.ctx, h.running.Go), h.adopt()); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
-	h.running.Go(h.rotateLogs)
+	h.running.Go(func() { h.logs.Keep(h.ctx, c.logsEach, c.LogSize, h.units.Names, c.Log) })
 	return h, nil
 }
 
@@ -144,31 +141,17 @@ func (h *Host) adopt() error {
 
 // StopAll stops the named units one after the other, then all others. It goes on when one does not stop.
 func (h *Host) StopAll(ctx context.Context, order []string) error {
-	for _, u := range h.all() {
-		if !slices.Contains(order, u.name) {
-			order = append(slices.Clip(order), u.name)
-		}
-	}
-	var errs []error
-	for _, name := range order {
-		if u := h.unit(name); u != nil {
-			errs = append(errs, u.stop(ctx))
-		}
-	}
-	return errors.Join(errs...)
+	return h.units.StopAll(ctx, order, (*unit).stop)
 }
 
 // Stop stops one unit. One that does not run, or that this machine never had, is no error.
 func (h *Host) Stop(ctx context.Context, name string) error {
-	if u := h.unit(name); u != nil {
-		return u.stop(ctx)
-	}
-	return nil
+	return h.units.Stop(ctx, name, (*unit).stop)
 }
 
 // touch looks again at what may have changed; no object means all.
 func (h *Host) touch(object string) {
-	for _, u := range h.all() {
+	for _, u := range h.units.All() {
 		if object == "" || u.object == object {
 			select {
 			case u.wake <- struct{}{}:
@@ -178,42 +161,15 @@ func (h *Host) touch(object string) {
 	}
 }
 
-// all lists the units by name.
-func (h *Host) all() []*unit {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	var all []*unit
-	for _, u := range h.units {
-		all = append(all, u)
-	}
-	slices.SortFunc(all, func(a, b *unit) int { return strings.Compare(a.name, b.name) })
-	return all
-}
-
-// unit is nil for a unit that nobody has asked for yet.
-func (h *Host) unit(name string) *unit {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.units[name]
-}
-
 func (h *Host) unitOrNew(name string) *unit {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	u := h.units[name]
-	if u == nil {
-		u = newUnit(h, name)
-		h.units[name] = u
+	return h.units.GetOrNew(name, func() *unit {
+		u := newUnit(h, name)
 		h.running.Go(u.keep)
-	}
-	return u
+		return u
+	})
 }
 
 func (h *Host) forget(u *unit) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.units[u.name] == u {
-		delete(h.units, u.name)
-	}
+	h.units.Forget(u.name, u)
 	u.cancel()
 }

@@ -3,14 +3,19 @@
 package units
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/slipway-project/slipway/internal/rest"
 )
 
 const (
@@ -63,6 +68,17 @@ func (l Logs) LastLine(unit string) string {
 func (l Logs) Full() bool {
 	var s unix.Statfs_t
 	return unix.Statfs(l.Dir, &s) == nil && s.Blocks > 0 && s.Bavail == 0
+}
+
+// Keep rotates the logs of names when they have reached the limit. It looks now and then, which is one stat for each, until ctx ends.
+func (l Logs) Keep(ctx context.Context, each time.Duration, limit int64, names func() []string, log *slog.Logger) {
+	for rest.For(ctx, each) == nil {
+		for _, name := range names() {
+			if err := l.Rotate(name, limit); err != nil {
+				log.Warn("log not rotated", "unit", name, "error", err)
+			}
+		}
+	}
 }
 
 // Rotate begins a unit's log anew when it has reached the limit. It copies and truncates: the process has the file open for
