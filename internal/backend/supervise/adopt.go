@@ -136,12 +136,11 @@ func (h *Host) findMain(name string, args []string) (pid int, token string) {
 	var oldest uint64
 	args = slices.DeleteFunc(slices.Clone(args), func(s string) bool { return s == "" })
 	for _, candidate := range h.cgroups.processes(name) {
-		env := nulSeparated(fmt.Sprintf("/proc/%d/environ", candidate))
-		if sid, err := unix.Getsid(candidate); err != nil || sid != candidate || !slices.Contains(env, envUnit+"="+name) {
+		if sid, err := unix.Getsid(candidate); err != nil || sid != candidate {
 			continue
 		}
-		have := nulSeparated(fmt.Sprintf("/proc/%d/cmdline", candidate))
-		if n := len(have) - len(args); n < 0 || !slices.Equal(have[n:], args) { // equal, or Exec on its way there
+		have, env := lookAt(candidate)
+		if n := len(have) - len(args); n < 0 || !slices.Equal(have[n:], args) || !slices.Contains(env, envUnit+"="+name) { // equal, or Exec on its way there
 			continue
 		}
 		start, err := startTime(candidate)
@@ -156,6 +155,18 @@ func (h *Host) findMain(name string, args []string) (pid int, token string) {
 		}
 	}
 	return pid, token
+}
+
+// lookAt reads a process's arguments and environment. While the kernel exchanges a process's program it has neither, and such a
+// process must not be overlooked: it may have compared its token already. Programs without either are not ours.
+func lookAt(pid int) (args, env []string) {
+	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		args, env = nulSeparated(fmt.Sprintf("/proc/%d/cmdline", pid)), nulSeparated(fmt.Sprintf("/proc/%d/environ", pid))
+		if (len(args) > 0 && len(env) > 0) || isZombie(pid) {
+			break
+		}
+	}
+	return args, env
 }
 
 func ignoreGone(err error) error {

@@ -5,6 +5,7 @@ package supervise
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -331,5 +332,37 @@ func rewrite(t *testing.T, b *bed, name string, change func(*record)) {
 	change(&r)
 	if err := durable.Save(path, recordSchema, r); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A process that is exchanging its program has neither arguments nor environment for a moment; it is not overlooked.
+func TestLookAtAcrossExec(t *testing.T) {
+	t.Parallel()
+	script := filepath.Join(t.TempDir(), "again.sh")
+	if err := os.WriteFile(script, []byte("[ $1 = 0 ] || exec sh $0 $(($1-1))\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := exec.CommandContext(t.Context(), "sh", script, "500")
+	if err := again.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- again.Wait() }()
+	for looks, blanks := 0, 0; ; looks++ {
+		if len(nulSeparated(fmt.Sprintf("/proc/%d/environ", again.Process.Pid))) == 0 {
+			blanks++
+		}
+		args, env := lookAt(again.Process.Pid)
+		select {
+		case err := <-ended:
+			if t.Logf("%d looks, %d would have overlooked it", looks, blanks); err != nil || looks == 0 {
+				t.Fatal(err, looks)
+			}
+			return
+		default:
+		}
+		if (len(args) == 0 || len(env) == 0) && !isZombie(again.Process.Pid) {
+			t.Fatalf("overlooked: arguments %q, environment %q", args, env)
+		}
 	}
 }

@@ -106,6 +106,8 @@ type Enrolment struct {
 
 	once  sync.Once
 	again chan struct{} // closed when the agent has to start anew
+
+	resetting chan struct{} // holds one: whoever takes the machine out of its cluster
 }
 
 // Items on the board.
@@ -119,7 +121,7 @@ const (
 
 // New reads which cluster the machine was told to join.
 func New(cfg Config) (*Enrolment, error) {
-	e := &Enrolment{cfg: cfg.filled(), told: make(chan struct{}), ready: make(chan struct{}), again: make(chan struct{}), says: map[string]reconcile.Status{}}
+	e := &Enrolment{cfg: cfg.filled(), told: make(chan struct{}), ready: make(chan struct{}), again: make(chan struct{}), resetting: make(chan struct{}, 1), says: map[string]reconcile.Status{}}
 	if err := e.recall(); err != nil {
 		return nil, err
 	}
@@ -147,6 +149,8 @@ func (e *Enrolment) Run(ctx context.Context) error {
 
 // settle finishes a wipe that was broken off, undoes a join that was, and refuses what cannot be.
 func (e *Enrolment) settle(ctx context.Context) error {
+	e.resetting <- struct{}{} // a reset that was asked for meanwhile ends as well
+	defer func() { <-e.resetting }()
 	now := e.cfg.Lock.State()
 	_, installed := e.cfg.Agent.Installed()
 	switch {

@@ -23,10 +23,20 @@ import (
 const askLimit = 10 * time.Second
 
 // Reset takes the machine out of its cluster. The cluster must have let it go before: what it still counts on is not taken away.
-// lost says that nobody is left to ask.
+// lost says that nobody is left to ask. One that was broken off goes on by itself at the agent's start: who asks meanwhile waits
+// for that, and its end is theirs.
 func (e *Enrolment) Reset(ctx context.Context, cluster string, lost bool) error {
+	asked := e.cfg.Lock.State()
+	select {
+	case e.resetting <- struct{}{}:
+		defer func() { <-e.resetting }()
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the reset that is under way: %w", ctx.Err())
+	}
 	now := e.cfg.Lock.State()
 	switch {
+	case now.Phase == lock.Free && asked.Phase == lock.Committed && asked.Cluster == cluster:
+		return nil
 	case now.Phase != lock.Committed:
 		return fmt.Errorf("this machine is %s: there is nothing to reset", now)
 	case cluster != now.Cluster:
