@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/rand"
 	"crypto/tls"
@@ -16,6 +17,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/rosters"
 	"github.com/slipway-project/slipway/internal/control/storeserver"
 	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/roster"
 )
 
@@ -38,11 +40,7 @@ func readCertificate(path string) (*x509.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, fmt.Errorf("%s holds no certificate", path)
-	}
-	return x509.ParseCertificate(block.Bytes)
+	return pki.Certificate(path, text)
 }
 
 // signWith signs with the key in a file, which is not kept in memory.
@@ -66,7 +64,7 @@ func signWith(path string) func(digest []byte) ([]byte, error) {
 }
 
 // invitation is what a machine needs beside its token.
-func invitation(k *rosters.Keeper, joinCA *x509.Certificate, pin, id string) (admin.Invitation, error) {
+func invitation(ctx context.Context, k *rosters.Keeper, joinCA *x509.Certificate, pin, id string) (admin.Invitation, error) {
 	signed, _, _ := k.Current()
 	var wire roster.Signed
 	if err := json.Unmarshal(signed, &wire); err != nil {
@@ -83,6 +81,6 @@ func invitation(k *rosters.Keeper, joinCA *x509.Certificate, pin, id string) (ad
 	for _, at := range storesOf(r, nil) {
 		out.Stores = append(out.Stores, at.String())
 	}
-	out.Program, err = storeserver.DigestOf(config.SlipwayBinary)
+	out.Program, err = storeserver.DigestOf(ctx, config.SlipwayBinary)
 	return out, err
 }

@@ -149,8 +149,8 @@ func (j *joining) assemble(doc control.Document) (p parts, err error) {
 	p.admin = admin.New(admin.Config{
 		Nodes: records, Tokens: records, Kube: client, Members: p.members, Log: j.log,
 		Document: func() (control.Document, bool) { return doc, true },
-		Invite: func(context.Context) (admin.Invitation, error) {
-			return invitation(p.rosters, joinCA, pin, id)
+		Invite: func(ctx context.Context) (admin.Invitation, error) {
+			return invitation(ctx, p.rosters, joinCA, pin, id)
 		},
 	})
 	return p, nil

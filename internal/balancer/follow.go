@@ -4,8 +4,6 @@ package balancer
 
 import (
 	"context"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/node/rosterfile"
 )
@@ -61,11 +60,7 @@ func (p *pool) load() (roster.Roster, error) {
 	if err != nil {
 		return roster.Roster{}, fmt.Errorf("read join CA: %w", err)
 	}
-	block, _ := pem.Decode(text)
-	if block == nil || block.Type != "CERTIFICATE" {
-		return roster.Roster{}, fmt.Errorf("read join CA %s: it holds no certificate", p.c.JoinCA)
-	}
-	ca, err := x509.ParseCertificate(block.Bytes)
+	ca, err := pki.Certificate(p.c.JoinCA, text)
 	if err != nil {
 		return roster.Roster{}, fmt.Errorf("read join CA: %w", err)
 	}

@@ -131,7 +131,7 @@ func (a *apply) run(ctx context.Context) error {
 		return err
 	}
 	a.bundle, a.components = bundle, digests(bundle)
-	brings, err := newCargo(a.Exe, store, a.report)
+	brings, err := newCargo(ctx, a.Exe, store, a.report)
 	if err != nil {
 		return err
 	}

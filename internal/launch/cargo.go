@@ -5,8 +5,6 @@ package launch
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/artifact"
 	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/durable"
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/render/systemd"
 	"github.com/slipway-project/slipway/internal/sshhost"
@@ -33,19 +32,18 @@ type cargo struct {
 }
 
 // newCargo reads this program once, for its digest.
-func newCargo(exe string, store *artifact.Store, report func(Event)) (*cargo, error) {
+func newCargo(ctx context.Context, exe string, store *artifact.Store, report func(Event)) (*cargo, error) {
 	f, err := os.Open(exe)
 	if err != nil {
 		return nil, fmt.Errorf("read this program: %w", err)
 	}
 	defer f.Close()
-	hash := sha256.New()
-	size, err := io.Copy(hash, f)
+	digest, size, err := durable.Digest(ctx, f)
 	if err != nil {
 		return nil, fmt.Errorf("read this program: %w", err)
 	}
 	self := sshhost.File{
-		SHA256: hex.EncodeToString(hash.Sum(nil)), Size: size, Mode: 0o755, Open: func() (io.ReadSeekCloser, error) { return os.Open(exe) },
+		SHA256: strings.TrimPrefix(digest, "sha256:"), Size: size, Mode: 0o755, Open: func() (io.ReadSeekCloser, error) { return os.Open(exe) },
 	}
 	self.Path = machine.BinDir + "/slipway-" + self.SHA256[:12]
 	return &cargo{self: self, store: store, report: report, parts: map[string][]artifact.Blob{}}, nil

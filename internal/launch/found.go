@@ -5,9 +5,7 @@ package launch
 import (
 	"context"
 	"crypto/rand"
-	"crypto/x509"
 	"encoding/hex"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,6 +16,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/core/roster"
@@ -198,11 +197,7 @@ func (u *up) pin(ctx context.Context, machines provider, first string) (string, 
 }
 
 func pinOf(path string, text []byte) (string, error) {
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return "", fmt.Errorf("read the join CA: %s holds no certificate", path)
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
+	cert, err := pki.Certificate(path, text)
 	if err != nil {
 		return "", fmt.Errorf("read the join CA: %w", err)
 	}

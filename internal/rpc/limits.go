@@ -43,9 +43,6 @@ type Limits struct {
 	ReportsAll     Rate          // … of all: 64 a second, 512 at once
 }
 
-// DefaultLimits are the numbers above.
-func DefaultLimits() Limits { return Limits{}.filled() }
-
 func (l Limits) filled() Limits {
 	fill(&l.Handshake, 10*time.Second)
 	fill(&l.HandshakeBytes, 16<<10)

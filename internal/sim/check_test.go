@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/rest"
+
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"
@@ -44,7 +46,7 @@ func (w *world) pass(a *agent, name string) {
 	switch {
 	case due.stall > 0:
 		close(due.done)
-		_ = sleep(a.ctx, due.stall)
+		_ = rest.For(a.ctx, due.stall)
 		return
 	case due.cutOnly:
 		a.m.cut(true)

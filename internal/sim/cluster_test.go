@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/rest"
+
 	"github.com/slipway-project/slipway/internal/control/members"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/membership"
@@ -67,7 +69,7 @@ type store struct {
 var errNoAPI = errors.New("the API server does not answer")
 
 func (s store) ask(ctx context.Context) error {
-	if err := sleep(ctx, s.a.m.w.delay()); err != nil {
+	if err := rest.For(ctx, s.a.m.w.delay()); err != nil {
 		return err
 	}
 	if err := s.a.alive(); err != nil {
@@ -127,7 +129,7 @@ func (s store) Delete(ctx context.Context, kind, name, version string) error {
 func (s store) Watch(ctx context.Context, kind string, changed func()) error {
 	return s.c.store.Watch(ctx, kind, func() {
 		for s.ask(ctx) != nil {
-			if sleep(ctx, 500*time.Millisecond) != nil {
+			if rest.For(ctx, 500*time.Millisecond) != nil {
 				return
 			}
 		}
@@ -145,7 +147,7 @@ type etcd struct {
 var _ members.Etcd = etcd{}
 
 func (e etcd) Members(ctx context.Context) ([]membership.Member, error) {
-	if err := sleep(ctx, e.a.m.w.delay()); err != nil {
+	if err := rest.For(ctx, e.a.m.w.delay()); err != nil {
 		return nil, err
 	}
 	return e.c.etcd.Client(e.node).Members(ctx)
@@ -177,7 +179,7 @@ func (e etcd) MoveLeader(ctx context.Context, id uint64) error {
 
 // alter is one change: what it must not do is looked at around it.
 func (e etcd) alter(ctx context.Context, what string, do func() error) error {
-	if err := sleep(ctx, e.a.m.w.delay()); err != nil {
+	if err := rest.For(ctx, e.a.m.w.delay()); err != nil {
 		return err
 	}
 	e.a.pass(what)

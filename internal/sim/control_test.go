@@ -15,6 +15,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/rest"
+
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slipway-project/slipway/internal/attest"
@@ -75,7 +77,7 @@ func (a *agent) register(ctx context.Context, doc document, board *reconcile.Boa
 				return nil
 			}
 		}
-		if err := sleep(ctx, 300*time.Millisecond); err != nil {
+		if err := rest.For(ctx, 300*time.Millisecond); err != nil {
 			return err
 		}
 	}

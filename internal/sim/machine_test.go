@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/rest"
+
 	"github.com/slipway-project/slipway/internal/backend/fake"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/node"
@@ -231,7 +233,7 @@ func (m *machine) tell(t node.JoinTarget) {
 			m.mu.Unlock()
 			return
 		}
-		if sleep(a.ctx, time.Second) != nil {
+		if rest.For(a.ctx, time.Second) != nil {
 			return
 		}
 	}

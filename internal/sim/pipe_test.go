@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+
+	"github.com/slipway-project/slipway/internal/rest"
 )
 
 // listener is where a free machine takes init's connections: real TLS and gRPC over pipes in memory.
@@ -63,7 +65,7 @@ var errRefused = errors.New("connection refused")
 
 // dialInit connects the operator with a machine.
 func (m *machine) dialInit(ctx context.Context, _, _ string) (net.Conn, error) {
-	if err := sleep(ctx, m.w.delay()); err != nil {
+	if err := rest.For(ctx, m.w.delay()); err != nil {
 		return nil, err
 	}
 	a := m.running()

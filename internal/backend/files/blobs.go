@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -177,18 +176,6 @@ func hash(ctx context.Context, path string) (digest string, err error) {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	sum, buf := sha256.New(), make([]byte, 1<<20)
-	for {
-		if err := ctx.Err(); err != nil {
-			return "", err
-		}
-		n, err := f.Read(buf)
-		sum.Write(buf[:n])
-		if errors.Is(err, io.EOF) {
-			return "sha256:" + hex.EncodeToString(sum.Sum(nil)), nil
-		}
-		if err != nil {
-			return "", err
-		}
-	}
+	digest, _, err = durable.Digest(ctx, f)
+	return digest, err
 }

@@ -3,12 +3,12 @@
 package storeserver
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"io"
+	"context"
 	"net"
 	"os"
 	"sync"
+
+	"github.com/slipway-project/slipway/internal/durable"
 )
 
 // callers counts what is under way for each address.
@@ -79,20 +79,17 @@ type program struct {
 }
 
 func (p *program) is(sum string) (path string, is bool) {
-	p.once.Do(func() { p.digest, _ = DigestOf(p.path) })
+	p.once.Do(func() { p.digest, _ = DigestOf(context.Background(), p.path) }) // for all who come, not for this caller's time only
 	return p.path, p.digest == "sha256:"+sum
 }
 
 // DigestOf is the digest of a file, by which a server hands it out.
-func DigestOf(path string) (string, error) {
+func DigestOf(ctx context.Context, path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return "sha256:" + hex.EncodeToString(h.Sum(nil)), nil
+	digest, _, err := durable.Digest(ctx, f)
+	return digest, err
 }

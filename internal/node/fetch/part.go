@@ -4,8 +4,6 @@ package fetch
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -35,12 +33,12 @@ func (f *Fetcher) from(ctx context.Context, place netip.AddrPort, sum string) (e
 	if _, err := part.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	hash := sha256.New()
-	if _, err := io.Copy(hash, part); err != nil {
+	got, _, err := durable.Digest(ctx, part)
+	if err != nil {
 		return err
 	}
-	if got := hex.EncodeToString(hash.Sum(nil)); got != sum {
-		return errors.Join(fmt.Errorf("what it sent has the digest sha256:%s", got), os.Remove(path))
+	if got != "sha256:"+sum {
+		return errors.Join(fmt.Errorf("what it sent has the digest %s", got), os.Remove(path))
 	}
 	if err := errors.Join(part.Chmod(0o755), part.Sync()); err != nil {
 		return err

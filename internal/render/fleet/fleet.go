@@ -5,7 +5,7 @@
 // programs are fetched by digest and checked before they are used; nothing is removed before its successor is there. The package
 // touches no machine, and what fleet cannot say it leaves out with the reason or refuses.
 //
-// Read [Unit] and [Render] first.
+// Read [Unit] and [With] first.
 //
 //	Unit{Name: "web", On: {"disk": ["ssd"]}}  ⇄  web.service: [X-Fleet] MachineMetadata=disk=ssd
 package fleet

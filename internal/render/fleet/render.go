@@ -14,13 +14,11 @@ import (
 	"github.com/slipway-project/slipway/internal/render"
 )
 
-// Render gives a plan as units for fleet: what the plan has, each on the plan's node.
-func Render(p plan.Plan) (render.Rendered, error) { return With(p, nil) }
-
 // userPrefix is how a plan calls the user's own units.
 const userPrefix = "user-"
 
-// With is Render where the user's own units, those of the whole cluster, keep their rules instead.
+// With gives a plan as units for fleet: what the plan has, each on the plan's node, but for the user's own units, those of the whole
+// cluster: they keep their rules instead.
 func With(p plan.Plan, own []Unit) (render.Rendered, error) {
 	r := rendering{plan: p, entries: map[plan.Ref]plan.Entry{}}
 	for _, e := range p.Entries {

@@ -183,7 +183,7 @@ func TestFetch(t *testing.T) {
 	var b plan.Builder
 	at := filepath.Join(dir, "place", "x's")
 	b.Add(plan.Unit{Name: "u", Args: []string{"/bin/true"}}, b.Add(plan.File{Path: at, Mode: 0o755, Content: "new\n"}))
-	r, err := fleet.Render(b.Plan("c", "n", "r"))
+	r, err := fleet.With(b.Plan("c", "n", "r"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +246,7 @@ func TestRefuses(t *testing.T) {
 	t.Parallel()
 	var b plan.Builder
 	b.Add(plan.Unit{Name: "u", Args: []string{"/x"}}, b.Add(plan.Artifact{Path: "/x", Digest: "not-built"}))
-	if _, err := fleet.Render(b.Plan("c", "n", "r")); err == nil || !strings.Contains(err.Error(), "slipway bundle build") {
+	if _, err := fleet.With(b.Plan("c", "n", "r"), nil); err == nil || !strings.Contains(err.Error(), "slipway bundle build") {
 		t.Errorf("a program without a digest: %v", err)
 	}
 	u := fleet.Unit{Exec: []string{"/x"}}
