@@ -104,7 +104,7 @@ var neverArrows = []neverArrow{
 	},
 	{
 		from: []string{"internal/control/registry/...", "internal/attest/..."}, to: []string{"internal/kube/...", "internal/node/...", "internal/control", "internal/control/joinserver", "k8s.io/..."},
-		why: "records know no store but the one in memory, and verifiers write nothing",
+		why: "records know no store but by its interface, and verifiers write nothing",
 	},
 	{from: []string{"internal/attest/..."}, to: []string{"internal/control/..."}, why: "a verifier finds out what is true; what follows is not its question"},
 	{from: []string{"..."}, except: []string{"internal/sshhost"}, to: []string{"golang.org/x/crypto/ssh/..."}, why: "SSH only in sshhost"},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/control/members"
 	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/core/membership"
 	"github.com/slipway-project/slipway/internal/etcd/etcdfake"
 )
@@ -21,7 +22,7 @@ import (
 type cluster struct {
 	pin   string
 	etcd  *etcdfake.Cluster
-	store *registry.Memory
+	store *registrytest.Memory
 	used  map[string]string // token → the key that it let in, as was seen first; guarded by the world's mu
 }
 
@@ -34,7 +35,7 @@ func (w *world) cluster(pin string) *cluster {
 	defer w.mu.Unlock()
 	c := w.clusters[pin]
 	if c == nil {
-		c = &cluster{pin: pin, etcd: etcdfake.New(), store: registry.NewMemory(), used: map[string]string{}}
+		c = &cluster{pin: pin, etcd: etcdfake.New(), store: registrytest.NewMemory(), used: map[string]string{}}
 		c.etcd.CatchUp, c.etcd.Settle = w.catchUp, 5*time.Second
 		w.clusters[pin] = c
 		w.noteLocked("cluster %.20s has begun", pin)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/rpc"
@@ -117,12 +118,12 @@ func TestRecordsThatDoNotAnswer(t *testing.T) {
 	w := newWorld(t, loose())
 	m := worker(w)
 	failing := make(chan struct{}, 100)
-	w.store.SetFault(func(registry.Op) registry.Fault {
+	w.store.SetFault(func(registrytest.Op) registrytest.Fault {
 		select {
 		case failing <- struct{}{}:
 		default:
 		}
-		return registry.Fault{Err: errors.New("the API does not answer")}
+		return registrytest.Fault{Err: errors.New("the API does not answer")}
 	})
 	done := make(chan error, 1)
 	go func() {

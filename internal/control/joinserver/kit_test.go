@@ -28,6 +28,7 @@ import (
 	"github.com/slipway-project/slipway/internal/attest/token"
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/roster"
@@ -42,7 +43,7 @@ type world struct {
 	id, pin  string
 	ca       authority // the join CA
 	cluster  authority // signs kubelets
-	store    *registry.Memory
+	store    *registrytest.Memory
 	registry *registry.Registry
 	book     *book
 	server   *joinserver.Server
@@ -126,7 +127,7 @@ func specNode(name, pool string, index int) admission.Node {
 func newWorld(tb testing.TB, limits rpc.Limits) *world {
 	tb.Helper()
 	w := &world{
-		tb: tb, ca: newAuthority(tb, "dev join"), cluster: newAuthority(tb, "dev kubernetes"), store: registry.NewMemory(),
+		tb: tb, ca: newAuthority(tb, "dev join"), cluster: newAuthority(tb, "dev kubernetes"), store: registrytest.NewMemory(),
 		members: &fakeMembers{}, rosters: newRosters(), tickets: func(*plan.Ticket, *[]plan.Given) {},
 	}
 	w.pin = pinOf(tb, w.ca.key.Public())

@@ -15,6 +15,7 @@ import (
 	"github.com/slipway-project/slipway/internal/attest/key"
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
@@ -49,7 +50,7 @@ func TestSilenceEnds(t *testing.T) {
 				if tc.known {
 					node.Key = pinOf(t, m.Public())
 				}
-				records := registry.New(registry.NewMemory(), time.Now).WithPolicy(policy)
+				records := registry.New(registrytest.NewMemory(), time.Now).WithPolicy(policy)
 				if err := records.Register(t.Context(), []admission.Node{node}); err != nil {
 					t.Fatal(err)
 				}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/etcd/etcdfake"
 )
 
@@ -31,14 +31,14 @@ func lostAnswers(t *testing.T, w *world, etcd *etcdfake.Cluster, seed uint64) {
 		}
 		return nil
 	}
-	w.store.SetFault(func(registry.Op) registry.Fault {
+	w.store.SetFault(func(registrytest.Op) registrytest.Fault {
 		switch {
 		case some():
-			return registry.Fault{Err: lost}
+			return registrytest.Fault{Err: lost}
 		case some():
-			return registry.Fault{Lost: lost}
+			return registrytest.Fault{Lost: lost}
 		}
-		return registry.Fault{}
+		return registrytest.Fault{}
 	})
 	var runs, joins sync.WaitGroup
 	w.run(ctx, &runs, "a")

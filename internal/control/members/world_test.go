@@ -15,6 +15,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/control/members"
 	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/etcd/etcdtest"
 )
@@ -23,7 +24,7 @@ import (
 type world struct {
 	t     testing.TB
 	lab   etcdtest.Lab
-	store *registry.Memory
+	store *registrytest.Memory
 	log   *slog.Logger
 
 	mu       sync.Mutex // guards the fields below
@@ -35,7 +36,7 @@ type world struct {
 func newWorld(t testing.TB, lab etcdtest.Lab) *world {
 	t.Helper()
 	w := &world{
-		t: t, lab: lab, store: registry.NewMemory(), log: slog.New(slog.NewTextHandler(&lines{t: t}, nil)),
+		t: t, lab: lab, store: registrytest.NewMemory(), log: slog.New(slog.NewTextHandler(&lines{t: t}, nil)),
 		managers: map[string]*members.Manager{}, runs: map[string]context.CancelFunc{},
 	}
 	lab.Form(t, "a")

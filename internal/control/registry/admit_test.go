@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/core/admission"
 )
 
@@ -57,13 +58,13 @@ func join(key int, token string) admission.Request {
 
 func TestTokenLetsOneIn(t *testing.T) {
 	t.Parallel()
-	store := registry.NewMemory()
+	store := registrytest.NewMemory()
 	for round := range 1000 {
 		contest(t, store, 100, 3, round)
 		if t.Failed() {
 			return
 		}
-		store = registry.NewMemory()
+		store = registrytest.NewMemory()
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/core/admission"
 )
 
@@ -21,7 +22,7 @@ func BenchmarkAdmit(b *testing.B) {
 	var r *registry.Registry
 	for n := 0; b.Loop(); n++ {
 		if n%1000 == 0 {
-			r = begun(b, registry.NewMemory(), start).WithPolicy(wide)
+			r = begun(b, registrytest.NewMemory(), start).WithPolicy(wide)
 		}
 		token, _, err := r.CreateToken(b.Context(), registry.TokenSpec{Pool: "worker"})
 		if err != nil {
@@ -36,7 +37,7 @@ func BenchmarkAdmit(b *testing.B) {
 
 // BenchmarkStranger is a refusal among a thousand nodes, from cold eyes.
 func BenchmarkStranger(b *testing.B) {
-	r := begun(b, registry.NewMemory(), start)
+	r := begun(b, registrytest.NewMemory(), start)
 	for b.Loop() {
 		if _, err := r.Admit(b.Context(), join(6, "")); reasonOf(err) != admission.KeyUnknown {
 			b.Fatal(err)

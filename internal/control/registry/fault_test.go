@@ -12,16 +12,17 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/core/admission"
 )
 
 var errPower = errors.New("the power is off")
 
 // at makes the n-th call that writes go wrong, and all later ones fail: the process that asked is dead.
-func at(n int, f registry.Fault) func(registry.Op) registry.Fault {
+func at(n int, f registrytest.Fault) func(registrytest.Op) registrytest.Fault {
 	var mu sync.Mutex
 	seen := 0
-	return func(op registry.Op) registry.Fault {
+	return func(op registrytest.Op) registrytest.Fault {
 		mu.Lock()
 		defer mu.Unlock()
 		if op.Verb == "put" || op.Verb == "delete" {
@@ -31,9 +32,9 @@ func at(n int, f registry.Fault) func(registry.Op) registry.Fault {
 		case seen == n && (op.Verb == "put" || op.Verb == "delete"):
 			return f
 		case seen > n || seen == n && op.Verb != "put":
-			return registry.Fault{Err: errPower}
+			return registrytest.Fault{Err: errPower}
 		}
-		return registry.Fault{}
+		return registrytest.Fault{}
 	}
 }
 
@@ -42,8 +43,8 @@ func at(n int, f registry.Fault) func(registry.Op) registry.Fault {
 func TestAdmitOverCrashes(t *testing.T) {
 	t.Parallel()
 	for write := 1; write <= 2; write++ {
-		for name, fault := range map[string]registry.Fault{"before": {Err: errPower}, "after": {Lost: errPower}} {
-			store := registry.NewMemory()
+		for name, fault := range map[string]registrytest.Fault{"before": {Err: errPower}, "after": {Lost: errPower}} {
+			store := registrytest.NewMemory()
 			first, second := begun(t, store, start), begun(t, store, start)
 			token, _, err := first.CreateToken(t.Context(), registry.TokenSpec{Pool: "worker"})
 			if err != nil {
@@ -81,7 +82,7 @@ func TestAdmitOnABadStore(t *testing.T) {
 
 func badStore(t *testing.T, seed uint64) {
 	const machines = 30
-	store := registry.NewMemory()
+	store := registrytest.NewMemory()
 	planes := []*registry.Registry{begun(t, store, time.Now), begun(t, store, time.Now), begun(t, store, time.Now)}
 	var tokens [machines]string
 	for i := range tokens {
@@ -93,10 +94,10 @@ func badStore(t *testing.T, seed uint64) {
 	}
 	var mu sync.Mutex
 	dice := rand.New(rand.NewPCG(seed, 1))
-	store.SetFault(func(registry.Op) registry.Fault {
+	store.SetFault(func(registrytest.Op) registrytest.Fault {
 		mu.Lock()
 		defer mu.Unlock()
-		f := registry.Fault{Delay: time.Duration(dice.IntN(20)) * time.Millisecond}
+		f := registrytest.Fault{Delay: time.Duration(dice.IntN(20)) * time.Millisecond}
 		switch dice.IntN(8) {
 		case 0:
 			f.Err = errPower
@@ -156,9 +157,9 @@ func apart(t *testing.T, r *registry.Registry, admitted []admission.Node) {
 // No answer is never an empty answer.
 func TestNoAnswerIsNotEmpty(t *testing.T) {
 	t.Parallel()
-	store := registry.NewMemory()
+	store := registrytest.NewMemory()
 	r := begun(t, store, start)
-	store.SetFault(func(registry.Op) registry.Fault { return registry.Fault{Err: errPower} })
+	store.SetFault(func(registrytest.Op) registrytest.Fault { return registrytest.Fault{Err: errPower} })
 	if nodes, err := r.Nodes(t.Context()); !errors.Is(err, errPower) || errors.Is(err, registry.ErrNotFound) {
 		t.Errorf("nodes %v, %v", nodes, err)
 	}
@@ -184,7 +185,7 @@ func TestDamagedRecords(t *testing.T) {
 		"no record": "{\"slipwayNodes\":1}\n{}\n", "twice": "{\"slipwayNodes\":1}\n{\"node\":{\"name\":\"a\"}}\n{\"node\":{\"name\":\"a\"}}\n",
 		"order": "{\"slipwayNodes\":1}\n{\"node\":{\"name\":\"b\"}}\n{\"node\":{\"name\":\"a\"}}\n", "two on a line": "{\"slipwayNodes\":1}\n{\"removed\":{\"name\":\"b\",\"at\":\"2026-11-20T12:00:00Z\"}} {}\n",
 	} {
-		store := registry.NewMemory()
+		store := registrytest.NewMemory()
 		r := begun(t, store, start)
 		token, _, err := r.CreateToken(t.Context(), registry.TokenSpec{Pool: "worker"})
 		if err != nil {
@@ -218,15 +219,15 @@ func TestDamagedRecords(t *testing.T) {
 func TestSharedReads(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := registry.NewMemory()
+		store := registrytest.NewMemory()
 		r := begun(t, store, time.Now)
 		var mu sync.Mutex
 		gets := 0
-		store.SetFault(func(op registry.Op) registry.Fault {
+		store.SetFault(func(op registrytest.Op) registrytest.Fault {
 			mu.Lock()
 			defer mu.Unlock()
 			gets++
-			return registry.Fault{Delay: time.Second}
+			return registrytest.Fault{Delay: time.Second}
 		})
 		impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()

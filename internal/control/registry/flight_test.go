@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/core/admission"
 )
 
@@ -25,7 +26,7 @@ func (s slow) Get(ctx context.Context, kind, name string) (registry.Item, error)
 func TestSharedReadsAreFresh(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := registry.NewMemory()
+		store := registrytest.NewMemory()
 		other := begun(t, store, time.Now)
 		r := registry.New(slow{store}, time.Now)
 		early := make(chan bool)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package registry keeps the cluster's records: its nodes, its tokens, and what others of the control role keep (the etcd slot,
-// the roster). Below lies a [Store], which knows compare-and-swap and no more: [Memory] for tests and simulations, Secrets of the
-// cluster in package kube. Every control plane has a Registry of its own on the same records; a change holds or fails as a whole,
+// the roster). Below lies a [Store], which knows compare-and-swap and no more: Secrets of the cluster in package kube, a store in memory for tests
+// and simulations in package registrytest. Every control plane has a Registry of its own on the same records; a change holds or fails as a whole,
 // whoever else writes. It never decides who may join (admission does), and never takes "no answer" for "nothing there".
 //
 // Read [Store], [Registry] and [Registry.Admit] first.

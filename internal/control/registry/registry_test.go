@@ -15,12 +15,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/core/admission"
 )
 
 func TestRegisterByAllControlPlanes(t *testing.T) {
 	t.Parallel()
-	store := registry.NewMemory()
+	store := registrytest.NewMemory()
 	var document []admission.Node
 	for i := range 20 {
 		n := mainNode()
@@ -73,7 +74,7 @@ func versionOf(t *testing.T, store registry.Store) string {
 // Before anything is registered nothing is known: neither "no nodes" nor a place to let somebody in.
 func TestBeforeTheFirst(t *testing.T) {
 	t.Parallel()
-	r := registry.New(registry.NewMemory(), start).WithPolicy(policy)
+	r := registry.New(registrytest.NewMemory(), start).WithPolicy(policy)
 	if nodes, err := r.Nodes(t.Context()); !errors.Is(err, registry.ErrNotFound) {
 		t.Errorf("%v, %v", nodes, err)
 	}
@@ -90,14 +91,14 @@ func TestBeforeTheFirst(t *testing.T) {
 	if _, err := r.Nodes(t.Context()); !errors.Is(err, registry.ErrNotFound) {
 		t.Errorf("no nodes were registered, and yet they are known: %v", err)
 	}
-	if _, err := registry.New(registry.NewMemory(), start).Admit(t.Context(), join(6, "")); err == nil || reasonOf(err) != "" {
+	if _, err := registry.New(registrytest.NewMemory(), start).Admit(t.Context(), join(6, "")); err == nil || reasonOf(err) != "" {
 		t.Errorf("without a policy: %v", err)
 	}
 }
 
 func TestUpdateNode(t *testing.T) {
 	t.Parallel()
-	store := registry.NewMemory()
+	store := registrytest.NewMemory()
 	r := begun(t, store, start)
 	var wg sync.WaitGroup
 	for range 20 { // each from a process of its own
@@ -139,7 +140,7 @@ func TestUpdateNode(t *testing.T) {
 // The life of a name: a machine, another one that asks for it, approval, removal; and the operator's document all the while.
 func TestApproveAndDelete(t *testing.T) {
 	t.Parallel()
-	r := begun(t, registry.NewMemory(), start)
+	r := begun(t, registrytest.NewMemory(), start)
 	let := func(key int, spec registry.TokenSpec) (admission.Node, error) {
 		t.Helper()
 		token, _, err := r.CreateToken(t.Context(), spec)
@@ -204,7 +205,7 @@ func testDeleted(t *testing.T, r *registry.Registry, gone admission.Node) {
 
 func TestTokens(t *testing.T) {
 	t.Parallel()
-	store, now := registry.NewMemory(), start()
+	store, now := registrytest.NewMemory(), start()
 	r := begun(t, store, func() time.Time { return now })
 	for name, tt := range map[string]struct {
 		spec registry.TokenSpec
@@ -278,7 +279,7 @@ func TestTokens(t *testing.T) {
 func TestRevokeRace(t *testing.T) {
 	t.Parallel()
 	for range 200 {
-		store := registry.NewMemory()
+		store := registrytest.NewMemory()
 		a, b := begun(t, store, start), begun(t, store, start)
 		token, _, err := a.CreateToken(t.Context(), registry.TokenSpec{Pool: "worker"})
 		if err != nil {
@@ -301,7 +302,7 @@ func TestRevokeRace(t *testing.T) {
 func TestRecordsOfOthers(t *testing.T) {
 	t.Parallel()
 	type slot struct{ Holder string }
-	r := registry.New(registry.NewMemory(), start)
+	r := registry.New(registrytest.NewMemory(), start)
 	var got slot
 	if _, err := r.Load(t.Context(), "slot", "etcd", &got); !errors.Is(err, registry.ErrNotFound) {
 		t.Errorf("load nothing: %v", err)
@@ -346,7 +347,7 @@ func TestRecordsOfOthers(t *testing.T) {
 func TestWatchNodes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := begun(t, registry.NewMemory(), time.Now)
+		r := begun(t, registrytest.NewMemory(), time.Now)
 		ctx, cancel := context.WithCancel(t.Context())
 		seen, done := 0, make(chan error)
 		go func() { done <- r.Watch(ctx, func() { seen++ }) }()

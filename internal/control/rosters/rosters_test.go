@@ -26,6 +26,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/roster"
 )
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // bench is a cluster's records and what keepers on several control planes of it share.
 type bench struct {
-	store   *registry.Memory
+	store   *registrytest.Memory
 	records *registry.Registry
 	ca      *x509.Certificate
 	key     *ecdsa.PrivateKey
@@ -53,7 +54,7 @@ func newBench(t *testing.T) *bench {
 	must(t, err)
 	ca, err := x509.ParseCertificate(der)
 	must(t, err)
-	store := registry.NewMemory()
+	store := registrytest.NewMemory()
 	return &bench{store: store, records: registry.New(store, time.Now), ca: ca, key: key}
 }
 
@@ -181,15 +182,15 @@ func TestUnknown(t *testing.T) {
 	down := errors.New("connection refused")
 	tests := map[string]struct{ trouble func(b *bench) }{
 		"records unreadable": {func(b *bench) {
-			b.store.SetFault(func(op registry.Op) registry.Fault {
+			b.store.SetFault(func(op registrytest.Op) registrytest.Fault {
 				if op.Kind != Kind {
-					return registry.Fault{Err: down}
+					return registrytest.Fault{Err: down}
 				}
-				return registry.Fault{}
+				return registrytest.Fault{}
 			})
 		}},
 		"roster unreadable": {func(b *bench) {
-			b.store.SetFault(func(registry.Op) registry.Fault { return registry.Fault{Err: down} })
+			b.store.SetFault(func(registrytest.Op) registrytest.Fault { return registrytest.Fault{Err: down} })
 		}},
 		"voters unknown":            {func(b *bench) { b.vote(nil, down) }},
 		"no voters":                 {func(b *bench) { b.vote(nil, nil) }},
@@ -292,8 +293,8 @@ func TestOneContentPerGeneration(t *testing.T) {
 		defer all.Wait()
 		defer cancel()
 		var calls atomic.Int64
-		b.store.SetFault(func(op registry.Op) registry.Fault {
-			f := registry.Fault{Delay: time.Duration(calls.Add(1)*7919%50) * time.Millisecond}
+		b.store.SetFault(func(op registrytest.Op) registrytest.Fault {
+			f := registrytest.Fault{Delay: time.Duration(calls.Add(1)*7919%50) * time.Millisecond}
 			if op.Kind == Kind && op.Verb == "put" && calls.Load()%3 == 0 {
 				f.Lost = errors.New("the answer is lost")
 			}

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/control/turns"
 )
 
@@ -27,12 +28,12 @@ const turn = "control-plane"
 // world is the records of a cluster and its control planes.
 type world struct {
 	t      *testing.T
-	store  *registry.Memory
+	store  *registrytest.Memory
 	unwell atomic.Value // string
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, store: registry.NewMemory()}
+	w := &world{t: t, store: registrytest.NewMemory()}
 	w.unwell.Store("")
 	return w
 }
@@ -228,7 +229,9 @@ func TestRecordsDoNotAnswer(t *testing.T) {
 		w := newWorld(t)
 		a := keeper()
 		w.run(a, "a")
-		w.store.SetFault(func(registry.Op) registry.Fault { return registry.Fault{Err: errors.New("connection refused")} })
+		w.store.SetFault(func(registrytest.Op) registrytest.Fault {
+			return registrytest.Fault{Err: errors.New("connection refused")}
+		})
 		time.AfterFunc(time.Hour, func() { w.store.SetFault(nil) })
 		var s said
 		began := time.Now()

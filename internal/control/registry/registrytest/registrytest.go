@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package registrytest is what every store of records must promise, as tests: they run on the store in memory and on the
-// Secrets of a real cluster. It is never part of what ships, and tests nothing above the store.
+// Package registrytest is what every store of records must promise, as tests, and a store in memory that keeps it and does on
+// request what a bad day does. The suite runs on that store and on the Secrets of a real cluster. The package is never part of
+// what ships, and tests nothing above the store.
 //
-// Read [Conformance].
+// Read [Conformance] and [Memory].
 //
-//	registrytest.Conformance(t, func(t *testing.T) registry.Store { return registry.NewMemory() })
+//	registrytest.Conformance(t, func(t *testing.T) registry.Store { return registrytest.NewMemory() })
+//	store.SetFault(func(registrytest.Op) registrytest.Fault { return registrytest.Fault{Lost: errPower} }) // done, and nobody is told
 package registrytest
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registry
+package registrytest
 
 import (
 	"bytes"
@@ -11,13 +11,15 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/control/registry"
 )
 
-// Memory is a Store for tests and simulations, as strict as the real one. Any number of registries may share it. The zero value
+// Memory is a store for tests and simulations, as strict as the real one. Any number of registries may share it. The zero value
 // is not ready: see [NewMemory].
 type Memory struct {
 	mu       sync.Mutex // guards the fields below; nobody sleeps with it
-	items    map[[2]string]Item
+	items    map[[2]string]registry.Item
 	version  uint64
 	watchers map[chan struct{}]string // to the kind
 	fault    func(Op) Fault
@@ -39,7 +41,7 @@ type Fault struct {
 
 // NewMemory is an empty store.
 func NewMemory() *Memory {
-	return &Memory{items: map[[2]string]Item{}, watchers: map[chan struct{}]string{}}
+	return &Memory{items: map[[2]string]registry.Item{}, watchers: map[chan struct{}]string{}}
 }
 
 // SetFault makes later calls fail as the function says; nil ends that. It is called by many goroutines.
@@ -84,34 +86,34 @@ func (m *Memory) do(ctx context.Context, op Op, work func() error) error {
 	return nil
 }
 
-// Get is [Store].
-func (m *Memory) Get(ctx context.Context, kind, name string) (out Item, err error) {
-	if err := CheckName(kind, name); err != nil {
-		return Item{}, err
+// Get is [registry.Store].
+func (m *Memory) Get(ctx context.Context, kind, name string) (out registry.Item, err error) {
+	if err := registry.CheckName(kind, name); err != nil {
+		return registry.Item{}, err
 	}
 	err = m.do(ctx, Op{"get", kind, name}, func() error {
 		item, ok := m.items[[2]string{kind, name}]
 		if !ok {
-			return ErrNotFound
+			return registry.ErrNotFound
 		}
-		out = item.clone()
+		out = clone(item)
 		return nil
 	})
 	if err != nil {
-		return Item{}, err
+		return registry.Item{}, err
 	}
 	return out, nil
 }
 
-// List is [Store].
-func (m *Memory) List(ctx context.Context, kind string) (out []Item, err error) {
-	if err := CheckName(kind, "x"); err != nil {
+// List is [registry.Store].
+func (m *Memory) List(ctx context.Context, kind string) (out []registry.Item, err error) {
+	if err := registry.CheckName(kind, "x"); err != nil {
 		return nil, err
 	}
 	err = m.do(ctx, Op{"list", kind, ""}, func() error {
 		for key, item := range m.items {
 			if key[0] == kind {
-				out = append(out, item.clone())
+				out = append(out, clone(item))
 			}
 		}
 		return nil
@@ -119,48 +121,48 @@ func (m *Memory) List(ctx context.Context, kind string) (out []Item, err error) 
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(out, func(a, b Item) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(out, func(a, b registry.Item) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
 }
 
-// Put is [Store].
-func (m *Memory) Put(ctx context.Context, item Item) (out Item, err error) {
-	if err := CheckName(item.Kind, item.Name); err != nil {
-		return Item{}, err
+// Put is [registry.Store].
+func (m *Memory) Put(ctx context.Context, item registry.Item) (out registry.Item, err error) {
+	if err := registry.CheckName(item.Kind, item.Name); err != nil {
+		return registry.Item{}, err
 	}
 	err = m.do(ctx, Op{"put", item.Kind, item.Name}, func() error {
 		old, ok := m.items[[2]string{item.Kind, item.Name}]
 		switch {
 		case item.Version == "" && ok:
-			return ErrExists
+			return registry.ErrExists
 		case item.Version != "" && (!ok || old.Version != item.Version):
-			return ErrConflict
+			return registry.ErrConflict
 		}
-		out = item.clone()
+		out = clone(item)
 		m.version++
 		out.Version = strconv.FormatUint(m.version, 10)
-		m.items[[2]string{item.Kind, item.Name}] = out.clone()
+		m.items[[2]string{item.Kind, item.Name}] = clone(out)
 		m.tellLocked(item.Kind)
 		return nil
 	})
 	if err != nil {
-		return Item{}, err
+		return registry.Item{}, err
 	}
 	return out, nil
 }
 
-// Delete is [Store].
+// Delete is [registry.Store].
 func (m *Memory) Delete(ctx context.Context, kind, name, version string) error {
-	if err := CheckName(kind, name); err != nil {
+	if err := registry.CheckName(kind, name); err != nil {
 		return err
 	}
 	return m.do(ctx, Op{"delete", kind, name}, func() error {
 		old, ok := m.items[[2]string{kind, name}]
 		switch {
 		case !ok:
-			return ErrNotFound
+			return registry.ErrNotFound
 		case version != "" && version != old.Version:
-			return ErrConflict
+			return registry.ErrConflict
 		}
 		delete(m.items, [2]string{kind, name})
 		m.tellLocked(kind)
@@ -168,9 +170,9 @@ func (m *Memory) Delete(ctx context.Context, kind, name, version string) error {
 	})
 }
 
-// Watch is [Store].
+// Watch is [registry.Store].
 func (m *Memory) Watch(ctx context.Context, kind string, changed func()) error {
-	if err := CheckName(kind, "x"); err != nil {
+	if err := registry.CheckName(kind, "x"); err != nil {
 		return err
 	}
 	signal := make(chan struct{}, 1)
@@ -205,7 +207,7 @@ func (m *Memory) tellLocked(kind string) {
 	}
 }
 
-func (i Item) clone() Item {
+func clone(i registry.Item) registry.Item {
 	i.Data = bytes.Clone(i.Data)
 	return i
 }

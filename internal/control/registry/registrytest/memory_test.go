@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registry_test
+package registrytest_test
 
 import (
 	"testing"
@@ -11,5 +11,5 @@ import (
 
 func TestMemoryConformance(t *testing.T) {
 	t.Parallel()
-	registrytest.Conformance(t, func(*testing.T) registry.Store { return registry.NewMemory() })
+	registrytest.Conformance(t, func(*testing.T) registry.Store { return registrytest.NewMemory() })
 }
