@@ -55,7 +55,10 @@ func Begin(ctx context.Context, args []string, fingerprint func(plan.Item) (stri
 func (b *begun) prepare(path string, fingerprint func(plan.Item) (string, error)) error {
 	var r record
 	if err := durable.Load(path, recordSchema, &r); err != nil {
-		return fmt.Errorf("read unit's record: %w", err)
+		return fmt.Errorf("not started before the agent says anew how: read unit's record: %w", err)
+	}
+	if !r.isWhole() { // without its Holds it must not be started, and nobody knows whether it had any
+		return errors.New("not started before the agent says anew how: its record does not tell what the unit is")
 	}
 	if err := holds.Prepare(r.Unit.Holds); err != nil {
 		return err

@@ -48,7 +48,7 @@ func TestBeginHoldsBack(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			if recorded {
-				saveRecord(t, dir, record{Unit: plan.Unit{Name: "etcd"}})
+				saveRecord(t, dir, record{Unit: plan.Unit{Name: "etcd", Args: []string{"/etcd"}}})
 			}
 			synctest.Test(t, func(t *testing.T) {
 				var held []time.Duration
@@ -87,7 +87,7 @@ func TestBeginNotes(t *testing.T) {
 	}
 	write(input, "1")
 	f := plan.File{Path: input, Mode: 0o600, Content: "1"}
-	u := plan.Unit{Name: "etcd", Inputs: []plan.Ref{plan.RefOf(f)}, Holds: plan.Holds{Mark: mark, Data: filepath.Join(dir, "data")}}
+	u := plan.Unit{Name: "etcd", Args: []string{"/etcd"}, Inputs: []plan.Ref{plan.RefOf(f)}, Holds: plan.Holds{Mark: mark, Data: filepath.Join(dir, "data")}}
 	saveRecord(t, dir, record{Unit: u, Inputs: []units.Input{{Entry: entry(f)}}})
 	if _, err := begins(t, dir); err != nil {
 		t.Fatal(err)
@@ -105,5 +105,34 @@ func TestBeginNotes(t *testing.T) {
 	_, err := begins(t, dir)
 	if err == nil || !strings.Contains(noted(t, dir).Refused, "lost data") {
 		t.Errorf("refused with %v, noted %q", err, noted(t, dir).Refused)
+	}
+}
+
+// Who does not know what a unit is does not know what guards its data either: it is not started, whatever has become of its record.
+func TestBeginWithoutARecordRefuses(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(t *testing.T, dir string){
+		"none":    func(*testing.T, string) {},
+		"damaged": func(t *testing.T, dir string) { t.Helper(); damage(t, recordPath(dir, "etcd")) },
+		"hollow":  func(t *testing.T, dir string) { t.Helper(); saveRecord(t, dir, record{Unit: plan.Unit{Name: "etcd"}}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			spoil(t, dir)
+			if _, err := begins(t, dir); err == nil || !strings.Contains(noted(t, dir).Refused, "before the agent says anew") {
+				t.Errorf("refused with %v, noted %q", err, noted(t, dir).Refused)
+			}
+		})
+	}
+}
+
+// damage spoils both generations of a record.
+func damage(t *testing.T, path string) {
+	t.Helper()
+	for _, p := range []string{path, path + ".prev"} {
+		if err := os.WriteFile(p, []byte("slipway-record 1"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

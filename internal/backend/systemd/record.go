@@ -29,6 +29,9 @@ type record struct {
 	LastExit *units.Exit   `json:"lastExit,omitempty"`
 }
 
+// isWhole: it says what the unit is. One that does not is about a process that was found running.
+func (r record) isWhole() bool { return len(r.Unit.Args) > 0 }
+
 // begun is what Begin notes of a start.
 type begun struct {
 	Invocation string        `json:"invocation"`

@@ -122,12 +122,15 @@ func (h *Host) Close() error {
 
 // adopt takes over what has a record. Without one a unit is not known, and is looked at when a plan has it.
 func (h *Host) adopt() error {
-	records, err := filepath.Glob(filepath.Join(h.conf.StateDir, "*.state"))
+	records, err := filepath.Glob(filepath.Join(h.conf.StateDir, "*.state*"))
 	if err != nil {
 		return err
 	}
 	for _, path := range records {
-		name := strings.TrimSuffix(filepath.Base(path), ".state")
+		name, ok := strings.CutSuffix(strings.TrimSuffix(filepath.Base(path), ".prev"), ".state")
+		if !ok || h.units.Get(name) != nil { // a file on its way, or the other generation
+			continue
+		}
 		u := h.unitOrNew(name)
 		if err := u.recall(); err != nil {
 			return fmt.Errorf("adopt unit %s: %w", name, err)

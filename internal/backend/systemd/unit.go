@@ -92,12 +92,12 @@ func (u *unit) refresh(ctx context.Context) error {
 	return nil
 }
 
-// recall reads what an earlier agent has noted. A damaged record is as good as none: what runs is then exchanged when a plan says
-// how it should run.
+// recall reads what an earlier agent has noted. Of a unit with a damaged record only the name is known: what runs is exchanged when
+// a plan says how it should run. Until then nothing is written over the record, and Begin starts nothing without one.
 func (u *unit) recall() error {
 	err := durable.Load(recordPath(u.host.conf.StateDir, u.name), recordSchema, &u.rec)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		u.host.conf.Log.Error("unit record not readable", "unit", u.name, "error", err)
+		u.host.conf.Log.Error("unit record not readable, its process is exchanged by the plan", "unit", u.name, "error", err)
 		u.rec = record{Unit: plan.Unit{Name: u.name}}
 		return nil
 	}
@@ -110,7 +110,12 @@ func (u *unit) tellLocked() {
 	u.changed = make(chan struct{})
 }
 
+// saveLocked writes the record, unless nobody knows how the unit should run: such a record would say, to whoever starts the unit by
+// it, that there is nothing to look at before, such as data without which the unit must not begin.
 func (u *unit) saveLocked() error {
+	if !u.rec.isWhole() {
+		return nil
+	}
 	if err := durable.Save(recordPath(u.host.conf.StateDir, u.name), recordSchema, u.rec); err != nil {
 		return fmt.Errorf("unit %s: %w", u.name, err)
 	}
@@ -148,6 +153,8 @@ func (u *unit) observe(e plan.Entry, spec plan.Unit, inputs []units.Input) plan.
 		return plan.State{Existence: plan.Present, Detail: "it is being stopped"}
 	case u.life != "" && (!noted || b.Invocation != u.life):
 		return plan.State{Existence: plan.Present, Detail: "nobody has noted how it was started"}
+	case !u.rec.isWhole():
+		return plan.State{Existence: plan.Present, Ready: u.rec.Ready && u.life != "", Detail: "its record was lost", Down: u.downLocked()}
 	}
 	was := units.Begun{Unit: u.rec.Unit, Inputs: u.rec.Inputs}
 	if noted {
