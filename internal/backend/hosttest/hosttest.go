@@ -138,7 +138,7 @@ func (k kit) tryDo(ctx context.Context, v plan.Verb, it plan.Item) error {
 
 func (k kit) await(it plan.Item) {
 	k.t.Helper()
-	ctx, cancel := context.WithTimeout(k.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(k.t.Context(), time.Minute)
 	defer cancel()
 	last := ""
 	if err := k.Host.Await(ctx, entry(it), func(reason string) { last = reason }); err != nil {
@@ -175,7 +175,7 @@ func (k kit) wantStarts(unit string, n int) {
 // eventually waits for what the host does by itself. Nothing is asserted by waiting: when it does not come, the test fails.
 func (k kit) eventually(what string, is func() bool) {
 	k.t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for !is() {

@@ -45,7 +45,8 @@ func oneshotTellsWhyItFailed(t *testing.T, k kit) {
 
 func oneshotEndsWithContext(t *testing.T, k kit) {
 	u := k.Unit("job", Behaviour{Oneshot: true, IgnoreTerm: true})
-	wantEndsWithin(t, time.Second, func(ctx context.Context) error { return k.tryDo(ctx, plan.Create, u) })
+	u.StopTimeout = time.Minute // nobody waits for it
+	wantEndsSoon(t, func(ctx context.Context) error { return k.tryDo(ctx, plan.Create, u) })
 	if n := k.Running("job"); n != 0 {
 		t.Errorf("%d processes still run", n)
 	}

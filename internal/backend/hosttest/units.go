@@ -82,25 +82,37 @@ func awaitOfNothingIsPointless(t *testing.T, k kit) {
 func awaitEndsWithContext(t *testing.T, k kit) {
 	u := k.Unit("slow", Behaviour{Ready: plan.ProbeHTTP, HoldReady: true})
 	k.do(plan.Create, u)
-	wantEndsWithin(t, time.Second, func(ctx context.Context) error { return k.Host.Await(ctx, entry(u), func(string) {}) })
+	wantEndsSoon(t, func(ctx context.Context) error { return k.Host.Await(ctx, entry(u), func(string) {}) })
 	g := k.Gate("never")
-	wantEndsWithin(t, time.Second, func(ctx context.Context) error { return k.Host.Await(ctx, entry(g), func(string) {}) })
+	wantEndsSoon(t, func(ctx context.Context) error { return k.Host.Await(ctx, entry(g), func(string) {}) })
 }
 
-// wantEndsWithin cancels f while it runs.
-func wantEndsWithin(t *testing.T, limit time.Duration, f func(context.Context) error) {
+// soon is more than anybody takes who has noticed that the context has ended, however busy the machine; who has not waits longer.
+const soon = 8 * time.Second
+
+// wantEndsSoon cancels f wherever it is after a moment.
+func wantEndsSoon(t *testing.T, f func(context.Context) error) {
+	t.Helper()
+	moment := make(chan struct{})
+	timer := time.AfterFunc(100*time.Millisecond, func() { close(moment) })
+	defer timer.Stop()
+	wantEndsSoonAfter(t, func() { <-moment }, f)
+}
+
+// wantEndsSoonAfter cancels f when it has come so far.
+func wantEndsSoonAfter(t *testing.T, far func(), f func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- f(ctx) }()
-	timer := time.AfterFunc(100*time.Millisecond, cancel) // wherever f is by then, it has to end
-	defer timer.Stop()
-	<-ctx.Done()
+	far()
+	cancel()
 	begin := time.Now()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("ended with %v, want context.Canceled", err)
 	}
-	if took := time.Since(begin); took > limit*slack {
+	if took := time.Since(begin); took > soon {
 		t.Errorf("ended %s after its context", took)
 	}
 }
@@ -197,7 +209,8 @@ func crashesDelayRestarts(t *testing.T, k kit) {
 func crashingUnitIsReplacedAtOnce(t *testing.T, k kit) {
 	bad := k.Unit("cured", Behaviour{Exit: true, Code: 1, Ready: plan.ProbeTCP})
 	k.do(plan.Create, bad)
-	k.eventually("a long delay", func() bool { return k.Starts("cured") >= 4 })
+	k.eventually("a long delay", func() bool { return k.Starts("cured") >= 7 })
+	const delay = 5 * time.Second // of the next restart, at least: what a busy machine needs to exchange it is less
 	cured := k.Unit("cured", Behaviour{Ready: plan.ProbeTCP})
 	k.eventually("that nothing is lost by exchanging it", func() bool {
 		s := k.observe(cured)
@@ -205,14 +218,14 @@ func crashingUnitIsReplacedAtOnce(t *testing.T, k kit) {
 	})
 	begin := time.Now()
 	k.converge(cured)
-	if took := time.Since(begin); took > 500*time.Millisecond*slack {
+	if took := time.Since(begin); took > delay {
 		t.Errorf("the cure took %s: it waited for the delay of the illness", took)
 	}
 	starts := k.Starts("cured")
 	k.Crash("cured")
 	begin = time.Now()
 	k.eventually("a restart of what was cured", func() bool { return k.Starts("cured") > starts })
-	if took := time.Since(begin); took > 500*time.Millisecond*slack {
+	if took := time.Since(begin); took > delay {
 		t.Errorf("the first death after the cure delayed the restart by %s: the illness still counts", took)
 	}
 }

@@ -32,7 +32,7 @@ func do(t *testing.T, h *Host, v plan.Verb, u plan.Unit) {
 
 func await(t *testing.T, h *Host, u plan.Unit) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := h.Await(ctx, entry(u), func(reason string) { t.Log(reason) }); err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func status(t *testing.T, h *Host, name string) units.Status {
 
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for !is() {

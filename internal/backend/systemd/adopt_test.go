@@ -21,7 +21,7 @@ func entry(it plan.Item) plan.Entry { return plan.Entry{Ref: plan.RefOf(it), Ite
 // converge does what the loop does with one entry, and returns the verb of the step or "".
 func converge(t *testing.T, h *Host, it plan.Item) plan.Verb {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	s, err := h.Observe(ctx, entry(it))
 	if err != nil {
@@ -42,7 +42,7 @@ func converge(t *testing.T, h *Host, it plan.Item) plan.Verb {
 
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(time.Minute)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !is() {
@@ -201,7 +201,7 @@ func TestInsideHungUnitIsRestarted(t *testing.T) {
 			if e.Kind == units.Exited && !strings.Contains(e.Detail, "did not answer for 200ms") {
 				t.Errorf("the reason is %q", e.Detail)
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("it was not ended; events %v", kinds)
 		}
 	}
@@ -258,7 +258,7 @@ func TestInsideStoppedByHandIsTold(t *testing.T) {
 				t.Errorf("the next look leads to %q", verb)
 			}
 			return
-		case <-time.After(30 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("nobody was told")
 		}
 	}
