@@ -7,48 +7,44 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"golang.org/x/crypto/ssh"
-	"golang.org/x/crypto/ssh/agent"
 )
 
-// auth are the operator's keys: the one that the target names, or else the SSH agent's and the usual files. The agent's connection
-// is closed by the caller.
-func (s *Hosts) auth(ctx context.Context, t Target) (methods []ssh.AuthMethod, closeAgent func(), err error) {
-	var signers []ssh.Signer
-	closeAgent = func() {}
+// auth are the operator's keys: the one that the target names, or else the SSH agent's and the usual files. The caller closes them.
+func (s *Hosts) auth(ctx context.Context, t Target) (*keys, error) {
 	if t.IdentityFile != "" {
 		signer, err := readKey(s.expand(t.IdentityFile))
 		var locked *ssh.PassphraseMissingError
 		if err != nil && !(errors.As(err, &locked) && s.cfg.AgentSocket != "") {
-			return nil, nil, err
+			return nil, err
 		}
 		if err == nil {
-			return []ssh.AuthMethod{ssh.PublicKeys(signer)}, closeAgent, nil
+			return &keys{signers: []ssh.Signer{signer}}, nil
 		}
 	}
+	k := &keys{}
 	if s.cfg.AgentSocket != "" {
-		var d net.Dialer
-		if conn, err := d.DialContext(ctx, "unix", s.cfg.AgentSocket); err == nil {
-			closeAgent = func() { _ = conn.Close() }
-			signers, _ = agent.NewClient(conn).Signers() // one that is silent has no keys
-		}
+		k.ask(ctx, s.cfg.AgentSocket, min(s.cfg.Patience/3, listPatience))
 	}
 	for _, name := range []string{"id_ed25519", "id_ecdsa", "id_rsa"} {
 		signer, err := readKey(filepath.Join(s.cfg.Home, ".ssh", name))
 		if err == nil {
-			signers = append(signers, signer)
+			k.signers = append(k.signers, signer)
 		}
 	}
-	if len(signers) == 0 {
-		return nil, nil, fmt.Errorf("no key to log in with: start an SSH agent and ssh-add one, put one at %s, or name spec.ssh.identityFile",
-			filepath.Join(s.cfg.Home, ".ssh", "id_ed25519"))
+	if len(k.signers) > 0 {
+		return k, nil
 	}
-	return []ssh.AuthMethod{ssh.PublicKeys(signers...)}, closeAgent, nil
+	defer k.close()
+	if err := k.trouble(); err != nil {
+		return nil, err
+	}
+	return nil, fmt.Errorf("no key to log in with: start an SSH agent and ssh-add one, put one at %s, or name spec.ssh.identityFile",
+		filepath.Join(s.cfg.Home, ".ssh", "id_ed25519"))
 }
 
 func (s *Hosts) expand(path string) string {
@@ -77,10 +73,12 @@ func readKey(path string) (ssh.Signer, error) {
 	return signer, nil
 }
 
+var errNoKeyAccepted = errors.New("no key was accepted")
+
 // plainLogin says in words what the library says of a login.
 func plainLogin(err error, t Target) error {
 	if strings.Contains(err.Error(), "unable to authenticate") {
-		return fmt.Errorf("user %s at %s: no key was accepted: put the public key into that user's ~/.ssh/authorized_keys, or choose another with spec.ssh.identityFile", t.user(), t.address())
+		return fmt.Errorf("user %s at %s: %w: put the public key into that user's ~/.ssh/authorized_keys, or choose another with spec.ssh.identityFile", t.user(), t.address(), errNoKeyAccepted)
 	}
 	var unknown *UnknownKeyError
 	var changed *ChangedKeyError

@@ -137,11 +137,20 @@ func (h *Host) drop() {
 
 // connect logs in once.
 func (s *Hosts) connect(ctx context.Context, t Target) (*ssh.Client, error) {
-	auth, closeAgent, err := s.auth(ctx, t)
+	k, err := s.auth(ctx, t)
 	if err != nil {
 		return nil, err
 	}
-	defer closeAgent()
+	defer k.close()
+	client, err := s.login(ctx, t, k.signers)
+	if trouble := k.trouble(); err != nil && trouble != nil && (ctx.Err() != nil || errors.Is(err, errNoKeyAccepted)) {
+		err = fmt.Errorf("%w; %w", err, trouble)
+	}
+	return client, err
+}
+
+func (s *Hosts) login(ctx context.Context, t Target, signers []ssh.Signer) (*ssh.Client, error) {
+	auth := []ssh.AuthMethod{ssh.PublicKeys(signers...)}
 	var refused error
 	for _, check := range s.checks(t) {
 		conn, err := s.reach(ctx, t)

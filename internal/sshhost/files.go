@@ -11,6 +11,8 @@ import (
 	"io/fs"
 	"strconv"
 	"strings"
+
+	"github.com/slipway-project/slipway/internal/durable"
 )
 
 const absent = 44 // the exit code by which a script says that there is no such file
@@ -61,16 +63,24 @@ type File struct {
 const part = `part="$(dirname "$1")/.slipway-$2.part"
 `
 
+// offsetScript tells how much of a file is there, and its digest.
 const offsetScript = `set -eu
 mkdir -p "$(dirname "$1")"
 umask 077
-` + part + `if [ -f "$part" ]; then wc -c <"$part"; else echo 0; fi`
+` + part + `[ -s "$part" ] || { echo 0; exit 0; }
+have="$(wc -c <"$part")"
+echo "$have"
+head -c "$have" "$part" | sha256sum`
 
-// finishScript takes the rest, and gives the file its name only when all of it is right and on the disk.
+// finishScript takes the rest, and gives the file its name only when all of it is right and on the disk. What is short stays for the
+// next try. A writer whose connection broke off may live a while longer: it keeps the old part, of which this takes a copy.
 const finishScript = `set -eu
 umask 077
-` + part + `[ "$4" -gt 0 ] || : >"$part"
+` + part + `if [ "$4" -gt 0 ]; then head -c "$4" "$part" >"$part.new"; else : >"$part.new"; fi
+mv -f "$part.new" "$part"
 cat >>"$part"
+have="$(wc -c <"$part")"
+if [ "$have" -lt "$5" ]; then echo "it broke off after $have of $5 bytes: the next try goes on there" >&2; exit 46; fi
 if ! echo "$2  $part" | sha256sum -c --status -; then rm -f "$part"; echo "the file that arrived is damaged" >&2; exit 45; fi
 chmod "$3" "$part"
 sync "$part"
@@ -80,32 +90,53 @@ sync "$(dirname "$1")"`
 // Send brings a file, or the rest of it where an earlier call was broken off. progress hears of bytes as they leave, those that
 // were there already first.
 func (h *Host) Send(ctx context.Context, f File, progress func(bytes int64)) error {
-	out, err := h.Output(ctx, offsetScript, f.Path, f.SHA256)
-	if err != nil {
-		return fmt.Errorf("send %s: %w", f.Path, err)
-	}
-	offset, err := strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
-	if err != nil {
-		return fmt.Errorf("send %s: the machine says %q, not how much it has", f.Path, out)
-	}
-	if offset > f.Size {
-		offset = 0
-	}
 	in, err := f.Open()
 	if err != nil {
 		return fmt.Errorf("send %s: %w", f.Path, err)
 	}
 	defer in.Close()
+	offset, err := h.offset(ctx, f, in)
+	if err != nil {
+		return fmt.Errorf("send %s: %w", f.Path, err)
+	}
 	if _, err := in.Seek(offset, io.SeekStart); err != nil {
 		return fmt.Errorf("send %s: %w", f.Path, err)
 	}
 	progress(offset)
 	rest := &counted{io.LimitReader(in, f.Size-offset), progress}
-	_, err = h.Feed(ctx, rest, finishScript, f.Path, f.SHA256, strconv.FormatUint(uint64(f.Mode.Perm()), 8), strconv.FormatInt(offset, 10))
+	_, err = h.Feed(ctx, rest, finishScript, f.Path, f.SHA256, strconv.FormatUint(uint64(f.Mode.Perm()), 8),
+		strconv.FormatInt(offset, 10), strconv.FormatInt(f.Size, 10))
 	if err != nil {
 		return fmt.Errorf("send %s: %w", f.Path, err)
 	}
 	return nil
+}
+
+// offset is how much of a file the machine has, when that is really its beginning: a power cut may have left something else.
+func (h *Host) offset(ctx context.Context, f File, in io.Reader) (int64, error) {
+	out, err := h.Output(ctx, offsetScript, f.Path, f.SHA256)
+	if err != nil {
+		return 0, err
+	}
+	said := strings.Fields(string(out))
+	if len(said) == 1 && said[0] == "0" {
+		return 0, nil
+	}
+	if len(said) < 2 {
+		return 0, fmt.Errorf("the machine says %q, not how much it has", out)
+	}
+	have, err := strconv.ParseInt(said[0], 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("the machine says %q, not how much it has", out)
+	}
+	if have > f.Size {
+		return 0, nil
+	}
+	digest, size, err := durable.Digest(ctx, io.LimitReader(in, have))
+	if err != nil || size != have || digest != "sha256:"+said[1] {
+		return 0, err
+	}
+	return have, nil
 }
 
 type counted struct {

@@ -171,20 +171,11 @@ func TestFilesArriveWholeOrNotAtAll(t *testing.T) {
 	if err := h.Send(t.Context(), bad, func(int64) {}); err == nil || !strings.Contains(err.Error(), "damaged") {
 		t.Errorf("damaged on the way: %v", err)
 	}
-	// Broken off in the middle: the rest is what the next call sends.
-	half := f
-	half.Open = func() (io.ReadSeekCloser, error) { return readSeeker{bytes.NewReader(content[:1<<20])}, nil }
-	half.Size = 1 << 20
-	part := filepath.Join(filepath.Dir(f.Path), ".slipway-"+f.SHA256+".part")
-	if err := os.WriteFile(part, content[:1<<20], 0o600); err != nil {
-		t.Fatal(err)
+	if left := parts(t, f); len(left) > 0 {
+		t.Errorf("what was damaged is still there: %v", left)
 	}
-	sent := []int64{}
-	if err := h.Send(t.Context(), f, func(n int64) { sent = append(sent, n) }); err != nil {
+	if err := h.Send(t.Context(), f, func(int64) {}); err != nil {
 		t.Fatal(err)
-	}
-	if sent[0] != 1<<20 {
-		t.Errorf("it did not go on at %d but at %d", 1<<20, sent[0])
 	}
 	got, err := os.ReadFile(f.Path)
 	if err != nil || !bytes.Equal(got, content) {
@@ -193,9 +184,132 @@ func TestFilesArriveWholeOrNotAtAll(t *testing.T) {
 	if info, err := os.Stat(f.Path); err != nil || info.Mode().Perm() != 0o755 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
-	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(f.Path), ".slipway-*")); len(left) > 0 {
+	if left := parts(t, f); len(left) > 0 {
 		t.Errorf("left over: %v", left)
 	}
+}
+
+// parts are what waits for its rest beside a file.
+func parts(t *testing.T, f File) []string {
+	t.Helper()
+	list, err := filepath.Glob(filepath.Join(filepath.Dir(f.Path), ".slipway-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// What is there is the file's beginning, or is thrown away.
+func TestSendGoesOnWithABeginningOnly(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	h := s.hosts(t, true).At(s.target(t))
+	content := make([]byte, 3<<20)
+	_, _ = rand.Read(content)
+	const half = 1 << 20
+	zeroed := bytes.Clone(content[:half])
+	clear(zeroed[half-4096:]) // as after a power cut
+	for name, tc := range map[string]struct {
+		there []byte
+		from  int64
+	}{
+		"nothing":            {nil, 0},
+		"a beginning":        {content[:half], half},
+		"all but the name":   {content, 3 << 20},
+		"a damaged one":      {zeroed, 0},
+		"more than there is": {append(bytes.Clone(content), 'x'), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := fileOf(t, content)
+			if tc.there != nil {
+				if err := os.WriteFile(filepath.Join(filepath.Dir(f.Path), ".slipway-"+f.SHA256+".part"), tc.there, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			from := int64(-1)
+			err := h.Send(t.Context(), f, func(n int64) {
+				if from < 0 {
+					from = n
+				}
+			})
+			if err != nil || from != tc.from {
+				t.Errorf("it went on at %d, want %d: %v", from, tc.from, err)
+			}
+			if got, err := os.ReadFile(f.Path); err != nil || !bytes.Equal(got, content) {
+				t.Errorf("the file is another: %v", err)
+			}
+			if left := parts(t, f); len(left) > 0 {
+				t.Errorf("left over: %v", left)
+			}
+		})
+	}
+}
+
+func fileOf(t *testing.T, content []byte) File {
+	t.Helper()
+	sum := sha256.Sum256(content)
+	return File{
+		Path: filepath.Join(t.TempDir(), "file"), SHA256: hex.EncodeToString(sum[:]), Size: int64(len(content)), Mode: 0o755,
+		Open: func() (io.ReadSeekCloser, error) { return readSeeker{bytes.NewReader(content)}, nil },
+	}
+}
+
+// The connection ends in the middle of a copy: the next one goes on.
+func TestSendGoesOnAfterALostConnection(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	h := s.hosts(t, true).At(s.target(t))
+	content := make([]byte, 8<<20)
+	_, _ = rand.Read(content)
+	f := fileOf(t, content)
+	part := filepath.Join(filepath.Dir(f.Path), ".slipway-"+f.SHA256+".part")
+	broken := f
+	broken.Open = func() (io.ReadSeekCloser, error) {
+		return &breaking{readSeeker{bytes.NewReader(content[:4<<20])}, func() {
+			defer h.drop()
+			tick := time.NewTicker(time.Millisecond)
+			defer tick.Stop()
+			for info, err := os.Stat(part); err != nil || info.Size() < 1<<20; info, err = os.Stat(part) {
+				select {
+				case <-tick.C:
+				case <-t.Context().Done():
+					return
+				}
+			}
+		}}, nil
+	}
+	if err := h.Send(t.Context(), broken, func(int64) {}); err == nil {
+		t.Fatal("a copy that broke off succeeded")
+	}
+	if left := parts(t, f); len(left) != 1 {
+		t.Fatalf("the beginning is gone: %v", left)
+	}
+	from := int64(-1)
+	err := h.Send(t.Context(), f, func(n int64) {
+		if from < 0 {
+			from = n
+		}
+	})
+	if err != nil || from < 1<<20 {
+		t.Errorf("it went on at %d: %v", from, err)
+	}
+	if got, err := os.ReadFile(f.Path); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("the file is another: %v", err)
+	}
+}
+
+// breaking does something when all has been read, before it says so.
+type breaking struct {
+	readSeeker
+	end func()
+}
+
+func (b *breaking) Read(p []byte) (int, error) {
+	n, err := b.readSeeker.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.end()
+	}
+	return n, err
 }
 
 type readSeeker struct{ *bytes.Reader }
