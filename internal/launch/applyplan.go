@@ -88,6 +88,8 @@ func (a *apply) planOne(ctx context.Context, all fleet, m *member, p *probe) (Ap
 	}
 	if p.replaces {
 		n.Do = append(n.Do, "gets slipway "+a.Version)
+	} else if p.old {
+		n.Do = append(n.Do, "starts its agent anew, which runs an earlier program or unit")
 	}
 	if len(missing) > 0 {
 		var size int64

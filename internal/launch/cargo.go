@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,7 +16,6 @@ import (
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/durable"
 	"github.com/slipway-project/slipway/internal/machine"
-	"github.com/slipway-project/slipway/internal/render/systemd"
 	"github.com/slipway-project/slipway/internal/sshhost"
 )
 
@@ -141,51 +139,4 @@ func (c *cargo) progress(name, what string, total int64) func(int64) {
 			c.report(Event{Stage: StageMachine, Machine: name, Phase: "copy", Text: fmt.Sprintf("copies %s: %d%% of %d MiB", what, tenth*10, total>>20)})
 		}
 	}
-}
-
-// installScript gives the program its name and starts the agent, or starts it anew where the program or its unit is another.
-const installScript = `set -eu
-bin="$1"; new="$2"; unit="$3"; again="$4"
-if [ "$new" != "$bin" ]; then
-	ln -f "$new" "$bin.new"
-	mv -f "$bin.new" "$bin"
-	sync "$(dirname "$bin")"
-	rm -f "$new"
-	again=yes
-fi
-systemctl daemon-reload
-systemctl is-enabled --quiet "$unit" 2>/dev/null || systemctl enable --quiet "$unit"
-if ! systemctl is-active --quiet "$unit"; then systemctl reset-failed "$unit" 2>/dev/null || true; systemctl start "$unit"; echo started
-elif [ "$again" = yes ]; then systemctl restart "$unit"; echo replaced; fi`
-
-// Ensure brings what the machine lacks, and has its systemd run the agent.
-func (p farMachines) Ensure(ctx context.Context, n config.NodeName) (change machine.Change, err error) {
-	m := p.find(n.Name)
-	m.Index, m.Address = n.Index, n.Address
-	if change.Created, err = p.remember(m); err != nil {
-		return change, err
-	}
-	h := p.host(n.Name)
-	at, _, err := p.brings.slipway(ctx, h)
-	if err != nil {
-		return change, err
-	}
-	if _, err := p.brings.components(ctx, h); err != nil {
-		return change, err
-	}
-	again := "no"
-	unit, err := h.Write(ctx, path.Join("/etc/systemd/system", systemd.AgentUnit), 0o644, systemd.AgentService(config.SlipwayBinary))
-	if err != nil {
-		return change, err
-	}
-	if unit {
-		again = "yes"
-	}
-	out, err := h.Output(ctx, installScript, config.SlipwayBinary, at, systemd.AgentUnit, again)
-	if err != nil {
-		return change, fmt.Errorf("start the agent: %w", err)
-	}
-	change.Started = strings.TrimSpace(string(out)) == "started"
-	change.BinaryReplaced = strings.TrimSpace(string(out)) == "replaced"
-	return change, nil
 }

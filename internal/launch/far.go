@@ -182,16 +182,6 @@ func (p farPlace) Read(ctx context.Context, path string) ([]byte, error) {
 	return p.host(p.name).Read(ctx, path)
 }
 
-// Give writes a file of the agent's. An agent that runs already begins anew, for it has looked for the file before.
-func (p farPlace) Give(ctx context.Context, name string, content []byte) error {
-	h := p.host(p.name)
-	changed, err := h.Write(ctx, machineState+name, 0o600, content)
-	if err == nil && changed {
-		_, err = h.Output(ctx, "if systemctl is-active --quiet slipway-agent.service; then systemctl restart slipway-agent.service; fi")
-	}
-	return err
-}
-
 // AwaitEnd waits for ever: a machine that goes down is not ours to start, and is waited for.
 func (p farPlace) AwaitEnd(ctx context.Context) error {
 	<-ctx.Done()

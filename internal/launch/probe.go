@@ -3,9 +3,9 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -26,6 +26,7 @@ type probe struct {
 	report   preflight.Report
 	skew     time.Duration // its clock before this computer's
 	replaces bool          // another slipway is there, or none
+	old      bool          // the agent runs with another program or unit than the machine has
 	problems []preflight.Finding
 }
 
@@ -108,8 +109,11 @@ func (a *apply) look(ctx context.Context, p *probe) {
 	}
 	said := strings.Fields(string(out))
 	switch {
-	case len(said) != 3 || said[0] != "0":
-		p.wrong("root", fmt.Sprintf("user %s is not root there", h.User), "", "log in as root, or as a user who may use sudo without a password")
+	case len(said) != 3:
+		p.wrong("shell", fmt.Sprintf("its shell answers %q to id -u; uname -s; uname -m", out), "", "let what user "+cmp.Or(h.User, sshhost.Root)+" has in shell start-up files print nothing")
+		return
+	case said[0] != "0":
+		p.wrong("root", fmt.Sprintf("user %s is not root there", cmp.Or(h.User, sshhost.Root)), "", "log in as root, or as a user who may use sudo without a password")
 		return
 	case said[1] != "Linux" || goArch(said[2]) != runtime.GOARCH:
 		p.wrong("arch", fmt.Sprintf("it is %s %s", said[1], said[2]), "this slipway and its components are for Linux on "+runtime.GOARCH, "apply from a computer of that kind, or take the machine out of the spec")
@@ -121,6 +125,10 @@ func (a *apply) look(ctx context.Context, p *probe) {
 		return
 	}
 	p.replaces = sent || at != config.SlipwayBinary
+	if p.old, err = old(ctx, h); err != nil {
+		p.wrong("agent", err.Error(), "", "")
+		return
+	}
 	role := "worker"
 	if p.pool.Has(config.RoleControlPlane) {
 		role = "control-plane"
@@ -141,16 +149,6 @@ func (a *apply) look(ctx context.Context, p *probe) {
 			a.report(Event{Stage: StagePreflight, Machine: p.node.Name, Item: f.ID, Phase: string(f.Severity), Text: f.What})
 		}
 	}
-}
-
-func (p *probe) noRoot(h *sshhost.Host, err error) {
-	var exit *sshhost.ExitError
-	if !errors.As(err, &exit) || h.User == "" || h.User == sshhost.Root {
-		p.wrong("shell", err.Error(), "", "")
-		return
-	}
-	p.wrong("root", fmt.Sprintf("user %s may not become root without a password: %s", h.User, strings.TrimSpace(exit.Stderr)), "slipway never asks for a password",
-		fmt.Sprintf("on the machine: echo '%s ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/slipway", h.User))
 }
 
 func goArch(machine string) string {

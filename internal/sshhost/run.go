@@ -70,7 +70,7 @@ func (h *Host) Run(ctx context.Context, c Command) (exitCode int, err error) {
 func (h *Host) commandLine(c Command) string {
 	words := []string{"exec"}
 	if h.user() != Root {
-		words = append(words, "sudo", "-n", "--")
+		words = append(words, "env", "LC_ALL=C", "sudo", "-n", "--") // what sudo says is read by callers, too
 	}
 	words = append(words, "sh", "-c", quote(c.Script), "slipway")
 	for _, a := range c.Args {

@@ -406,7 +406,7 @@ func TestReconnects(t *testing.T) {
 func TestCommandLineOfAnotherUser(t *testing.T) {
 	t.Parallel()
 	h := &Host{Target: Target{User: "admin"}}
-	if got, want := h.commandLine(Command{Script: "echo 'x'", Args: []string{"a'b"}}), `exec sudo -n -- sh -c 'echo '\''x'\''' slipway 'a'\''b'`; got != want {
+	if got, want := h.commandLine(Command{Script: "echo 'x'", Args: []string{"a'b"}}), `exec env LC_ALL=C sudo -n -- sh -c 'echo '\''x'\''' slipway 'a'\''b'`; got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 }
