@@ -132,13 +132,18 @@ func TestConnectionsEnd(t *testing.T) {
 // A call that began while its connection was young may end, though the connection is old by then.
 func TestOldConnectionEndsItsCall(t *testing.T) {
 	t.Parallel()
-	release := make(chan struct{})
-	s := open(t, ServerOptions{Limits: Limits{Age: 100 * time.Millisecond, Call: 10 * time.Second}}, AnyKey, joiner{},
+	age := 2 * time.Second // longer than a busy machine takes from the connection to the call
+	s := open(t, ServerOptions{Limits: Limits{Age: age, Call: time.Minute}}, AnyKey, joiner{},
 		initer{init: func(ctx context.Context, _ *initv1.InitRequest) (*initv1.InitReply, error) {
-			<-release
-			return &initv1.InitReply{}, nil
+			old := time.NewTimer(age + 100*time.Millisecond) // the connection is older than its call
+			defer old.Stop()
+			select {
+			case <-old.C:
+				return &initv1.InitReply{}, nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
 		}})
-	time.AfterFunc(300*time.Millisecond, func() { close(release) })
 	if err := initOnce(t, s, nil); err != nil {
 		t.Errorf("the call was cut off: %v", err)
 	}
