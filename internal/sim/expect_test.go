@@ -70,6 +70,7 @@ func expectations() map[string]func(t *teller, args []string) error {
 		"has":      (*teller).has,
 		"lacks":    (*teller).lacks,
 		"fell":     (*teller).fallen,
+		"same":     (*teller).same,
 	}
 }
 

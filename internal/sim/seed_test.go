@@ -171,32 +171,3 @@ func inventAndTell(t *testing.T, seed uint64) {
 	what := fmt.Sprintf("go test ./internal/sim -run Seed -seed %d\n%s", seed, text)
 	bubble(t, what, func(t *testing.T) *world { return s.run(t, seed, nil) })
 }
-
-// TestBoots brings up three control planes and two workers a hundred times, in any order: it is always the same cluster.
-func TestBoots(t *testing.T) {
-	t.Parallel()
-	boots := 100
-	if testing.Short() {
-		boots = 5
-	}
-	for worker := range 2 {
-		t.Run(fmt.Sprint(worker), func(t *testing.T) {
-			t.Parallel()
-			for i := worker; i < boots; i += 2 {
-				dice := rand.New(rand.NewPCG(uint64(i), 0xb007))
-				lines := []string{"init n1", "join n2 control-plane", "join n3 control-plane", "join n4 worker", "join n5 worker"}
-				dice.Shuffle(len(lines), func(i, j int) { lines[i], lines[j] = lines[j], lines[i] })
-				text := "machines 5\n"
-				for _, l := range lines {
-					text += fmt.Sprintf("%s\nwait %s\n", l, time.Duration(dice.Int64N(int64(3*time.Second))).Round(time.Microsecond))
-				}
-				text += "wait\nexpect init request-n1 committed\nexpect clusters 1\nexpect members 3\nexpect records 5\nexpect nodes 5\n"
-				s, err := parse(fmt.Sprintf("boot %d", i), text)
-				if err != nil {
-					t.Fatal(err)
-				}
-				bubble(t, fmt.Sprintf("boot %d:\n%s", i, text), func(t *testing.T) *world { return s.run(t, uint64(i), nil) })
-			}
-		})
-	}
-}

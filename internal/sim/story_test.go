@@ -81,6 +81,8 @@ type teller struct {
 	ctx   context.Context //nolint:containedctx // the whole run's
 	work  *sync.WaitGroup
 	inits map[string]*outcome
+
+	picture map[string]string // that was remembered
 }
 
 // run tells the story with a seed, and gives what went wrong. It is called in a bubble.
