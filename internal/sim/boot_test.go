@@ -59,7 +59,7 @@ func TestRestarts(t *testing.T) {
 			dice := rand.New(rand.NewPCG(uint64(i), 0x0ff0))
 			text := "machines 5\ninit n1\njoin n2 control-plane\njoin n3 control-plane\njoin n4 worker\njoin n5 worker\nwait\nexpect nodes 5\nremember\n"
 			for range each {
-				text += goAway(dice) + comeBack(dice) + "wait\nexpect same everything\n"
+				text += goAway(dice) + comeBack(dice) + "wait\nwithin 10s same everything\n"
 			}
 			tellBoot(t, fmt.Sprintf("restarts of cluster %d", i), text, uint64(i))
 		})

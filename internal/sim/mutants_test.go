@@ -75,10 +75,10 @@ func mutants() map[string]mutant {
 			"internal/node/joinclient/race.go", "begin := timer.C\n\t\tif next == len(endpoints) {", "begin := timer.C\n\t\tif next == len(endpoints) || running > 0 {", "TestStories/first-endpoint-dead",
 		},
 		"certificates are renewed before they are due": {
-			"internal/ca/compare.go", "!l.now().Before(at) {", "!l.now().Before(at) || l.now().Sub(cert.NotBefore) > 1e12 {", "TestRestarts",
+			"internal/ca/compare.go", "!l.now().Before(at) {", "!l.now().Before(at) || l.now().Sub(cert.NotBefore) > 1e12 {", "TestRestarts/0",
 		},
 		"a voter that is away is none": {
-			"internal/control/members/status.go", "st, seen[own.ID] = stand(own), true\n", "st, seen[own.ID] = stand(own), true\n\t\t\tif !own.Healthy {\n\t\t\t\tcontinue\n\t\t\t}\n", "TestRestarts",
+			"internal/control/members/status.go", "st, seen[own.ID] = stand(own), true\n", "st, seen[own.ID] = stand(own), true\n\t\t\tif !own.Healthy {\n\t\t\t\tcontinue\n\t\t\t}\n", "TestRestarts/0",
 		},
 		"an undo waits for a loop that has ended": {
 			"internal/node/install.go", "case <-a.over:", "case <-make(chan int):", "TestCrashEverywhere/worker",
