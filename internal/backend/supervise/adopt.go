@@ -115,13 +115,15 @@ func (u *unit) noProcess() error {
 // otherwise the main process is kept, and exchanged once the plan says how it should run.
 func (h *Host) adoptDamaged(u *unit, cause error) error {
 	h.conf.Log.Error("unit record not readable", "unit", u.name, "error", cause)
-	pid, _ := h.findMain(u.name, nil)
-	if pid == 0 {
-		return errors.Join(removeIfThere(h.recordPath(u.name)), removeIfThere(h.recordPath(u.name)+".prev"))
+	var p *process
+	if pid, _ := h.findMain(u.name, nil); pid != 0 {
+		var err error
+		if p, err = h.watch(pid); ignoreGone(err) != nil {
+			return err
+		}
 	}
-	p, err := h.watch(pid)
-	if err != nil {
-		return err
+	if p == nil { // the next start is the plan's, which knows what guards the unit's data
+		return errors.Join(removeIfThere(h.recordPath(u.name)), removeIfThere(h.recordPath(u.name)+".prev"))
 	}
 	u.rec = record{Boot: h.boot, Unit: plan.Unit{Name: u.name}, Phase: started, PID: p.pid, Start: p.start, Since: time.Now()}
 	u.proc, u.reason, u.adopted, u.adoptedAt = p, "its record was damaged", true, time.Now()

@@ -30,13 +30,14 @@ const replace = "replace"
 type bus struct {
 	log     *slog.Logger
 	changed func(object string) // a unit may have changed, by the last word of its object path; without one, all may have
-	// onReload, if set, is called for each reload. Tests count them.
-	onReload func()
+	// onReload, if set, is called for each reload, and onStart for each start that systemd has accepted. Tests count and break.
+	onReload, onStart func()
 
 	reloading reloads
 
-	mu   sync.Mutex // guards the field below
-	conn *sd.Conn
+	mu     sync.Mutex // guards the fields below
+	conn   *sd.Conn
+	broken <-chan struct{} // closed when conn has ended
 }
 
 // open connects, and stays connected until ctx ends.
@@ -93,8 +94,8 @@ func (b *bus) connect(ctx context.Context) (broken <-chan struct{}, err error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.conn = conn
-	return alive.Done(), nil
+	b.conn, b.broken = conn, alive.Done()
+	return b.broken, nil
 }
 
 // pass hands on which unit has changed. The library's own subscription is not used: it loses what comes too fast.
@@ -107,9 +108,15 @@ func (b *bus) pass(signals <-chan *dbus.Signal) {
 }
 
 func (b *bus) now() *sd.Conn {
+	conn, _ := b.current()
+	return conn
+}
+
+// current is the connection, and what is closed when it has ended.
+func (b *bus) current() (conn *sd.Conn, broken <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.conn
+	return b.conn, b.broken
 }
 
 // read asks how a unit is. Asking makes systemd read its unit file, if it has not.
@@ -123,11 +130,21 @@ func (b *bus) read(ctx context.Context, service string) (state, error) {
 
 // start begins a start; its result comes on the channel, unless the connection breaks.
 func (b *bus) start(ctx context.Context, service string) (<-chan string, error) {
+	result, _, err := b.startOn(ctx, service)
+	return result, err
+}
+
+// startOn is start, and tells when the result is not going to come because the connection is broken.
+func (b *bus) startOn(ctx context.Context, service string) (_ <-chan string, broken <-chan struct{}, err error) {
 	result := make(chan string, 1)
-	if _, err := b.now().StartUnitContext(ctx, service, replace, result); err != nil {
-		return nil, fmt.Errorf("start %s: %w", service, err)
+	conn, broken := b.current()
+	if _, err := conn.StartUnitContext(ctx, service, replace, result); err != nil {
+		return nil, nil, fmt.Errorf("start %s: %w", service, err)
 	}
-	return result, nil
+	if b.onStart != nil {
+		b.onStart()
+	}
+	return result, broken, nil
 }
 
 // stop begins a stop. What systemd does not know does not run.

@@ -68,17 +68,76 @@ func (u *unit) runOnce(ctx context.Context, e plan.Entry, spec plan.Unit) error 
 	if err := errors.Join(u.begin(spec, inputs), u.settle(ctx, e, spec), u.host.bus.forgive(ctx, u.service)); err != nil {
 		return err
 	}
-	result, err := u.host.bus.start(ctx, u.service)
-	if err != nil {
+	u.mu.Lock()
+	before := u.state.invocation
+	u.mu.Unlock()
+	result, broken, err := u.host.bus.startOn(ctx, u.service)
+	switch {
+	case err != nil && ctx.Err() != nil: // systemd may have heard it all the same
+		return errors.Join(err, u.breakOff())
+	case err != nil:
 		return err
 	}
 	select {
 	case r := <-result:
 		return u.hasRun(ctx, r)
+	case <-broken:
+		select {
+		case r := <-result: // it came just before
+			return u.hasRun(ctx, r)
+		default:
+			return u.findOut(ctx, spec, before)
+		}
 	case <-ctx.Done():
 		return errors.Join(ctx.Err(), u.breakOff())
 	case <-u.ctx.Done():
 		return errGone
+	}
+}
+
+// findOut asks how a start has ended whose result is not going to come. systemd keeps what has failed, and soon forgets what has ended
+// well; so what it does not remember is asked itself whether its work is done.
+func (u *unit) findOut(ctx context.Context, spec plan.Unit, before string) error {
+	s, err := u.outcome(ctx)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return errors.Join(err, u.breakOff())
+	case err != nil:
+		return err
+	case s.invocation != "" && s.invocation != before && s.active != "failed" && s.result == "success":
+		return u.hasRun(ctx, "done")
+	case s.invocation != "" && s.invocation != before:
+		return u.hasRun(ctx, "failed")
+	case spec.Ready.Kind == plan.ProbeNone:
+		return fmt.Errorf("%s: the connection to systemd broke, and nobody knows how it has ended", u.name)
+	}
+	if err := u.host.conf.Probe.Ask(ctx, spec.Ready); err != nil {
+		return fmt.Errorf("%s: the connection to systemd broke, and its work is not done: %w", u.name, err)
+	}
+	return u.hasRun(ctx, "done")
+}
+
+// outcome waits until the unit neither runs nor is going to, through broken connections.
+func (u *unit) outcome(ctx context.Context) (state, error) {
+	for {
+		u.mu.Lock()
+		changed := u.changed
+		u.mu.Unlock()
+		if err := u.refresh(ctx); err == nil { // otherwise it is looked at when there is a connection again
+			u.mu.Lock()
+			s := u.state
+			u.mu.Unlock()
+			if s.isGone() && !s.job {
+				return s, nil
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return state{}, ctx.Err()
+		case <-u.ctx.Done():
+			return state{}, errGone
+		}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 type state struct {
 	load, active, sub, result string
 	invocation                string // of the latest start
+	job                       bool   // systemd is going to start or stop it
 	mainPID                   int
 	exitCode, exitStatus      int32 // how the main process ended, once it has
 	since                     time.Time
@@ -42,6 +43,10 @@ func stateOf(props map[string]any) state {
 	s.exitCode, _ = props["ExecMainCode"].(int32)
 	s.exitStatus, _ = props["ExecMainStatus"].(int32)
 	s.stale, _ = props["NeedDaemonReload"].(bool)
+	if job, _ := props["Job"].([]any); len(job) > 0 { // number and path
+		id, _ := job[0].(uint32)
+		s.job = id != 0
+	}
 	return s
 }
 
