@@ -3,7 +3,8 @@
 // Package durable writes files that survive a power cut: a reader sees the old content or the new, never a mixture.
 // [WriteFile] replaces one file. [Save] and [Load] keep a record: a value with schema and checksum, and its previous
 // generation beside it (path + ".prev"), so that a damaged record is recovered or refused and never taken for a fresh one.
-// The package never deletes a record and never creates a folder. Read [Save] and [Load] first.
+// [LockFile] and its kin keep processes apart that write the same files. The package never deletes a record and never creates a
+// folder. Read [Save] and [Load] first.
 //
 //	durable.Save("/var/lib/slipway/state/lock", 1, lock)
 //	err := durable.Load("/var/lib/slipway/state/lock", 1, &lock)

@@ -3,6 +3,7 @@
 package launch
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -10,8 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/slipway-project/slipway/internal/durable"
 )
@@ -45,19 +44,16 @@ func (r *remoteInit) recall() (known bool, err error) {
 
 // claim remembers a new request in the place of the one that recall has found. Of two commands that begin the same cluster at once
 // only one begins: the other goes on with its request, or is refused when it means another machine.
-func (r *remoteInit) claim(next request) error {
+func (r *remoteInit) claim(ctx context.Context, next request) error {
 	before := r.req.ID
 	if err := os.MkdirAll(r.file(""), 0o700); err != nil {
 		return fmt.Errorf("keep what init was begun: %w", err)
 	}
-	lock, err := os.OpenFile(r.file("lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	unlock, err := durable.LockFile(ctx, r.file("lock"), fmt.Sprintf("process %d", os.Getpid()), nil)
 	if err != nil {
 		return fmt.Errorf("keep what init was begun: %w", err)
 	}
-	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil { // for as long as it takes to write some files
-		return fmt.Errorf("lock %s: %w", lock.Name(), err)
-	}
+	defer unlock()
 	known, err := r.recall()
 	if err != nil || known && r.req.ID != before {
 		return err

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/slipway-project/slipway/internal/durable"
 	"github.com/slipway-project/slipway/internal/machine/process"
 )
 
@@ -116,7 +117,7 @@ func removeCgroup(path string) error {
 // removeParents removes the cgroups above a destroyed cluster's that have become empty. No machine is booted meanwhile: runc
 // would lose the ground under what it makes.
 func (l *Local) removeParents(cluster string) error {
-	unlock, err := lockFolder(l.clusters())
+	unlock, err := durable.HoldFolder(l.clusters())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -61,7 +61,7 @@ func (l *Local) rewire(ctx context.Context, cluster string, change func(*cuts), 
 			return err
 		}
 	}
-	unlock, err := lockFolder(l.clusterDir(cluster))
+	unlock, err := durable.HoldFolder(l.clusterDir(cluster))
 	if err != nil {
 		return fmt.Errorf("lock switch of %s: %w", cluster, err)
 	}
@@ -128,7 +128,7 @@ func (c cuts) from(machine string) []string {
 
 // forgetCuts: what comes under the machine's name later is another one.
 func (l *Local) forgetCuts(cluster, machine string) error {
-	unlock, err := lockFolder(l.clusterDir(cluster))
+	unlock, err := durable.HoldFolder(l.clusterDir(cluster))
 	if err != nil {
 		return fmt.Errorf("lock switch of %s: %w", cluster, err)
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/slipway-project/slipway/internal/durable"
 )
 
 // A cluster's network is a namespace of its own, the switch, with a bridge that owns the subnet's first address, and one
@@ -35,7 +37,7 @@ const (
 
 // ensureNetwork makes what is missing of the switch and of the machine's namespace. What is right stays untouched.
 func (l *Local) ensureNetwork(s Spec) error {
-	unlock, err := lockFolder(l.clusterDir(s.Cluster)) // the switch is everybody's
+	unlock, err := durable.HoldFolder(l.clusterDir(s.Cluster)) // the switch is everybody's
 	if err != nil {
 		return fmt.Errorf("lock switch of %s: %w", s.Cluster, err)
 	}

@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/durable"
 	"github.com/slipway-project/slipway/internal/machine/process"
 )
 
@@ -78,7 +79,7 @@ func (l *Local) boot(ctx context.Context, s Spec) (process.ID, error) {
 		return process.ID{}, fmt.Errorf("open machine console: %w", err)
 	}
 	defer console.Close()
-	stable, err := shareFolder(l.clusters()) // see removeParents
+	stable, err := durable.ShareFolder(l.clusters()) // see removeParents
 	if err != nil {
 		return process.ID{}, err
 	}

@@ -4,13 +4,11 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/slipway-project/slipway/internal/durable"
 )
 
 // lock keeps two commands from starting two proxies for one cluster: the second waits, and finds the first one's. The file
@@ -19,24 +17,9 @@ func (c Config) lock(ctx context.Context) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(c.Dir), 0o700); err != nil {
 		return nil, fmt.Errorf("lock API proxy: %w", err)
 	}
-	f, err := os.OpenFile(c.Dir+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	unlock, err = durable.LockFile(ctx, c.Dir+".lock", fmt.Sprintf("process %d", os.Getpid()), nil)
 	if err != nil {
 		return nil, fmt.Errorf("lock API proxy: %w", err)
 	}
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { _ = f.Close() }, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return nil, errors.Join(fmt.Errorf("lock API proxy: %w", err), f.Close())
-		}
-		select {
-		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("lock API proxy: %w", ctx.Err()), f.Close())
-		case <-tick.C:
-		}
-	}
+	return unlock, nil
 }

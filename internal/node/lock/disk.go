@@ -6,9 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/slipway-project/slipway/internal/durable"
 )
@@ -96,18 +93,9 @@ func (l *Lock) writeLocked(old, next State) error {
 // exclusive keeps other processes out while a step is taken. The journal is replaced at each step, so the lock is on a file of
 // its own, which stays.
 func exclusive(path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path+".flock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	unlock, err = durable.HoldFile(path + ".flock")
 	if err != nil {
-		return nil, fmt.Errorf("lock the node lock's file: %w", err)
+		return nil, fmt.Errorf("take hold of the node lock: %w", err)
 	}
-	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
-	}
-	return func() { f.Close() }, nil // closing releases it
+	return unlock, nil
 }
