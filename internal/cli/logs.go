@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 
 	"github.com/spf13/cobra"
@@ -16,7 +17,8 @@ func logs(e Env) *cobra.Command {
 		Use:   "logs COMPONENT",
 		Short: "Show the log of a component, the agent or a machine",
 		Long: `Show the log of a component (kubelet, etcd, kube-apiserver, …), of the node's agent ("agent"), or what a machine said while
-it booted ("machine"). It works while the machine is down too. Logs of pods: slipway kubectl logs.`,
+it booted ("machine"). It works while the machine is down too. A machine of slipway apply is asked over SSH; "machine" is its
+journal there. Logs of pods: slipway kubectl logs.`,
 		Example: `  slipway logs kubelet
   slipway logs kube-apiserver --tail 20 -f
   slipway logs --name test agent`,
@@ -31,17 +33,29 @@ it booted ("machine"). It works while the machine is down too. Logs of pods: sli
 		if tail < -1 {
 			return usageError{errors.New("--tail: use a number of lines, or -1 for all")}
 		}
-		path, err := e.Launcher.LogFile(cmd.Context(), name, machine, args[0])
+		far, err := e.Launcher.Applied(name)
 		if err != nil {
 			return err
 		}
-		err = showLog(cmd.Context(), e.Out, path, tail, follow)
-		if err == nil && cmd.Context().Err() != nil {
+		if far {
+			err = e.Launcher.FarLog(cmd.Context(), name, machine, args[0], tail, follow, e.Out)
+		} else {
+			err = nearLog(cmd.Context(), e, name, machine, args[0], tail, follow)
+		}
+		if cmd.Context().Err() != nil && (err == nil || far) {
 			return exitError(exitInterrupted) // how following ends; there is nothing to say
 		}
 		return err
 	}
 	return cmd
+}
+
+func nearLog(ctx context.Context, e Env, name, machine, component string, tail int, follow bool) error {
+	path, err := e.Launcher.LogFile(ctx, name, machine, component)
+	if err != nil {
+		return err
+	}
+	return showLog(ctx, e.Out, path, tail, follow)
 }
 
 func machineFlag(e Env, cmd *cobra.Command, machine, cluster *string) {

@@ -4,6 +4,7 @@ package launch
 
 import (
 	"errors"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/preflight"
 	"github.com/slipway-project/slipway/internal/sshhost"
 )
@@ -148,8 +150,15 @@ func TestFarClustersAreNotLocalOnes(t *testing.T) {
 	if is, err := l.Applied("far"); err != nil || !is {
 		t.Errorf("a cluster whose machine nobody reached was forgotten: %t, %v", is, err)
 	}
-	if _, err := l.MachineStop(t.Context(), "far", "m"); err == nil || !strings.Contains(err.Error(), "not of this host") {
+	if _, err := l.MachineStop(t.Context(), "far", "m"); err == nil || !strings.Contains(err.Error(), "not of this host: log in to it yourself: ssh -p 1 root@127.0.0.1") {
 		t.Errorf("machine stop: %v", err)
+	}
+	_, err = l.Exec(t.Context(), "far", "", machine.Command{Args: []string{"ps", "ax"}})
+	if err == nil || !strings.Contains(err.Error(), "ssh -p 1 root@127.0.0.1 'ps ax'") {
+		t.Errorf("exec: %v", err)
+	}
+	if err := l.FarLog(t.Context(), "far", "", "kubelet", -1, false, io.Discard); err == nil || !strings.Contains(err.Error(), "cannot be reached") {
+		t.Errorf("logs: %v", err)
 	}
 	s, err := l.Status(t.Context(), "far")
 	if err != nil || s.Ready || !strings.Contains(s.Verdict, "cannot be reached") {

@@ -17,6 +17,10 @@ import (
 // Exec runs a program inside a machine, the first one if none is named, and returns its exit code.
 func (l *Launcher) Exec(ctx context.Context, cluster, name string, c machine.Command) (exitCode int, err error) {
 	local, m, err := l.localNamed(ctx, cluster, name)
+	var far *NotHereError
+	if errors.As(err, &far) {
+		return -1, fmt.Errorf("machine %s is not of this host: run it there yourself: %s", far.Machine, far.SSH.CommandLine(strings.Join(c.Args, " ")))
+	}
 	if err != nil {
 		return -1, err
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/slipway-project/slipway/internal/machine"
+	"github.com/slipway-project/slipway/internal/sshhost"
 )
 
 // What these do is done at once, also while an up works on the cluster: failures do not wait either.
@@ -81,7 +82,17 @@ func (l *Launcher) localNamed(ctx context.Context, cluster, name string) (*machi
 	}
 	here, ok := machines.(localMachines)
 	if !ok {
-		return nil, m, fmt.Errorf("machine %s is not of this host: log in to it yourself", m.Name)
+		return nil, m, &NotHereError{m.Name, machines.(farMachines).find(m.Name).SSH}
 	}
 	return here.local, m, nil
+}
+
+// NotHereError says that what is asked for is done to machines of this host only, and how to get to the one that is meant.
+type NotHereError struct {
+	Machine string
+	SSH     sshhost.Target
+}
+
+func (e *NotHereError) Error() string {
+	return fmt.Sprintf("machine %s is not of this host: log in to it yourself: %s", e.Machine, e.SSH.CommandLine(""))
 }

@@ -19,6 +19,7 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -55,6 +56,28 @@ func hostPort(host string, port int) string {
 // through is the jump host as a target of its own.
 func (t Target) through() Target {
 	return Target{Name: "jump host " + t.Jump.Host, Host: t.Jump.Host, Port: t.Jump.Port, User: cmp.Or(t.Jump.User, t.user()), IdentityFile: t.IdentityFile}
+}
+
+// CommandLine is what a person types to run a command there as root, or to log in: with the system's ssh, for which it is only words.
+func (t Target) CommandLine(command string) string {
+	words := []string{"ssh"}
+	if t.Port != 0 && t.Port != 22 {
+		words = append(words, "-p", strconv.Itoa(t.Port))
+	}
+	if t.IdentityFile != "" {
+		words = append(words, "-i", t.IdentityFile)
+	}
+	if t.Jump.Host != "" {
+		words = append(words, "-J", t.through().user()+"@"+hostPort(t.Jump.Host, t.Jump.Port))
+	}
+	words = append(words, t.user()+"@"+t.Host)
+	if command != "" {
+		if t.user() != Root {
+			command = "sudo " + command
+		}
+		words = append(words, quote(command))
+	}
+	return strings.Join(words, " ")
 }
 
 // Config is what all connections share.

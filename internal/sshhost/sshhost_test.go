@@ -410,3 +410,22 @@ func TestCommandLineOfAnotherUser(t *testing.T) {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 }
+
+func TestCommandLineForPeople(t *testing.T) {
+	t.Parallel()
+	for want, tc := range map[string]struct {
+		target  Target
+		command string
+	}{
+		"ssh root@192.0.2.1":          {Target{Host: "192.0.2.1", Port: 22}, ""},
+		"ssh root@192.0.2.1 'ps ax'":  {Target{Host: "192.0.2.1"}, "ps ax"},
+		"ssh ann@192.0.2.1 'sudo ps'": {Target{Host: "192.0.2.1", User: "ann"}, "ps"},
+		"ssh -p 2222 -i ~/.ssh/k -J ops@gate:22 ann@192.0.2.1": {
+			Target{Host: "192.0.2.1", User: "ann", Port: 2222, IdentityFile: "~/.ssh/k", Jump: Jump{User: "ops", Host: "gate"}}, "",
+		},
+	} {
+		if got := tc.target.CommandLine(tc.command); got != want {
+			t.Errorf("%s\nwant %s", got, want)
+		}
+	}
+}
