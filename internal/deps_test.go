@@ -48,7 +48,7 @@ var neverArrows = []neverArrow{
 		why: "what the backends share knows none of them",
 	},
 	{
-		from: []string{"internal/render/..."}, to: []string{"os/...", "net", "net/http", "os/exec", "log/...", "context", "math/rand/...", "internal/core/config", "internal/core/planner", "internal/core/spec", "internal/core/catalog", "internal/backend/...", "internal/node/..."},
+		from: []string{"internal/render/..."}, except: []string{"internal/render/rendertest"}, to: []string{"os/...", "net", "net/http", "os/exec", "log/...", "context", "math/rand/...", "internal/core/config", "internal/core/planner", "internal/core/spec", "internal/core/catalog", "internal/backend/...", "internal/node/..."},
 		why: "a renderer reads a plan and gives text: no I/O, and it does not know why",
 	},
 	{from: []string{"internal/render/fleet"}, to: []string{"internal/render/systemd", "internal/render/staticpod"}, why: "siblings never import siblings"},
@@ -99,7 +99,7 @@ var neverArrows = []neverArrow{
 	},
 	{from: []string{"internal/..."}, except: []string{"internal/cli/..."}, to: []string{"internal/cli/...", "cmd/..."}, why: "nothing imports cli or cmd; only cmd builds concrete things"},
 	{
-		from: []string{"..."}, except: []string{"internal/backend/hosttest/...", "internal/etcd/etcdtest"}, to: []string{"internal/etcd/etcdfake", "internal/etcd/etcdtest", "internal/backend/fake/...", "internal/backend/hosttest/...", "internal/bintest", "internal/control/registry/registrytest", "internal/sim"},
+		from: []string{"..."}, except: []string{"internal/backend/hosttest/...", "internal/etcd/etcdtest"}, to: []string{"internal/etcd/etcdfake", "internal/etcd/etcdtest", "internal/backend/fake/...", "internal/backend/hosttest/...", "internal/bintest", "internal/control/registry/registrytest", "internal/render/rendertest", "internal/sim"},
 		why: "code that ships never imports a fake or a test kit",
 	},
 	{

@@ -15,24 +15,12 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/userdata"
 	"github.com/slipway-project/slipway/internal/render/cloudinit"
-	"github.com/slipway-project/slipway/internal/render/systemd"
+	"github.com/slipway-project/slipway/internal/render/rendertest"
 )
-
-// data of a cluster of 100 nodes and three control planes, with names as long as they may be.
-func data() userdata.Data {
-	d := userdata.Data{
-		Cluster: strings.Repeat("c", 40), Node: strings.Repeat("n", 63), Plan: "sha256:" + strings.Repeat("1", 64), Pin: "sha256:" + strings.Repeat("2", 64),
-		Program: "sha256:" + strings.Repeat("3", 64), Agent: string(systemd.AgentService(userdata.Program)),
-	}
-	for _, a := range []string{"192.168.100.101", "192.168.100.102", "192.168.100.103"} {
-		d.Endpoints, d.Stores = append(d.Endpoints, a+":9440"), append(d.Stores, a+":9442")
-	}
-	return d
-}
 
 func TestRender(t *testing.T) {
 	t.Parallel()
-	text, err := cloudinit.Render(data())
+	text, err := cloudinit.Render(rendertest.UserData())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +35,7 @@ func TestRender(t *testing.T) {
 	if err := yaml.UnmarshalStrict(text, &got); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
-	files, err := data().Files()
+	files, err := rendertest.UserData().Files()
 	if err != nil || len(files) != len(got.WriteFiles) {
 		t.Fatalf("%d files, want %d, %v", len(got.WriteFiles), len(files), err)
 	}
@@ -79,7 +67,7 @@ func TestSchema(t *testing.T) {
 		"ours":  {func(s string) string { return s }, false},
 		"wrong": {func(s string) string { return strings.Replace(s, "permissions:", "permission:", 1) }, true}, // the check would find it
 	} {
-		text, err := cloudinit.Render(data())
+		text, err := cloudinit.Render(rendertest.UserData())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +84,7 @@ func TestSchema(t *testing.T) {
 
 func TestTooLarge(t *testing.T) {
 	t.Parallel()
-	d := data()
+	d := rendertest.UserData()
 	for range 200 {
 		d.Endpoints = append(d.Endpoints, "192.0.2.1:9440")
 	}

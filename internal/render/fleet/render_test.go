@@ -23,6 +23,7 @@ import (
 	"github.com/slipway-project/slipway/internal/launch"
 	"github.com/slipway-project/slipway/internal/render"
 	"github.com/slipway-project/slipway/internal/render/fleet"
+	"github.com/slipway-project/slipway/internal/render/rendertest"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata")
@@ -95,19 +96,7 @@ func TestGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, path := archive(r), filepath.Join("testdata", name+".txtar")
-			if *update {
-				if err := os.WriteFile(path, got, 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), string(got)); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", path, diff)
-			}
+			rendertest.Golden(t, *update, name+".txtar", string(archive(r)))
 		})
 	}
 }

@@ -12,24 +12,13 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/userdata"
 	"github.com/slipway-project/slipway/internal/render/ignition"
-	"github.com/slipway-project/slipway/internal/render/systemd"
+	"github.com/slipway-project/slipway/internal/render/rendertest"
 )
-
-func data() userdata.Data {
-	d := userdata.Data{
-		Cluster: strings.Repeat("c", 40), Node: strings.Repeat("n", 63), Plan: "sha256:" + strings.Repeat("1", 64), Pin: "sha256:" + strings.Repeat("2", 64),
-		Program: "sha256:" + strings.Repeat("3", 64), Agent: string(systemd.AgentService(userdata.Program)),
-	}
-	for _, a := range []string{"192.168.100.101", "192.168.100.102", "192.168.100.103"} {
-		d.Endpoints, d.Stores = append(d.Endpoints, a+":9440"), append(d.Stores, a+":9442")
-	}
-	return d
-}
 
 // Ignition's own library reads it and has nothing to say.
 func TestRender(t *testing.T) {
 	t.Parallel()
-	text, err := ignition.Render(data())
+	text, err := ignition.Render(rendertest.UserData())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +26,7 @@ func TestRender(t *testing.T) {
 	if err != nil || len(report.Entries) > 0 {
 		t.Fatalf("%v: %s", err, report.String())
 	}
-	files, err := data().Files()
+	files, err := rendertest.UserData().Files()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,17 +4,13 @@ package staticpod_test
 
 import (
 	"flag"
-	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/render"
+	"github.com/slipway-project/slipway/internal/render/rendertest"
 	"github.com/slipway-project/slipway/internal/render/staticpod"
 )
 
@@ -47,31 +43,7 @@ func TestRenderOfEveryKind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden := filepath.Join("testdata", "every-kind.txt")
-	if *update {
-		if err := os.WriteFile(golden, []byte(text(r)), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), text(r)); diff != "" {
-		t.Errorf("rewrite with -update if that is meant: %s", diff)
-	}
-}
-
-func text(r render.Rendered) string {
-	var b strings.Builder
-	for _, f := range r.Files {
-		fmt.Fprintf(&b, "-- %s %04o --\n%s", f.Path, f.Mode, f.Content)
-	}
-	b.WriteString("-- left --\n")
-	for _, l := range r.Left {
-		fmt.Fprintf(&b, "%s: %s\n", l.Ref, l.Reason)
-	}
-	return b.String()
+	rendertest.Golden(t, *update, "every-kind.txt", rendertest.Text(r))
 }
 
 // Another manifest is another pod, as on the node.
@@ -86,7 +58,7 @@ func TestAnotherManifestIsAnotherPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	uid := func(r render.Rendered) string {
-		_, after, _ := strings.Cut(text(r), "uid: '")
+		_, after, _ := strings.Cut(rendertest.Text(r), "uid: '")
 		return after[:32]
 	}
 	if uid(one) == uid(two) || strings.ContainsAny(uid(one), "{}") {

@@ -4,7 +4,6 @@ package systemd_test
 
 import (
 	"flag"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,7 +14,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/render"
+	"github.com/slipway-project/slipway/internal/render/rendertest"
 	"github.com/slipway-project/slipway/internal/render/systemd"
 )
 
@@ -53,32 +52,7 @@ func TestRenderOfEveryKind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden := filepath.Join("testdata", "every-kind.txt")
-	if *update {
-		if err := os.WriteFile(golden, []byte(text(r)), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), text(r)); diff != "" {
-		t.Errorf("rewrite with -update if that is meant: %s", diff)
-	}
-}
-
-// text shows a rendering as one file for people.
-func text(r render.Rendered) string {
-	var b strings.Builder
-	for _, f := range r.Files {
-		fmt.Fprintf(&b, "-- %s %04o --\n%s", f.Path, f.Mode, f.Content)
-	}
-	b.WriteString("-- left --\n")
-	for _, l := range r.Left {
-		fmt.Fprintf(&b, "%s: %s\n", l.Ref, l.Reason)
-	}
-	return b.String()
+	rendertest.Golden(t, *update, "every-kind.txt", rendertest.Text(r))
 }
 
 func TestRenderedUnitsAreUnderstood(t *testing.T) {
