@@ -14,25 +14,7 @@ import (
 )
 
 // workload is what the story runs: two pods behind a Service, a client, a question to DNS, and a reader's rights.
-const workload = `
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web, namespace: default}
-spec:
-  replicas: 2
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      containers:
-      - {name: web, image: "slipway.dev/testpod:1", imagePullPolicy: Never, args: [serve], ports: [{containerPort: 8080}],
-         readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}}
----
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: default}
-spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
----
+const workload = kit.Web + `---
 apiVersion: v1
 kind: Pod
 metadata: {name: client, namespace: default}
@@ -48,22 +30,7 @@ spec:
   containers:
   - {name: question, image: "slipway.dev/testpod:1", imagePullPolicy: Never,
      args: [lookup, --retry-for, 60s, kubernetes.default.svc.cluster.local]}
----
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: reader, namespace: default}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata: {name: reader, namespace: default}
-rules: [{apiGroups: [""], resources: [pods], verbs: [get, list]}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: reader, namespace: default}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: reader}
-subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
-`
+` + kit.Reader
 
 // TestCluster boots once; the parts build on each other in this order.
 func TestCluster(t *testing.T) {

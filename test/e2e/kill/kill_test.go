@@ -16,26 +16,6 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-const workload = `
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web, namespace: default}
-spec:
-  replicas: 2
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      containers:
-      - {name: web, image: "slipway.dev/testpod:1", imagePullPolicy: Never, args: [serve],
-         readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}}
----
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: default}
-spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
-`
-
 // lasting is how long a client of a Service may be without an answer while one component is started anew. Nothing that
 // dies here lies on the path of the packets; what remains is a busy host.
 const lasting = 2 * time.Second
@@ -44,7 +24,7 @@ func TestKill(t *testing.T) {
 	c := kit.New(t, "kill")
 	c.MustUp()
 	c.ImportTestImage()
-	c.Apply(workload)
+	c.Apply(kit.Web)
 	c.Wait("deployment/web", "condition=Available")
 	c.Healthy(30 * time.Second)
 	address := c.Kubectl("get", "service", "web", "--output", "jsonpath={.spec.clusterIP}")
