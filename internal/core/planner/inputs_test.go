@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
@@ -58,7 +57,7 @@ func TestInputsAreWhatIsNotReread(t *testing.T) {
 				continue
 			}
 			looked++
-			again, known := config.Rereads(u.Name, flag)
+			again, known := rereads(u.Name, flag)
 			if !known {
 				t.Errorf("%s --%s: nobody has found out whether it reads %s again", u.Name, flag, value)
 			}

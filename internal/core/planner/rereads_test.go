@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package config
+package planner_test
 
 import "slices"
 
-// Rereads tells whether a running component reads the file that a flag names again by itself, within a minute or at the next
+// rereads tells whether a running component reads the file that a flag names again by itself, within a minute or at the next
 // handshake; known is false for a flag of which nobody has found out. What is not read again restarts the component when it changes,
 // what is must not. Seen with the programs of Kubernetes 1.36 and etcd 3.6 (docs/adr/0027).
-func Rereads(component, flag string) (again, known bool) {
+func rereads(component, flag string) (again, known bool) {
 	switch component {
 	case "etcd":
 		return reread(flag,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package config_test
+package planner_test
 
 import (
 	"crypto/ecdsa"
@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/bintest"
-	"github.com/slipway-project/slipway/internal/core/config"
 )
 
 // A real client of the API takes the credentials that its kubeconfig names by path anew when they are exchanged.
@@ -60,7 +59,7 @@ func TestKubeconfigCredentialsAreReread(t *testing.T) {
 	awaitSerial(t, seen, 1)
 	issue(t, dir, 2)
 	awaitSerial(t, seen, 2)
-	if again, known := config.Rereads("kube-scheduler", "kubeconfig"); again || !known {
+	if again, known := rereads("kube-scheduler", "kubeconfig"); again || !known {
 		t.Error("the kubeconfig itself is not read again")
 	}
 }
