@@ -11,6 +11,26 @@ import (
 	nodev1 "github.com/slipway-project/slipway/api/node/v1"
 )
 
+// Enrolment is the machine's way into a cluster and out of it.
+type Enrolment interface {
+	State() Enrolled
+	// Join tells a free machine which cluster to join; it returns when that is kept.
+	Join(ctx context.Context, t JoinTarget) error
+	// Reset takes the machine out of its cluster.
+	Reset(ctx context.Context, cluster string, lost bool) error
+}
+
+// Enrolled is where a machine stands.
+type Enrolled struct{ Phase, Cluster, Node string }
+
+// JoinTarget says which cluster to join.
+type JoinTarget struct {
+	Endpoints []string // host:port
+	Pin       string   // of the join CA
+	Token     string   // secret; empty: the cluster knows the machine's key
+	Node      string   // optional
+}
+
 func (a *Agent) enrolment() Enrolment {
 	if a.cfg.Enrolment == nil {
 		return nil

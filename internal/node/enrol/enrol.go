@@ -10,88 +10,17 @@ package enrol
 
 import (
 	"context"
-	"crypto/ecdsa"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
-	"net/netip"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/node"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/node/lock"
-	"github.com/slipway-project/slipway/internal/node/routes"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
-
-// Config is what main gives an enrolment.
-type Config struct {
-	Lock    *lock.Lock
-	Agent   *node.Agent
-	Board   *reconcile.Board
-	Facts   node.Facts
-	Key     *ecdsa.PrivateKey // the machine's
-	Custody Custody
-	Paths   Paths
-	Slipway string                                          // version
-	Listen  func(ctx context.Context) (net.Listener, error) // for the init service
-	Log     *slog.Logger
-
-	Now    func() time.Time                                 // optional: the machine's clock, for certificates; time.Now when nil
-	Clock  func(pin string) joinclient.Clock                // optional: TLS from the machine's address when nil
-	Dial   func(pin string) joinclient.Dialer               // optional: TLS from the machine's address when nil
-	Random func(n int) int                                  // optional: a number in [0, n); math/rand/v2 when nil
-	Routes func(ctx context.Context, c routes.Config) error // optional: routes.Keep when nil
-	Has    func(a netip.Addr) bool                          // optional: whether the machine has this address; its interfaces say when nil
-	Pass   func(step string)                                // optional: tests: between any two things that a crash may divide
-}
-
-func (c Config) filled() Config {
-	if c.Now == nil {
-		c.Now = time.Now
-	}
-	if c.Clock == nil {
-		c.Clock = func(string) joinclient.Clock { return nil }
-	}
-	if c.Dial == nil {
-		c.Dial = func(string) joinclient.Dialer { return nil }
-	}
-	if c.Routes == nil {
-		c.Routes = routes.Keep
-	}
-	if c.Has == nil {
-		c.Has = hasAddress
-	}
-	if c.Pass == nil {
-		c.Pass = func(string) {}
-	}
-	return c
-}
-
-// Custody makes keys on this machine, for certificates that are signed elsewhere.
-type Custody interface {
-	Request(w pki.Want) (request []byte, finish func(certificate []byte) error, err error)
-}
-
-// Paths are files on the machine.
-type Paths struct {
-	Key     string // the machine's; Config.Key was read from it
-	Secret  string // by which the machine recognises its initialiser
-	Request string // of the initialiser
-	Target  string // which cluster to join
-	JoinCA  string // certificate
-	Roster  string
-	Admin   string // the administrator's kubeconfig
-	Create  string // permit to make a cluster
-	Permit  string // etcd's first start
-	Voter   string // etcd counts
-	Root    string // optional: what stands in front of all these, which the plan does not know: the simulation's machines
-}
 
 // Enrolment is one machine's. It implements node.Enrolment.
 type Enrolment struct {
@@ -109,15 +38,6 @@ type Enrolment struct {
 
 	resetting chan struct{} // holds one: whoever takes the machine out of its cluster
 }
-
-// Items on the board.
-const (
-	itemLock   = "node/lock"   // a machine that belongs to nobody
-	itemRoster = "node/roster" // in touch with the cluster
-	itemRoutes = "node/routes" // to the other nodes' pods; only when something is wrong, or was
-	itemKey    = "node/key"    // only when it was lost
-	itemEtcd   = "node/etcd"   // a joined control plane's way into etcd, until it votes
-)
 
 // New reads which cluster the machine was told to join.
 func New(cfg Config) (*Enrolment, error) {
@@ -225,27 +145,4 @@ func (e *Enrolment) live(ctx context.Context) error {
 func (e *Enrolment) State() node.Enrolled {
 	now := e.cfg.Lock.State()
 	return node.Enrolled{Phase: string(now.Phase), Cluster: now.Cluster, Node: now.Node}
-}
-
-// say puts one of our items on the board and remembers it for when the board begins anew.
-func (e *Enrolment) say(s reconcile.Status) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.says[s.Ref] = s
-	e.cfg.Board.Set(s)
-}
-
-func (e *Enrolment) unsay(ref string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.says, ref)
-}
-
-// Announce puts our items on a board that begins anew.
-func (e *Enrolment) Announce() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, s := range e.says {
-		e.cfg.Board.Set(s)
-	}
 }

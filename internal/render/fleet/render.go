@@ -4,8 +4,6 @@ package fleet
 
 import (
 	"fmt"
-	"path"
-	"slices"
 	"strings"
 	"time"
 
@@ -198,100 +196,3 @@ func (r *rendering) unit(e plan.Entry, u plan.Unit) error {
 func (r *rendering) file(unit string) string {
 	return prefixed(strings.ReplaceAll(unit, "@", "-")) + "@" + r.plan.Node + placement.Suffix
 }
-
-// units are those that have to be there before, the nearest only.
-func (r *rendering) units(e plan.Entry) []string {
-	var out []string
-	r.walk(e, func(need plan.Entry) bool {
-		u, isUnit := need.Item.(plan.Unit)
-		if isUnit && !slices.Contains(out, r.file(u.Name)) {
-			out = append(out, r.file(u.Name))
-		}
-		return !isUnit
-	})
-	return out
-}
-
-// closure is what a unit needs and no unit before it brings, in the order of the plan.
-func (r *rendering) closure(e plan.Entry) []plan.Entry {
-	mine := map[plan.Ref]bool{}
-	r.walk(e, func(need plan.Entry) bool {
-		_, isUnit := need.Item.(plan.Unit)
-		mine[need.Ref] = !isUnit
-		return !isUnit
-	})
-	var out []plan.Entry
-	for _, x := range r.plan.Entries {
-		if mine[x.Ref] {
-			out = append(out, x)
-		}
-	}
-	return out
-}
-
-func (r *rendering) walk(e plan.Entry, visit func(need plan.Entry) (further bool)) {
-	seen := map[plan.Ref]bool{}
-	var step func(e plan.Entry)
-	step = func(e plan.Entry) {
-		for _, ref := range e.Needs {
-			if seen[ref] {
-				continue
-			}
-			seen[ref] = true
-			if need := r.entries[ref]; visit(need) {
-				step(need)
-			}
-		}
-	}
-	step(e)
-}
-
-// needed tells whether some unit will bring it.
-func (r *rendering) needed(ref plan.Ref) bool {
-	return slices.ContainsFunc(r.plan.Entries, func(e plan.Entry) bool {
-		if _, isUnit := e.Item.(plan.Unit); !isUnit {
-			return false
-		}
-		return slices.ContainsFunc(r.closure(e), func(x plan.Entry) bool { return x.Ref == ref })
-	})
-}
-
-// prepare writes the commands that bring one thing.
-func (r *rendering) prepare(w *writer, e plan.Entry) error {
-	switch it := e.Item.(type) {
-	case plan.Dir:
-		w.set("ExecStartPre", fmt.Sprintf("/bin/mkdir -p -m %04o %s", it.Mode, dollar(it.Path)))
-	case plan.File:
-		if len(it.Fill) == 0 {
-			w.fetch(it.Path, it.Mode, digest(it.Content))
-		}
-	case plan.StaticPod:
-		w.fetch(it.Path, 0o600, digest(it.Manifest))
-	case plan.Artifact:
-		hex, ok := strings.CutPrefix(it.Digest, "sha256:")
-		if !ok || len(hex) != 64 {
-			return fmt.Errorf("render %s: its digest is not known: build the components first, slipway bundle build", e.Ref)
-		}
-		w.fetch(it.Path, 0o755, hex)
-	default:
-	}
-	return nil
-}
-
-// fetch brings a file that is not there as it should be. It comes beside its place, is checked, then made executable, then moved:
-// what runs now is never taken away first, and a machine that has the file needs no network.
-func (w *writer) fetch(at string, mode uint32, hex string) {
-	tmp := path.Dir(at) + "/." + path.Base(at) + ".new"
-	script := strings.Join([]string{
-		"f=" + single(at), "t=" + single(tmp), "s=" + hex,
-		`echo "$s  $f" | sha256sum -c --status 2>/dev/null && exit 0`,
-		`mkdir -p ` + single(path.Dir(at)),
-		`curl -fsSL --retry 3 -o "$t" "${SLIPWAY_STORE:?write SLIPWAY_STORE=https://… into ` + storeFile + `}/sha256/$s"`,
-		`echo "$s  $t" | sha256sum -c --status`,
-		fmt.Sprintf(`chmod %04o "$t"`, mode), `mv -f "$t" "$f"`,
-	}, "; ")
-	w.set("ExecStartPre", "/bin/sh -ec "+dollar(script))
-}
-
-// dollar is a word in which dollar signs are meant for whoever gets it, not for systemd.
-func dollar(s string) string { return strings.ReplaceAll(quoted(s), "$", "$$") }

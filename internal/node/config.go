@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"log/slog"
+
+	"google.golang.org/grpc"
+
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+// Config is what main gives an agent.
+type Config struct {
+	Host  Host
+	Facts Facts
+	// PlanFile is where the plan is kept: /var/lib/slipway/plan/plan.json.
+	PlanFile string
+	Socket   string // unix socket of the service, 0600; empty: none, as in the simulation
+	// TraceFile keeps the spans of the last run that changed something: /var/lib/slipway/trace/last.json.
+	TraceFile string
+	Version   string
+	Log       *slog.Logger
+
+	// Control, if set, runs the control role with the document of the last Apply until ctx ends. It reports items of its own
+	// on the board, all of them before it reports [ControlRole] ready.
+	Control func(ctx context.Context, doc []byte, board *reconcile.Board) error
+	// Enrolment is how the machine comes to a cluster and out of it; nil where plans are handed over by hand.
+	Enrolment func() Enrolment
+	// Announce, if set, puts on the board what else the agent waits for; it is called each time the board begins anew.
+	Announce func()
+	// Hold, if set, is called before the first look at the machine for a plan, and returns when it may begin or ctx has ended.
+	Hold func(ctx context.Context)
+	// Register, if set, adds services to the socket.
+	Register func(*grpc.Server)
+	// Board, if set, is one that others report to as well.
+	Board   *reconcile.Board
+	Custody Custody // optional: of the keys, for who asks about certificates
+	// Turn, if set, is passed on to the loop.
+	Turn reconcile.Turn
+	// AfterStep is passed on to the loop.
+	AfterStep func(n int, s plan.Step)
+	// Root, if set, is in front of the paths of given files and of units' data: the simulation has several machines on one disk.
+	Root string
+	// Pass, if set, is called between any two things that a crash may divide.
+	Pass func(step string)
+}
+
+// Host is the machine: the loop's view, and what status needs beyond it.
+type Host interface {
+	reconcile.Host
+	Units() []UnitStatus
+	// StopAll stops the units of the plan, dependents first, because the machine goes down.
+	StopAll(ctx context.Context, order []string) error
+	// Reset removes what the plan has made, its data too, and the given files.
+	Reset(ctx context.Context, p plan.Plan, files []string) error
+}
+
+// Facts describe the machine to whoever plans for it.
+type Facts struct {
+	Address      string
+	Key          string // pin of the machine's key
+	CgroupV1     bool
+	OOMScoreAdj  bool
+	DefaultRoute bool
+	UpstreamDNS  bool // /etc/resolv.conf names a server beyond loopback
+}
