@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"strings"
 
@@ -104,16 +105,30 @@ func (h *Host) emptyLocked(dir string) bool {
 	return true
 }
 
-// fingerprintLocked changes when what a process reads changes.
+// holding is all that a host holds at a time.
+type holding struct {
+	tree map[string]node
+	made map[plan.Ref]plan.Item
+}
+
+func (h *Host) holdingLocked() holding { return holding{h.tree, h.made} }
+
+func (h holding) clone() holding { return holding{maps.Clone(h.tree), maps.Clone(h.made)} }
+
+// fingerprint changes when what a process reads of an item changes.
+func (h holding) fingerprint(it plan.Item) string {
+	if where, _, ok := nodeOf(it); ok {
+		return h.tree[where].content
+	}
+	return text(h.made[plan.RefOf(it)])
+}
+
 func (h *Host) fingerprintLocked(ref plan.Ref) (string, error) {
 	it, ok := h.seen[ref]
 	if !ok {
 		return "", fmt.Errorf("input %s has not been seen yet", ref)
 	}
-	if where, _, ok := nodeOf(it); ok {
-		return h.tree[where].content, nil
-	}
-	return text(h.made[ref]), nil
+	return h.holdingLocked().fingerprint(it), nil
 }
 
 func text(v any) string {

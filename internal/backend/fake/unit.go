@@ -23,6 +23,7 @@ const (
 type unit struct {
 	spec     plan.Unit
 	inputs   map[plan.Ref]string
+	around   holding // what it could read when it was started
 	does     Behaviour
 	phase    phase
 	running  bool
@@ -63,6 +64,7 @@ func (h *Host) observeUnitLocked(spec plan.Unit) (plan.State, error) {
 	if err != nil {
 		return plan.State{}, err
 	}
+	h.adoptLocked(u, now)
 	if why := u.differs(spec, now); why != "" {
 		return plan.State{Existence: plan.Present, Ready: u.ready && !spec.Oneshot, Detail: why, Down: !u.running}, nil
 	}
@@ -75,6 +77,15 @@ func (h *Host) observeUnitLocked(spec plan.Unit) (plan.State, error) {
 		s.Detail = u.reason
 	}
 	return s, nil
+}
+
+// adoptLocked adds inputs that the unit did not name when it was started and that have not changed since.
+func (h *Host) adoptLocked(u *unit, now map[plan.Ref]string) {
+	for ref, sum := range now {
+		if _, known := u.inputs[ref]; !known && u.around.fingerprint(h.seen[ref]) == sum {
+			u.inputs[ref] = sum
+		}
+	}
 }
 
 func (u *unit) differs(spec plan.Unit, inputs map[plan.Ref]string) string {
@@ -138,7 +149,7 @@ func (u *unit) startLocked(h *Host) error {
 	if err != nil {
 		return err
 	}
-	u.does, u.inputs, u.phase = h.behaviour[u.spec.Name], inputs, kept
+	u.does, u.inputs, u.around, u.phase = h.behaviour[u.spec.Name], inputs, h.holdingLocked().clone(), kept
 	u.running, u.ready, u.reason = true, false, "waiting for "+u.spec.Ready.String()
 	u.starts++
 	if u.spec.KillChildren {

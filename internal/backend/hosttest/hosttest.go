@@ -74,6 +74,7 @@ func Run(t *testing.T, newRig func(t *testing.T) Rig) {
 		"ChangedArgumentsRestartOnce":  changedArgumentsRestartOnce,
 		"ChangedInputRestartsOnce":     changedInputRestartsOnce,
 		"ChangedProbeRestartsNothing":  changedProbeRestartsNothing,
+		"NewInputMayBeRead":            newInputMayBeRead,
 		"SecondPassChangesNothing":     secondPassChangesNothing,
 		"CrashIsMended":                crashIsMended,
 		"CrashesDelayRestarts":         crashesDelayRestarts,

@@ -155,6 +155,35 @@ func changedInputRestartsOnce(t *testing.T, k kit) {
 	k.wantStarts("input", 2)
 }
 
+// newInputMayBeRead: a plan that begins to name as an input what lay there before is no reason for a restart; from
+// then on a change is. What has come or changed since the start is, too.
+func newInputMayBeRead(t *testing.T, k kit) {
+	old := plan.File{Path: filepath.Join(k.Dir, "old"), Mode: 0o600, Content: "1"}
+	other := plan.File{Path: filepath.Join(k.Dir, "other"), Mode: 0o600, Content: "1"}
+	u := k.Unit("reader", Behaviour{Ready: plan.ProbeTCP})
+	k.converge(old)
+	written := time.Now()
+	k.eventually("that nothing is as young as the file", func() bool { return time.Since(written) > 100*time.Millisecond })
+	k.converge(u)
+	u.Inputs = []plan.Ref{plan.RefOf(old)}
+	if verb := k.converge(u); verb != "" {
+		t.Errorf("%q for what it has read already", verb)
+	}
+	k.wantStarts("reader", 1)
+	old.Content = "2"
+	k.converge(old)
+	k.wantDetail(u, plan.RefOf(old).String()+" changed")
+	k.converge(u)
+	k.converge(u)
+	k.wantStarts("reader", 2)
+	k.converge(other)
+	u.Inputs = append(u.Inputs, plan.RefOf(other))
+	k.wantDetail(u, plan.RefOf(other).String()+" changed")
+	k.converge(u)
+	k.converge(u)
+	k.wantStarts("reader", 3)
+}
+
 func changedProbeRestartsNothing(_ *testing.T, k kit) {
 	u := k.Unit("probe", Behaviour{Ready: plan.ProbeTCP})
 	k.converge(u)
@@ -179,55 +208,6 @@ func secondPassChangesNothing(t *testing.T, k kit) {
 		}
 	}
 	k.wantStarts("calm", 1)
-}
-
-func crashIsMended(_ *testing.T, k kit) {
-	u := k.Unit("crash", Behaviour{Ready: plan.ProbeTCP})
-	k.converge(u)
-	k.Crash("crash")
-	k.wantStarts("crash", 2)
-	k.await(u)
-	k.want(u, fine())
-}
-
-func crashesDelayRestarts(t *testing.T, k kit) {
-	u := k.Unit("crashing", Behaviour{Exit: true, Code: 1, Ready: plan.ProbeTCP})
-	k.do(plan.Create, u)
-	var at []time.Time
-	for n := 1; n <= 5; n++ {
-		k.eventually("another start", func() bool { return k.Starts("crashing") >= n })
-		at = append(at, time.Now())
-	}
-	// Of the first two the shorter: a busy machine makes any longer.
-	if first, last := min(at[1].Sub(at[0]), at[2].Sub(at[1])), at[4].Sub(at[3]); last < 3*first/2 || last < 500*time.Millisecond {
-		t.Errorf("the first restarts came after %s, the fourth after %s: the delay does not grow", first, last)
-	}
-	k.want(u, waiting())
-	k.do(plan.Remove, u)
-}
-
-func crashingUnitIsReplacedAtOnce(t *testing.T, k kit) {
-	bad := k.Unit("cured", Behaviour{Exit: true, Code: 1, Ready: plan.ProbeTCP})
-	k.do(plan.Create, bad)
-	k.eventually("a long delay", func() bool { return k.Starts("cured") >= 7 })
-	const delay = 5 * time.Second // of the next restart, at least: what a busy machine needs to exchange it is less
-	cured := k.Unit("cured", Behaviour{Ready: plan.ProbeTCP})
-	k.eventually("that nothing is lost by exchanging it", func() bool {
-		s := k.observe(cured)
-		return s.Down && !s.Ready && !s.Matches
-	})
-	begin := time.Now()
-	k.converge(cured)
-	if took := time.Since(begin); took > delay {
-		t.Errorf("the cure took %s: it waited for the delay of the illness", took)
-	}
-	starts := k.Starts("cured")
-	k.Crash("cured")
-	begin = time.Now()
-	k.eventually("a restart of what was cured", func() bool { return k.Starts("cured") > starts })
-	if took := time.Since(begin); took > delay {
-		t.Errorf("the first death after the cure delayed the restart by %s: the illness still counts", took)
-	}
 }
 
 func removedUnitIsAbsent(_ *testing.T, k kit) {

@@ -53,4 +53,4 @@ func (r record) revision() string {
 	return hex.EncodeToString(sum.Sum(nil))[:16]
 }
 
-func (r record) begun() units.Begun { return units.Begun{Unit: r.Unit, Inputs: r.Inputs} }
+func (r record) begun() units.Begun { return units.Begun{Unit: r.Unit, Inputs: r.Inputs, At: r.Since} }

@@ -73,6 +73,12 @@ func (u *unit) observe(spec plan.Unit, inputs []units.Input) plan.State {
 		return plan.State{Existence: plan.Present, Detail: "it may have said READY=1 while no agent listened"}
 	}
 	u.rec.Unit = spec // how it is asked and stopped takes effect without a restart
+	if all, adopted := u.rec.begun().Adopt(inputs); adopted {
+		u.rec.Inputs = all
+		if err := u.saveLocked(); err != nil { // the next agent finds out as this one has
+			u.host.conf.Log.Error("unit record not written", "unit", u.name, "error", err)
+		}
+	}
 	s := plan.State{Existence: plan.Present, Matches: true, Ready: u.rec.Ready}
 	if !s.Ready {
 		s.Detail = u.reason
@@ -131,6 +137,10 @@ func (u *unit) update(f func()) error {
 	f()
 	close(u.changed)
 	u.changed = make(chan struct{})
+	return u.saveLocked()
+}
+
+func (u *unit) saveLocked() error {
 	if err := durable.Save(u.host.recordPath(u.name), recordSchema, u.rec); err != nil {
 		return fmt.Errorf("unit %s: %w", u.name, err)
 	}

@@ -78,6 +78,9 @@ func (u *unit) endLocked(s state) {
 	reason, deaths := exit.String(), 1
 	b, noted := u.lastStart()
 	if noted {
+		deaths = max(1, b.Deaths) // it counts this one already if it was started again before we looked
+	}
+	if noted && b.Invocation == u.told {
 		deaths = b.Deaths + 1
 	}
 	if noted && b.Refused != "" && b.Invocation == u.told {

@@ -41,6 +41,12 @@ type begun struct {
 	Refused    string        `json:"refused,omitempty"`
 }
 
+// begun is how the process was started: by what Begin has noted, and, of what it did not know yet, by what was recorded since.
+func (r record) begun(b begun) units.Begun {
+	since, _ := units.Begun{Inputs: b.Inputs}.Adopt(r.Inputs)
+	return units.Begun{Unit: r.Unit, Inputs: since, At: b.At}
+}
+
 func recordPath(dir, unit string) string { return filepath.Join(dir, unit+".state") }
 func begunPath(dir, unit string) string  { return filepath.Join(dir, unit+".begun") }
 

@@ -52,7 +52,7 @@ func (u *unit) runsAs(spec plan.Unit, inputs []units.Input) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return noted && u.life != "" && b.Invocation == u.life && !u.stopping && !u.state.isStopping() &&
-		units.Begun{Unit: u.rec.Unit, Inputs: b.Inputs}.Differs(spec, inputs) == ""
+		u.rec.begun(b).Differs(spec, inputs) == ""
 }
 
 // begin writes down what is going to be started, and forgets how often it has died.

@@ -156,10 +156,7 @@ func (u *unit) observe(e plan.Entry, spec plan.Unit, inputs []units.Input) plan.
 	case !u.rec.isWhole():
 		return plan.State{Existence: plan.Present, Ready: u.rec.Ready && u.life != "", Detail: "its record was lost", Down: u.downLocked()}
 	}
-	was := units.Begun{Unit: u.rec.Unit, Inputs: u.rec.Inputs}
-	if noted {
-		was.Inputs = b.Inputs
-	}
+	was := u.rec.begun(b)
 	why := was.Differs(spec, inputs)
 	if why == "" && (s.stale || !u.fileIs(u.text(e, spec))) {
 		why = "its unit file changed"
@@ -167,12 +164,25 @@ func (u *unit) observe(e plan.Entry, spec plan.Unit, inputs []units.Input) plan.
 	if why != "" {
 		return plan.State{Existence: plan.Present, Ready: u.rec.Ready && u.life != "", Detail: why, Down: u.downLocked()}
 	}
-	u.rec.Unit = spec // how it is asked takes effect without a step
+	u.settledLocked(spec, was, inputs)
 	out := plan.State{Existence: plan.Present, Matches: true, Ready: u.rec.Ready && u.life != ""}
 	if !out.Ready {
 		out.Detail = u.reason
 	}
 	return out
+}
+
+// settledLocked takes note of what takes effect without a step, such as how the unit is asked. What Begin reads is written down.
+func (u *unit) settledLocked(spec plan.Unit, was units.Begun, inputs []units.Input) {
+	all, adopted := was.Adopt(inputs)
+	guarded := u.rec.Unit.Holds == spec.Holds
+	if u.rec.Unit = spec; !adopted && guarded {
+		return
+	}
+	if adopted {
+		u.rec.Inputs = all
+	}
+	u.saveOrLogLocked()
 }
 
 // downLocked tells that no process runs, or one that has not been of use for so long that nobody counts on it any more.

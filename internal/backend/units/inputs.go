@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
@@ -26,9 +27,13 @@ func StartPart(u plan.Unit) plan.Unit {
 type Begun struct {
 	Unit   plan.Unit
 	Inputs []Input
+	At     time.Time // when, at the latest before it could read anything; zero: nobody knows
 }
 
 // Differs tells in words why a process that was begun so is not what is wanted; empty when it is.
+//
+// An input that the record has never heard of, because an earlier version of Slipway did not count it as one, is no change if it
+// lies as it did when the process was started: then the process has read what is there now. [Begun.Adopt] adds it to the record.
 func (b Begun) Differs(spec plan.Unit, inputs []Input) string {
 	var why []string
 	for what, same := range map[string]bool{
@@ -42,12 +47,9 @@ func (b Begun) Differs(spec plan.Unit, inputs []Input) string {
 			why = append(why, what)
 		}
 	}
-	before := map[plan.Ref]string{}
-	for _, in := range b.Inputs {
-		before[in.Entry.Ref] = in.Sum
-	}
+	before := b.sums()
 	for _, in := range inputs {
-		if sum, ok := before[in.Entry.Ref]; !ok || sum != in.Sum {
+		if sum, ok := before[in.Entry.Ref]; ok && sum != in.Sum || !ok && !liesSince(in.Entry.Item, b.At) {
 			why = append(why, in.Entry.Ref.String())
 		}
 	}
@@ -56,6 +58,26 @@ func (b Begun) Differs(spec plan.Unit, inputs []Input) string {
 	}
 	slices.Sort(why)
 	return strings.Join(why, ", ") + " changed"
+}
+
+// Adopt returns what is to be recorded of a process that does not differ: what it was started with, and with it the inputs of now
+// that were not known then. adopted tells that there are such.
+func (b Begun) Adopt(inputs []Input) (_ []Input, adopted bool) {
+	before, all := b.sums(), slices.Clip(b.Inputs)
+	for _, in := range inputs {
+		if _, ok := before[in.Entry.Ref]; !ok {
+			all = append(all, in)
+		}
+	}
+	return all, len(all) > len(b.Inputs)
+}
+
+func (b Begun) sums() map[plan.Ref]string {
+	sums := map[plan.Ref]string{}
+	for _, in := range b.Inputs {
+		sums[in.Entry.Ref] = in.Sum
+	}
+	return sums
 }
 
 // Seen remembers the entries of plans: a unit names its inputs, and is not told what they are. The zero value is ready to use.
