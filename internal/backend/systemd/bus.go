@@ -86,8 +86,8 @@ func (b *bus) connect(ctx context.Context) (broken <-chan struct{}, err error) {
 		return nil, err
 	}
 	signals := make(chan *dbus.Signal, 256)
-	last.Signal(signals) // closed with the connection
-	go b.pass(signals)
+	last.Signal(signals)
+	go b.pass(signals, last.Context().Done())
 	if err := conn.Subscribe(); err != nil {
 		ended()
 		return nil, fmt.Errorf("subscribe: %w", err)
@@ -99,10 +99,19 @@ func (b *bus) connect(ctx context.Context) (broken <-chan struct{}, err error) {
 }
 
 // pass hands on which unit has changed. The library's own subscription is not used: it loses what comes too fast.
-func (b *bus) pass(signals <-chan *dbus.Signal) {
-	for s := range signals {
-		if s.Name == "org.freedesktop.DBus.Properties.PropertiesChanged" {
-			b.changed(path.Base(string(s.Path)))
+// It ends with the connection, which closes the channel only if it was open when it got it.
+func (b *bus) pass(signals <-chan *dbus.Signal, over <-chan struct{}) {
+	for {
+		select {
+		case <-over: // whoever connects again looks at all units
+			return
+		case s, open := <-signals:
+			if !open {
+				return
+			}
+			if s.Name == "org.freedesktop.DBus.Properties.PropertiesChanged" {
+				b.changed(path.Base(string(s.Path)))
+			}
 		}
 	}
 }
