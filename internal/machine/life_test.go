@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +23,7 @@ import (
 func TestBootTime(t *testing.T) {
 	l := newLocal(t)
 	budget := 150 * time.Millisecond
-	if raceDetector {
+	if raceDetector || busy(t) { // then only a pause or a slow poll is found
 		budget *= 10
 	}
 	best := time.Hour
@@ -36,6 +37,17 @@ func TestBootTime(t *testing.T) {
 	if best > budget {
 		t.Errorf("Ensure of a fresh machine took %v, budget is %v", best, budget)
 	}
+}
+
+// busy tells that others have more to do than this host has processors for.
+func busy(t *testing.T) bool {
+	t.Helper()
+	text, err := os.ReadFile("/proc/loadavg")
+	must(t, err)
+	var load float64
+	_, err = fmt.Sscan(string(text), &load)
+	must(t, err)
+	return load > float64(2*runtime.NumCPU())
 }
 
 func TestBinaryIsReplaced(t *testing.T) {

@@ -6,8 +6,10 @@ import (
 	"crypto"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/machine"
@@ -16,9 +18,22 @@ import (
 // extras leaves the addresses before it to the machines of specs.
 const extras = 40
 
-// Extra boots one more machine in the cluster's network that belongs to nobody, as somebody else than slipway up would. Files go to
-// /var/lib/slipway before its first boot.
+// Extra boots one more machine in the cluster's network that belongs to nobody, as somebody else than slipway up would, and returns
+// when its agent answers. Files go to /var/lib/slipway before its first boot.
 func (c *Cluster) Extra(i int, files map[string][]byte) *Cluster {
+	c.T.Helper()
+	m := c.Boot(i, files)
+	Until(c.T, 30*time.Second, "the agent of "+m.Node+" answers", func() error {
+		if r := m.TryExec(nil, "/opt/slipway/bin/slipway identity"); r.Code != 0 {
+			return errors.New(r.Err)
+		}
+		return nil
+	})
+	return m
+}
+
+// Boot is Extra for a machine whose agent may fall before it answers.
+func (c *Cluster) Boot(i int, files map[string][]byte) *Cluster {
 	c.T.Helper()
 	local, err := machine.New(machine.Config{Root: Root, Runc: Component(c.T, "runc"), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

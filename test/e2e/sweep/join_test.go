@@ -124,7 +124,7 @@ func (j *joins) join(t *testing.T, pool string, crashes []crash) (b booted) {
 	if i >= 0 {
 		mine = slices.Delete(mine, i, i+1)
 	}
-	machine := c.Extra(int(j.next.Add(1)), armed(t, mine))
+	machine := c.Boot(int(j.next.Add(1)), armed(t, mine))
 	defer c.Machine("stop", machine.Node)
 	hand := holdPlug(machine)
 	begun := time.Now()
