@@ -45,11 +45,8 @@ func machineKey(path string, committed bool) (key *ecdsa.PrivateKey, pin string,
 	if err != nil || !ok {
 		return nil, "", fmt.Errorf("read the machine's key: %s holds no ECDSA key: restore it; without it this is another machine", path)
 	}
-	spki, err := x509.MarshalPKIXPublicKey(key.Public())
-	if err != nil {
-		return nil, "", err
-	}
-	return key, roster.Pin(spki), nil
+	pin, err = roster.PinOf(key.Public())
+	return key, pin, err
 }
 
 func newMachineKey(path string) ([]byte, error) {

@@ -8,7 +8,6 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"log/slog"
 	"net"
@@ -75,13 +74,13 @@ func newBareMachine(t *testing.T) *bareMachine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spki, err := x509.MarshalPKIXPublicKey(key.Public())
+	pin, err := roster.PinOf(key.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
 	secret, hash := initserver.NewSecret()
 	m := &bareMachine{
-		pin: roster.Pin(spki), secret: secret, stand: make(chan error, 1),
+		pin: pin, secret: secret, stand: make(chan error, 1),
 		facts: initserver.Facts{Slipway: "v0.0.0-test", Address: "127.0.0.1", OOMScoreAdj: true},
 	}
 	if err := os.WriteFile(filepath.Join(dir, "secret"), hash, 0o600); err != nil {

@@ -9,7 +9,6 @@ import (
 	"net"
 	"runtime"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -63,17 +62,7 @@ func RunNode(ctx context.Context, o NodeOptions) []Finding {
 			func(ctx context.Context, _ host, _ Options) []Finding { return checkPorts(ctx, o.ControlPlane) },
 			func(_ context.Context, h host, _ Options) []Finding { return checkForeign(h) })
 	}
-	results := make([][]Finding, len(checks))
-	var work sync.WaitGroup
-	for i, check := range checks {
-		work.Go(func() { results[i] = check(ctx, h, all) })
-	}
-	work.Wait()
-	var findings []Finding
-	for _, r := range results {
-		findings = append(findings, r...)
-	}
-	return findings
+	return sideBySide(ctx, checks, h, all)
 }
 
 // checkFirstProcess: somebody has to start the agent at boot, and again when it ends.

@@ -11,6 +11,7 @@ package preflight
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -60,17 +61,18 @@ func Run(ctx context.Context, o Options) []Finding {
 		checkRights, checkKernel, checkNetwork, checkCgroups, checkPrograms, checkBuild,
 		checkRoot, checkMemory, checkClock, checkTimeSync, checkHostname, checkModules, checkLimits, checkPort,
 	}
+	return sideBySide(ctx, checks, h, o)
+}
+
+// sideBySide returns the findings in the order of the checks.
+func sideBySide(ctx context.Context, checks []func(context.Context, host, Options) []Finding, h host, o Options) []Finding {
 	results := make([][]Finding, len(checks))
 	var all sync.WaitGroup
 	for i, check := range checks {
 		all.Go(func() { results[i] = check(ctx, h, o) })
 	}
 	all.Wait()
-	var findings []Finding
-	for _, r := range results {
-		findings = append(findings, r...)
-	}
-	return findings
+	return slices.Concat(results...)
 }
 
 // Problems are the findings that must be dealt with.

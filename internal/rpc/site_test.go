@@ -8,7 +8,6 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"net"
 	"strings"
 	"sync"
@@ -192,11 +191,11 @@ func identity(t testing.TB) (*ecdsa.PrivateKey, *tls.Certificate) {
 
 func pinOf(t testing.TB, key *ecdsa.PrivateKey) string {
 	t.Helper()
-	der, err := x509.MarshalPKIXPublicKey(key.Public())
+	pin, err := roster.PinOf(key.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return roster.Pin(der)
+	return pin
 }
 
 // dial connects as a machine with a key of its own.

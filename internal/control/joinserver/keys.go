@@ -5,7 +5,6 @@ package joinserver
 import (
 	"context"
 	"crypto/ecdsa"
-	"crypto/x509"
 	"fmt"
 	"maps"
 	"slices"
@@ -111,9 +110,9 @@ func remote(p plan.Plan) map[string]pki.Want {
 }
 
 func pinOf(key *ecdsa.PublicKey) string {
-	der, err := x509.MarshalPKIXPublicKey(key)
+	pin, err := roster.PinOf(key)
 	if err != nil {
 		panic("joinserver: a key that was parsed cannot be written: " + err.Error())
 	}
-	return roster.Pin(der)
+	return pin
 }

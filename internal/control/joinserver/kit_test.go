@@ -103,11 +103,11 @@ func issue(tb testing.TB, tmpl, parent *x509.Certificate, pub crypto.PublicKey, 
 
 func pinOf(tb testing.TB, k crypto.PublicKey) string {
 	tb.Helper()
-	der, err := x509.MarshalPKIXPublicKey(k)
+	pin, err := roster.PinOf(k)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return roster.Pin(der)
+	return pin
 }
 
 func policy(context.Context) (admission.Policy, error) {

@@ -92,7 +92,7 @@ func (c *checker) company(u Unit, name string, i int, all map[string]Unit) {
 		c.say("with", i, fmt.Sprintf("there is no unit or component %q", name), "there are "+some(c.names))
 	case u.repels(name, isUnit(all, name)) || isUnit(all, name) && all[name].repels(u.Name, true):
 		c.say("with", i, "the two conflict: they cannot be together", "remove one of the rules")
-	case circle(all, name, u.Name):
+	case reaches(name, u.Name, func(at string) []string { return all[at].With }):
 		c.say("with", i, name+" wants to be with "+u.Name+" itself", "say it on one side only")
 	}
 }
@@ -111,22 +111,6 @@ func (c *checker) replaced(u Unit, name string, i int, globals map[string]bool) 
 func isUnit(all map[string]Unit, name string) bool {
 	_, ok := all[name]
 	return ok
-}
-
-func circle(all map[string]Unit, from, to string) bool {
-	seen := map[string]bool{}
-	var walk func(at string) bool
-	walk = func(at string) bool {
-		if at == to {
-			return true
-		}
-		if seen[at] {
-			return false
-		}
-		seen[at] = true
-		return slices.ContainsFunc(all[at].With, walk)
-	}
-	return walk(from)
 }
 
 func some(names []string) string {

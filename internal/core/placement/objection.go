@@ -166,8 +166,8 @@ func (f *field) elsewhere(u Unit, at Machine, moving []Unit) (to map[string][]st
 	return to, stuck
 }
 
-// reaches tells whether a leads to b by what replaces what.
-func reaches(units map[string]Unit, a, b string) bool {
+// reaches tells whether a leads to b, from each to those that come next.
+func reaches(a, b string, next func(at string) []string) bool {
 	seen := map[string]bool{}
 	var walk func(at string) bool
 	walk = func(at string) bool {
@@ -178,7 +178,7 @@ func reaches(units map[string]Unit, a, b string) bool {
 			return false
 		}
 		seen[at] = true
-		return slices.ContainsFunc(units[at].Replaces, walk)
+		return slices.ContainsFunc(next(at), walk)
 	}
 	return walk(a)
 }

@@ -100,7 +100,7 @@ func newField(units []Unit, machines []Machine) *field {
 	}
 	said := maps.Clone(f.units)
 	for name, u := range said {
-		u.Replaces = slices.DeleteFunc(slices.Clone(u.Replaces), func(r string) bool { return reaches(said, r, name) })
+		u.Replaces = slices.DeleteFunc(slices.Clone(u.Replaces), func(r string) bool { return reaches(r, name, func(at string) []string { return said[at].Replaces }) })
 		f.units[name] = u
 	}
 	f.order = inOrder(f.units)

@@ -10,6 +10,7 @@ package roster
 
 import (
 	"bytes"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/sha256"
 	"crypto/x509"
@@ -77,6 +78,15 @@ func (s Signed) Open(ca *x509.Certificate) (Roster, error) {
 func Pin(spki []byte) string {
 	sum := sha256.Sum256(spki)
 	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// PinOf is the pin of a key.
+func PinOf(key crypto.PublicKey) (string, error) {
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		return "", fmt.Errorf("encode public key: %w", err)
+	}
+	return Pin(der), nil
 }
 
 // ClusterID is the id of the cluster whose join CA has this pin. A cluster is its join CA: there cannot be two with one id, and

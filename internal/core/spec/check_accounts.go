@@ -92,20 +92,9 @@ func (k *checker) folders(list string, in []v1alpha1.Folder) {
 	for i, f := range in {
 		at := Element(list, i)
 		out := Folder{Path: f.Path, Mode: DefaultFolderMode, Owner: f.Owner, Group: f.Group}
-		if !k.out.Said(at + ".path") {
-			k.missing(at, "path", "")
-		} else if k.absolute(at+".path", f.Path) {
-			if why := takenFolder(f.Path); why != "" {
-				k.say(at+".path", "choose another folder", "%s %s", f.Path, why)
-			}
-			unique(k, at+".path", f.Path, at, seen)
-		}
+		k.ownPath(at, f.Path, takenFolder, "choose another folder", seen)
 		if k.out.Said(at + ".mode") {
-			n, err := strconv.ParseUint(f.Mode, 8, 32)
-			if err != nil || n > 0o777 || len(f.Mode) < 3 {
-				k.say(at+".mode", "write octal digits such as 0750", "%s is no mode of a folder", show(f.Mode))
-			}
-			out.Mode = uint32(n)
+			out.Mode = k.mode(at+".mode", f.Mode, "0750", "a folder")
 		}
 		for _, x := range []struct{ field, value string }{{"owner", f.Owner}, {"group", f.Group}} {
 			if k.out.Said(at + "." + x.field) {
@@ -114,6 +103,29 @@ func (k *checker) folders(list string, in []v1alpha1.Folder) {
 		}
 		k.out.OS.Folders = append(k.out.OS.Folders, out)
 	}
+}
+
+// ownPath checks where something of the user's is to lie: a whole path, there once, and nobody else's. Taken tells whose it is.
+func (k *checker) ownPath(at, p string, taken func(string) string, hint string, seen map[string]string) {
+	if !k.out.Said(at + ".path") {
+		k.missing(at, "path", "")
+		return
+	}
+	if !k.absolute(at+".path", p) {
+		return
+	}
+	if why := taken(p); why != "" {
+		k.say(at+".path", hint, "%s %s", p, why)
+	}
+	unique(k, at+".path", p, at, seen)
+}
+
+func (k *checker) mode(at, text, example, what string) uint32 {
+	n, err := strconv.ParseUint(text, 8, 32)
+	if err != nil || n > 0o777 || len(text) < 3 {
+		k.say(at, "write octal digits such as "+example, "%s is no mode of %s", show(text), what)
+	}
+	return uint32(n)
 }
 
 // takenFolder tells why a folder is nobody's to change by a spec: Slipway's own, or the system's.

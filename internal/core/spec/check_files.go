@@ -6,7 +6,6 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -22,20 +21,9 @@ func (k *checker) fileAssets(in []v1alpha1.FileAsset) {
 	for i, f := range in {
 		at := Element("spec.fileAssets", i)
 		out := FileAsset{Path: f.Path, Mode: DefaultAssetMode, Content: f.Content, Roles: f.Roles}
-		if !k.out.Said(at + ".path") {
-			k.missing(at, "path", "")
-		} else if k.absolute(at+".path", f.Path) {
-			if why := takenFile(f.Path); why != "" {
-				k.say(at+".path", "choose a folder of your own, such as /etc/NAME", "%s %s", f.Path, why)
-			}
-			unique(k, at+".path", f.Path, at, seen)
-		}
+		k.ownPath(at, f.Path, takenFile, "choose a folder of your own, such as /etc/NAME", seen)
 		if k.out.Said(at + ".mode") {
-			n, err := strconv.ParseUint(f.Mode, 8, 32)
-			if err != nil || n > 0o777 || len(f.Mode) < 3 {
-				k.say(at+".mode", "write octal digits such as 0644", "%s is no mode of a file", show(f.Mode))
-			}
-			out.Mode = uint32(n)
+			out.Mode = k.mode(at+".mode", f.Mode, "0644", "a file")
 		}
 		if !k.out.Said(at + ".content") {
 			k.missing(at, "content", "write the text: content: |")

@@ -45,7 +45,7 @@ func (j *joining) unseal(t *talk, node string, sealed []byte) ([]plan.Given, err
 	if err != nil {
 		return nil, &local{err}
 	}
-	pin, err := pinOf(j.Key.Public())
+	pin, err := roster.PinOf(j.Key.Public())
 	if err != nil {
 		return nil, &local{err}
 	}
@@ -140,12 +140,4 @@ func parseCertificate(text []byte) (*x509.Certificate, error) {
 		return nil, odd("not one certificate in PEM")
 	}
 	return x509.ParseCertificate(block.Bytes)
-}
-
-func pinOf(key crypto.PublicKey) (string, error) {
-	der, err := x509.MarshalPKIXPublicKey(key)
-	if err != nil {
-		return "", err
-	}
-	return roster.Pin(der), nil
 }

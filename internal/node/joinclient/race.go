@@ -92,6 +92,19 @@ func (l *leash) limit(d time.Duration, what string) {
 	}
 }
 
+// broken ends the context and closes what was opened of a connection. It returns why the context has ended, if it has and not
+// because of base, else err.
+func (l *leash) broken(base context.Context, conn Conn, err error) error {
+	if why := l.cause(); why != nil && base.Err() == nil {
+		err = why
+	}
+	l.end()
+	if conn != nil {
+		_ = conn.Close() // the error before it says more
+	}
+	return err
+}
+
 // end ends the context.
 func (l *leash) end() {
 	l.limit(0, "")

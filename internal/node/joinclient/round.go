@@ -80,13 +80,7 @@ func (j *joining) greet(base, race context.Context, at netip.AddrPort) (_ *talk,
 			leash.free()
 			return
 		}
-		if why := leash.cause(); why != nil && base.Err() == nil {
-			err = why
-		}
-		leash.end()
-		if t.conn != nil {
-			_ = t.conn.Close() // the error before it says more
-		}
+		err = leash.broken(base, t.conn, err)
 	}()
 	if t.conn, err = j.Dial(ctx, at); err != nil {
 		return nil, err

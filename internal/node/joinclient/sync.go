@@ -157,13 +157,7 @@ func (k *keeper) open(base, race context.Context, at netip.AddrPort) (_ *line, e
 			leash.free()
 			return
 		}
-		if why := leash.cause(); why != nil && base.Err() == nil {
-			err = why
-		}
-		leash.end()
-		if l.conn != nil {
-			_ = l.conn.Close() // the error before it says more
-		}
+		err = leash.broken(base, l.conn, err)
 	}()
 	if l.conn, err = k.Dial(ctx, at); err != nil {
 		return nil, err

@@ -61,9 +61,9 @@ func (c *Cluster) Pin() string {
 	if !ok {
 		c.T.Fatalf("key of machine %s: %T", c.Node, key)
 	}
-	spki, err := x509.MarshalPKIXPublicKey(signer.Public())
+	pin, err := roster.PinOf(signer.Public())
 	if err != nil {
 		c.T.Fatal(err)
 	}
-	return roster.Pin(spki)
+	return pin
 }
