@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,78 +15,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/slipway-project/slipway/internal/backend/fake"
-	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func newLoop(h reconcile.Host) *reconcile.Loop {
-	return &reconcile.Loop{Host: h, Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler)}
-}
-
-func newFake(t *testing.T) *fake.Host {
-	t.Helper()
-	h := fake.New()
-	t.Cleanup(h.Close)
-	return h
-}
-
-func unit(name string, inputs ...plan.Ref) plan.Unit {
-	return plan.Unit{Name: name, Args: []string{"/bin/" + name}, Inputs: inputs}
-}
-
-func build(add func(b *plan.Builder)) plan.Plan {
-	var b plan.Builder
-	add(&b)
-	return b.Plan("dev", "n1", "1.36.4")
-}
-
-// smallCluster is a plan with most kinds in it: a chain, two branches and a oneshot.
-func smallCluster(h *fake.Host) plan.Plan {
-	h.Behave("import", fake.Behaviour{Exit: true})
-	return build(func(b *plan.Builder) {
-		dir := b.Add(plan.Dir{Path: "/etc/c", Mode: 0o755})
-		ca := b.Add(plan.Cert{Want: pki.Want{Name: "ca", Kind: pki.CA, CertPath: "/etc/c/ca.crt", KeyPath: "/etc/c/ca.key"}}, dir)
-		conf := b.Add(plan.File{Path: "/etc/c/conf", Mode: 0o600, Content: "a: b\n"}, dir)
-		bin := b.Add(plan.Artifact{Path: "/opt/etcd", Digest: "sha256:00"})
-		etcd := b.Add(unit("etcd", conf), conf, ca, bin)
-		b.Add(unit("api"), etcd)
-		runtime := b.Add(unit("runtime"), bin)
-		image := unit("import")
-		image.Oneshot = true
-		b.Add(image, runtime)
-		b.Add(plan.StaticPod{Name: "web", Path: "/etc/c/pod.yaml", Manifest: "kind: Pod\n"}, dir)
-	})
-}
-
-func converge(t *testing.T, l *reconcile.Loop, want, before plan.Plan) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // of a fake clock
-	defer cancel()
-	if err := l.Converge(ctx, want, before); err != nil {
-		t.Fatalf("converge: %v", err)
-	}
-}
-
-func verbs(steps []plan.Step) string {
-	var out []string
-	for _, s := range steps {
-		out = append(out, string(s.Verb)+" "+s.Ref.String())
-	}
-	return strings.Join(out, "\n")
-}
-
-func phase(b *reconcile.Board, ref string) reconcile.Status {
-	all, _ := b.All()
-	for _, s := range all {
-		if s.Ref == ref {
-			return s
-		}
-	}
-	return reconcile.Status{}
-}
 
 func TestConvergeTwice(t *testing.T) {
 	t.Parallel()
@@ -174,109 +106,6 @@ func TestUnrelatedItemsDoNotWait(t *testing.T) {
 			t.Errorf("after-all was ready at %s, its last need at %s", ready["unit/after-all"], last)
 		}
 	})
-}
-
-func TestRetries(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		h := newFake(t)
-		h.FailDo("dir//d", errors.New("no disk"), 30)
-		l := newLoop(&watchful{Host: h})
-		converge(t, l, build(func(b *plan.Builder) { b.Add(plan.Dir{Path: "/d"}) }), plan.Plan{})
-		at := l.Host.(*watchful).did
-		if len(at) != 31 {
-			t.Fatalf("%d attempts, want 31", len(at))
-		}
-		jitter := map[time.Duration]bool{}
-		for i := 1; i < len(at); i++ {
-			nominal := min(50*time.Millisecond<<min(i-1, 10), 10*time.Second)
-			got := at[i].Sub(at[i-1])
-			if got < nominal*9/10 || got > nominal*11/10 {
-				t.Errorf("pause %d is %s, want about %s", i, got, nominal)
-			}
-			if nominal == 10*time.Second {
-				jitter[got] = true
-			}
-		}
-		if len(jitter) < 10 {
-			t.Errorf("the long pauses are all alike: %v", jitter)
-		}
-		if s := l.Board.Spans()[0]; s.Attempts != 30 {
-			t.Errorf("the trace tells of %d failed attempts", s.Attempts)
-		}
-	})
-}
-
-// watchful notes when steps were tried.
-type watchful struct {
-	reconcile.Host
-	did []time.Time
-}
-
-func (w *watchful) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
-	w.did = append(w.did, time.Now())
-	return w.Host.Do(ctx, s, e)
-}
-
-func TestFailuresAreOnTheBoard(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		trouble func(h *fake.Host)
-		want    string
-	}{
-		"a step":         {func(h *fake.Host) { h.FailDo("dir//d", errors.New("no disk"), -1) }, "create: no disk"},
-		"an observation": {func(h *fake.Host) { h.FailObserve("dir//d", errors.New("I/O error"), -1) }, "observe: I/O error"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				h := newFake(t)
-				tc.trouble(h)
-				l := newLoop(h)
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-				defer cancel()
-				err := l.Converge(ctx, build(func(b *plan.Builder) { b.Add(plan.Dir{Path: "/d"}) }), plan.Plan{})
-				if !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("converge: %v", err)
-				}
-				s := phase(l.Board, "dir//d")
-				if s.Phase != reconcile.Failing || s.Error != tc.want {
-					t.Errorf("the board says %s %q, want failing %q", s.Phase, s.Error, tc.want)
-				}
-				if len(h.Steps()) > 0 {
-					t.Errorf("steps were done: %v", h.Steps())
-				}
-			})
-		})
-	}
-}
-
-// A state that nobody knows leads to no step at all, however often it is asked.
-func TestUnknownIsAskedAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		h := newFake(t)
-		host := &vague{Host: h, times: 5}
-		l := newLoop(host)
-		converge(t, l, build(func(b *plan.Builder) { b.Add(plan.Dir{Path: "/d"}) }), plan.Plan{})
-		if got := verbs(h.Steps()); got != "create dir//d" || host.times != 0 {
-			t.Errorf("steps: %s", got)
-		}
-	})
-}
-
-// vague does not know the first times.
-type vague struct {
-	reconcile.Host
-	times int
-}
-
-func (v *vague) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
-	if v.times > 0 {
-		v.times--
-		return plan.State{Detail: "the disk is asleep"}, nil
-	}
-	return v.Host.Observe(ctx, e)
 }
 
 // One attempt has a deadline; waiting has none, and always a reason.

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slipway-project/slipway/internal/core/objects"
+	"github.com/slipway-project/slipway/internal/reconcile"
+)
+
+// What an API server says that this run is about to replace is no evidence.
+func TestWaitsForThisRun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, dns := newCluster(), &answerer{}
+		c.nodeState, c.corednsState = "", ""
+		r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler), Resolve: dns.resolve}
+		var mu sync.Mutex
+		connects := []string{}
+		r.Connect = func(path string) (Cluster, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			connects = append(connects, path)
+			return c, nil
+		}
+		units := []string{"unit/kube-apiserver", "kubeconfig//conf", "kubeconfig//apply", itemKubelet, "unit/kube-controller-manager", "unit/kube-scheduler", "unit/kube-proxy"}
+		for _, u := range units {
+			r.Board.Set(reconcile.Status{Ref: u, Phase: reconcile.Waiting})
+		}
+		set := func(ref string) { r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Ready}) }
+		var doc Document
+		if err := json.Unmarshal(document(t, "slipway-base"), &doc); err != nil {
+			t.Fatal(err)
+		}
+		doc.ApplyKubeconfig = "/apply"
+		doc.AddOns[0].Objects = []objects.Object{{"kind": "Deployment", "metadata": map[string]any{"namespace": "kube-system", "name": "coredns"}}}
+		data, err := json.Marshal(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		run(t, r, data)
+		set("kubeconfig//conf")
+		set("kubeconfig//apply")
+		synctest.Wait()
+		if got := board(r.Board); len(connects) != 0 || got["control/role"] != "waiting unit/kube-apiserver" {
+			t.Errorf("connects to %v before the API server is up; %v", connects, got)
+		}
+		r.Board.Set(reconcile.Status{Ref: "unit/kube-apiserver", Phase: reconcile.Doing}) // the old one is being replaced
+		synctest.Wait()
+		if len(connects) != 0 {
+			t.Errorf("connects to %v while the old API server runs", connects)
+		}
+		r.Board.Set(reconcile.Status{Ref: "unit/kube-apiserver", Phase: reconcile.Starting})
+		synctest.Wait()
+		if slices.Sort(connects); !slices.Equal(connects, []string{"/apply", "/conf"}) {
+			t.Errorf("connects with %v", connects)
+		}
+		if got := board(r.Board); got["control/node/n1"] != "waiting unit/kubelet" || got["control/dns"] != "waiting unit/kube-controller-manager" || got["control/role"] != "ready" {
+			t.Errorf("with an API server and nothing else: %v", got)
+		}
+		for _, u := range append(units[3:], "unit/kube-apiserver") {
+			set(u)
+		}
+		synctest.Wait()
+		if got := board(r.Board); got["control/node/n1"] != "ready" || got["control/dns"] != "ready" {
+			t.Errorf("all is up: %v", got)
+		}
+	})
+}
+
+// Whoever watches the board sees every item before the role calls itself ready.
+func TestAnnounceOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := Role{
+			Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler),
+			Connect: func(string) (Cluster, error) { return nil, errors.New("no") },
+		}
+		changes := r.Board.Subscribe()
+		defer changes.End()
+		run(t, r, document(t, "a", "b"))
+		var order []string
+		for _, s := range changes.Take() {
+			order = append(order, s.Ref)
+		}
+		if diff := cmp.Diff([]string{"control/addon/a", "control/addon/b", "control/node/n1", "control/dns", "control/role"}, order); diff != "" {
+			t.Errorf("announced (-want +got):\n%s", diff)
+		}
+		spans := map[string][]string{}
+		for _, s := range r.Board.Spans() {
+			spans[s.Ref] = s.Needs
+		}
+		if diff := cmp.Diff([]string{
+			"unit/kube-controller-manager", "unit/kube-scheduler", "unit/kube-proxy", "control/addon/a", "control/addon/b", "control/node/n1",
+		}, spans["control/dns"]); diff != "" {
+			t.Errorf("needs of DNS (-want +got):\n%s", diff)
+		}
+	})
+}
