@@ -33,7 +33,9 @@ func reasons(w io.Writer, items []reconcile.Status, on string, now time.Time) {
 // because is why an item is not ready, as pairs of question and answer.
 func because(s reconcile.Status, others map[string]reconcile.Status, on string) [][2]string {
 	var out [][2]string
-	if s.For != "" && s.Phase == reconcile.Doing {
+	if s.Phase == reconcile.Doing && s.Error != "" {
+		out = append(out, [2]string{"doing", onceMore(s)})
+	} else if s.For != "" && s.Phase == reconcile.Doing {
 		out = append(out, [2]string{"doing", s.For})
 	} else if s.For != "" {
 		out = append(out, [2]string{"waiting for", strings.TrimPrefix(oneLine(s.For), "waiting for ")})

@@ -133,6 +133,8 @@ func firstWait(cluster string, m launch.MachineStatus, now time.Time) string {
 	why := first.For
 	if why == "" || first.Phase == reconcile.Failing {
 		why = cmp.Or(first.Error, why)
+	} else if first.Phase == reconcile.Doing && first.Error != "" {
+		why = onceMore(first) + "; last: " + first.Error
 	}
 	text := fmt.Sprintf("%s, %s", first.Ref, first.Phase)
 	if !first.Since.IsZero() {
@@ -142,6 +144,14 @@ func firstWait(cluster string, m launch.MachineStatus, now time.Time) string {
 		text += ": " + shorten(strings.TrimPrefix(oneLine(why), "waiting for "), 80)
 	}
 	return text
+}
+
+// onceMore says what is done once more because it has failed before.
+func onceMore(s reconcile.Status) string {
+	if strings.HasPrefix(s.Ref, "unit/") {
+		return "running again"
+	}
+	return s.For + " again"
 }
 
 // shorten cuts a text where a table would become too wide.

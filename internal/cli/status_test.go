@@ -63,6 +63,7 @@ func stories() map[string]launch.Status {
 			},
 			{Ref: "cert/ca", Phase: reconcile.Failing, Since: before(250 * time.Millisecond), Error: "create: no space\nleft on device"},
 			{Ref: "file//etc/a", Phase: reconcile.Doing, Since: before(time.Second), For: "create", Step: &plan.Step{Verb: plan.Create, Why: "it does not exist"}},
+			{Ref: "unit/hook-a", Phase: reconcile.Doing, Since: before(time.Second), For: "create", Error: "create: exited with 1: no\nroute"},
 			{Ref: "control/node/b", Phase: reconcile.Starting, Since: before(time.Minute), For: "the node to say that it is ready", Provider: "kubelet of b"},
 		},
 		Units: []launch.UnitStatus{
@@ -159,6 +160,30 @@ func TestUpText(t *testing.T) {
 			var out bytes.Buffer
 			upText(&out, test.result, launch.UpOptions{Wait: test.wait})
 			golden(t, filepath.Join("testdata", "status", name+".txt"), out.String())
+		})
+	}
+}
+
+// What is done again is told together with what went wrong last.
+func TestFirstWaitOfWhatIsDoneAgain(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		item reconcile.Status
+		want string
+	}{
+		"a oneshot": {
+			reconcile.Status{Ref: "unit/hook-a", Phase: reconcile.Doing, For: "create", Error: "create: exited with 1:\nno route"},
+			"unit/hook-a, doing: running again; last: create: exited with 1: no route",
+		},
+		"a file":         {reconcile.Status{Ref: "file//a", Phase: reconcile.Doing, For: "create", Error: "no space"}, "file//a, doing: create again; last: no space"},
+		"the first time": {reconcile.Status{Ref: "unit/hook-a", Phase: reconcile.Doing, For: "create"}, "unit/hook-a, doing: create"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := running("m", &launch.NodeStatus{Items: []reconcile.Status{tc.item}}, "")
+			if got := firstWait("dev", m, now()); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
 		})
 	}
 }

@@ -3,6 +3,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,7 +94,7 @@ func (a *Agent) untilIn(ctx context.Context, o JoinOptions) (Membership, error) 
 			e.Elapsed = time.Since(begun)
 			o.Report(e)
 			if s.Phase != reconcile.Ready {
-				word = s.For + s.Error
+				word = cmp.Or(s.Error, s.For)
 			}
 			return look()
 		})

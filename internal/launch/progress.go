@@ -19,8 +19,11 @@ func (u *up) bundleEvent(e artifact.Event) {
 
 func convergeEvent(name string, s reconcile.Status) Event {
 	text := s.For
-	if s.Phase == reconcile.Failing {
+	switch {
+	case s.Phase == reconcile.Failing:
 		text = s.Error
+	case s.Phase == reconcile.Doing && s.Error != "":
+		text += " again; last: " + s.Error
 	}
 	return Event{Stage: StageConverge, Machine: name, Item: s.Ref, Phase: string(s.Phase), Text: text}
 }

@@ -46,6 +46,31 @@ func TestBoardSince(t *testing.T) {
 	})
 }
 
+// What failed is on the board while it is tried again, and not longer.
+func TestLastErrorStaysWhileItIsDoneAgain(t *testing.T) {
+	t.Parallel()
+	b := reconcile.NewBoard()
+	for i, tc := range []struct {
+		set  reconcile.Status
+		want string
+	}{
+		{reconcile.Status{Phase: reconcile.Doing, For: "create"}, ""},
+		{reconcile.Status{Phase: reconcile.Failing, Error: "exited with 1"}, "exited with 1"},
+		{reconcile.Status{Phase: reconcile.Doing, For: "create"}, "exited with 1"},
+		{reconcile.Status{Phase: reconcile.Failing, Error: "exited with 2"}, "exited with 2"},
+		{reconcile.Status{Phase: reconcile.Doing, For: "create"}, "exited with 2"},
+		{reconcile.Status{Phase: reconcile.Starting, For: "an answer"}, ""},
+		{reconcile.Status{Phase: reconcile.Ready}, ""},
+		{reconcile.Status{Phase: reconcile.Doing, For: "replace"}, ""},
+	} {
+		tc.set.Ref = "unit/u"
+		b.Set(tc.set)
+		if got := phase(b, "unit/u"); got.Phase != tc.set.Phase || got.Error != tc.want {
+			t.Errorf("%d: %+v, want error %q", i, got, tc.want)
+		}
+	}
+}
+
 func TestAnnounceLeavesWhatIsThere(t *testing.T) {
 	t.Parallel()
 	p := build(func(b *plan.Builder) { b.Add(plan.Dir{Path: "/b"}, b.Add(plan.Dir{Path: "/a"})) })

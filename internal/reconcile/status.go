@@ -33,7 +33,7 @@ type Status struct {
 	Since    time.Time  `json:"since"`
 	For      string     `json:"for,omitempty"`      // what it waits for
 	Provider string     `json:"provider,omitempty"` // who should provide it
-	Error    string     `json:"error,omitempty"`    // last error
+	Error    string     `json:"error,omitempty"`    // last error: of what fails, or is done again because it has failed
 	Step     *plan.Step `json:"step,omitempty"`     // the step under way or done last
 	Needs    []string   `json:"-"`                  // first report only: what it comes after, for the trace
 }
@@ -77,6 +77,9 @@ func (b *Board) setLocked(s Status) {
 	span := b.spanLocked(s.Ref, s.Needs)
 	if s.Step == nil {
 		s.Step = old.Step
+	}
+	if s.Phase == Doing && s.Error == "" { // what failed is tried again, and may fail for long each time
+		s.Error = old.Error
 	}
 	if s.Phase == old.Phase && s.For == old.For && s.Error == old.Error {
 		return
