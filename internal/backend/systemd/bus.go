@@ -73,7 +73,7 @@ func (b *bus) connect(ctx context.Context) (broken <-chan struct{}, err error) {
 	alive, ended := context.WithCancel(ctx)
 	var last *dbus.Conn // the library hears signals on the second connection that it asks for
 	conn, err := sd.NewConnection(func() (*dbus.Conn, error) {
-		c, err := dbus.Dial(privateSocket, dbus.WithContext(alive))
+		c, err := dbus.Dial(privateSocket, dbus.WithContext(alive), dbus.WithSignalHandler(newHearing()))
 		if err != nil {
 			return nil, err
 		}
@@ -86,8 +86,8 @@ func (b *bus) connect(ctx context.Context) (broken <-chan struct{}, err error) {
 		return nil, err
 	}
 	signals := make(chan *dbus.Signal, 256)
-	last.Signal(signals)
-	go b.pass(signals, last.Context().Done())
+	last.Signal(signals) // closed with the connection
+	go b.pass(signals)
 	if err := conn.Subscribe(); err != nil {
 		ended()
 		return nil, fmt.Errorf("subscribe: %w", err)
@@ -99,19 +99,10 @@ func (b *bus) connect(ctx context.Context) (broken <-chan struct{}, err error) {
 }
 
 // pass hands on which unit has changed. The library's own subscription is not used: it loses what comes too fast.
-// It ends with the connection, which closes the channel only if it was open when it got it.
-func (b *bus) pass(signals <-chan *dbus.Signal, over <-chan struct{}) {
-	for {
-		select {
-		case <-over: // whoever connects again looks at all units
-			return
-		case s, open := <-signals:
-			if !open {
-				return
-			}
-			if s.Name == "org.freedesktop.DBus.Properties.PropertiesChanged" {
-				b.changed(path.Base(string(s.Path)))
-			}
+func (b *bus) pass(signals <-chan *dbus.Signal) {
+	for s := range signals {
+		if s.Name == "org.freedesktop.DBus.Properties.PropertiesChanged" {
+			b.changed(path.Base(string(s.Path)))
 		}
 	}
 }
