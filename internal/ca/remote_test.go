@@ -4,9 +4,6 @@ package ca
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -17,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/core/pki"
 )
 
@@ -126,10 +124,7 @@ func TestRemoteAnswersRefused(t *testing.T) {
 	t.Parallel()
 	signer, w, dir := signerAndNode(t)
 	mine := onNode(w, dir)
-	other, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := certtest.Key(t)
 	stranger := authority(t.TempDir(), "ca")
 	ensure(t, signer, stranger)
 	for name, answer := range map[string]func(pub any) ([]byte, error){

@@ -4,9 +4,6 @@ package initclient
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -23,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	initv1 "github.com/slipway-project/slipway/api/init/v1"
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/rpc"
@@ -32,13 +30,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const canary = "canary-secret"
 
-func key(t *testing.T) (cert *tls.Certificate, pin string) {
+// key is a machine's: its certificate and its pin.
+func key(t *testing.T) (*tls.Certificate, string) {
 	t.Helper()
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	cert, err := rpc.SelfSigned(certtest.Key(t), "machine", time.Now())
 	if err != nil {
-		t.Fatal(err)
-	}
-	if cert, err = rpc.SelfSigned(k, "machine", time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	return cert, roster.Pin(cert.Leaf.RawSubjectPublicKeyInfo)

@@ -15,6 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/slipway-project/slipway/internal/certtest"
 )
 
 // A removed node has its certificate still: it can neither register nor ask for another one, and the Node that it had registered
@@ -148,7 +150,7 @@ func renew(t *testing.T, c *Client, user string) error {
 		"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": map[string]any{"generateName": "csr-"},
 		"spec": map[string]any{
 			"signerName": "kubernetes.io/kube-apiserver-client-kubelet", "usages": []any{"digital signature", "client auth"},
-			"request": base64.StdEncoding.EncodeToString(newRequest(t, csr, newKey(t))),
+			"request": base64.StdEncoding.EncodeToString(newRequest(t, csr, certtest.Key(t))),
 		},
 	}}
 	_, err := c.dyn.Resource(requests).Create(t.Context(), o, metav1.CreateOptions{})

@@ -5,9 +5,6 @@ package kube
 import (
 	"context"
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
 	"encoding/base64"
 	"errors"
@@ -21,6 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/slipway-project/slipway/internal/certtest"
 )
 
 // The approver runs with the rights of slipway:control and no others, over a restart of the API server.
@@ -68,7 +67,7 @@ func TestApproveServing(t *testing.T) {
 	// Node b is unknown; later it is recorded, and the request that lies there is looked at again.
 	ofB := nodeCSR()
 	ofB.Subject.CommonName, ofB.DNSNames, ofB.IPAddresses = "system:node:b", []string{"b"}, []net.IP{net.ParseIP("10.0.0.2")}
-	ask(t, b, "of-b", ofB, newKey(t))
+	ask(t, b, "of-b", ofB, certtest.Key(t))
 	if got := verdictOn(t, a, "after", nodeCSR()); !strings.HasPrefix(got, "Approved ") {
 		t.Errorf("after: %s", got)
 	}
@@ -82,7 +81,7 @@ func TestApproveServing(t *testing.T) {
 	}
 
 	// A key that was approved for a is none for b; for a it is good again.
-	key := newKey(t)
+	key := certtest.Key(t)
 	for _, tt := range []struct {
 		name, want string
 		who        *Client
@@ -113,15 +112,6 @@ func TestApproveServing(t *testing.T) {
 	}
 }
 
-func newKey(t *testing.T) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
 func ask(t *testing.T, c *Client, name string, csr *x509.CertificateRequest, key crypto.Signer) {
 	t.Helper()
 	o := &unstructured.Unstructured{Object: map[string]any{
@@ -138,7 +128,7 @@ func ask(t *testing.T, c *Client, name string, csr *x509.CertificateRequest, key
 
 func verdictOn(t *testing.T, c *Client, name string, csr *x509.CertificateRequest) string {
 	t.Helper()
-	ask(t, c, name, csr, newKey(t))
+	ask(t, c, name, csr, certtest.Key(t))
 	return decided(t, c, name)
 }
 

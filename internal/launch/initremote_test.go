@@ -4,9 +4,6 @@ package launch
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"log/slog"
@@ -18,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/core/roster"
@@ -70,10 +68,7 @@ func (m *bareMachine) ticket(t *testing.T, n int) plan.Ticket {
 func newBareMachine(t *testing.T) *bareMachine {
 	t.Helper()
 	dir := t.TempDir()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := certtest.Key(t)
 	pin, err := roster.PinOf(key.Public())
 	if err != nil {
 		t.Fatal(err)

@@ -5,8 +5,6 @@ package rpc
 import (
 	"context"
 	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -17,6 +15,7 @@ import (
 	"time"
 
 	initv1 "github.com/slipway-project/slipway/api/init/v1"
+	"github.com/slipway-project/slipway/internal/certtest"
 )
 
 // authority is a CA of a test and the leaf it has signed.
@@ -41,34 +40,12 @@ func newAuthority(t testing.TB, change func(ca, leaf *x509.Certificate)) authori
 	if change != nil {
 		change(ca, leaf)
 	}
-	key, leafKey := newKey(t), newKey(t)
+	key, leafKey := certtest.Key(t), certtest.Key(t)
 	a := authority{key: key, pin: pinOf(t, key)}
-	a.ca = sign(t, ca, ca, key.Public().(*ecdsa.PublicKey), key)
-	signed := sign(t, leaf, a.ca, leafKey.Public().(*ecdsa.PublicKey), key)
+	a.ca = certtest.Sign(t, ca, ca, key.Public(), key)
+	signed := certtest.Sign(t, leaf, a.ca, leafKey.Public(), key)
 	a.leaf = &tls.Certificate{Certificate: [][]byte{signed.Raw, a.ca.Raw}, PrivateKey: leafKey}
 	return a
-}
-
-func newKey(t testing.TB) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
-func sign(t testing.TB, c, parent *x509.Certificate, public *ecdsa.PublicKey, key *ecdsa.PrivateKey) *x509.Certificate {
-	t.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, c, parent, public, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	signed, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return signed
 }
 
 func serving(cert *tls.Certificate) *tls.Config {

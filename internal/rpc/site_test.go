@@ -5,8 +5,6 @@ package rpc
 import (
 	"context"
 	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"net"
 	"strings"
@@ -20,6 +18,7 @@ import (
 
 	initv1 "github.com/slipway-project/slipway/api/init/v1"
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/core/roster"
 )
 
@@ -178,10 +177,7 @@ func open(t testing.TB, o ServerOptions, clients ClientAuth, j joiner, i initer)
 
 func identity(t testing.TB) (*ecdsa.PrivateKey, *tls.Certificate) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := certtest.Key(t)
 	cert, err := SelfSigned(key, "machine", time.Now())
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
@@ -80,7 +81,7 @@ func bareHandshakes(b *testing.B, w *world) func() time.Duration {
 			c.Close()
 		}
 	}()
-	key := newKey(b)
+	key := certtest.Key(b)
 	client, err := rpc.SelfSigned(key, "x", time.Now())
 	if err != nil {
 		b.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
@@ -59,7 +60,7 @@ func TestRenewalsOfOneNode(t *testing.T) {
 	m := worker(w)
 	m.join(t)
 	k := m.sync(t).greeted()
-	request := map[string][]byte{"kubelet": csr(t, x509.CertificateRequest{}, newKey(t))}
+	request := map[string][]byte{"kubelet": csr(t, x509.CertificateRequest{}, certtest.Key(t))}
 	for range 100 {
 		k.sendKeys(request)
 	}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
@@ -44,7 +45,7 @@ func (s *tape[Req, Rep]) Recv() (m Req, err error) {
 }
 
 func newChannel(f *testing.F) channel {
-	key := newKey(f)
+	key := certtest.Key(f)
 	return channel{&key.PublicKey, pinOf(f, key.Public()), netip.MustParseAddrPort("127.0.0.66:1000")}
 }
 
@@ -63,7 +64,7 @@ func FuzzJoin(f *testing.F) {
 		Protocol: 1, Cluster: w.id, Verifier: "token", Node: "n", SealKey: make([]byte, 32), Facts: &joinv1.Facts{Address: "127.0.0.66"},
 	}}}
 	proof := &joinv1.JoinRequest{Message: &joinv1.JoinRequest_Proof{Proof: &joinv1.Proof{Signature: make([]byte, 70), Evidence: []byte("slipway.a.b")}}}
-	keys := &joinv1.JoinRequest{Message: &joinv1.JoinRequest_Keys{Keys: &joinv1.Keys{Requests: map[string][]byte{"kubelet": csr(f, x509.CertificateRequest{}, newKey(f))}}}}
+	keys := &joinv1.JoinRequest{Message: &joinv1.JoinRequest_Keys{Keys: &joinv1.Keys{Requests: map[string][]byte{"kubelet": csr(f, x509.CertificateRequest{}, certtest.Key(f))}}}}
 	add(hello, proof, keys)
 	add(proof, hello)
 	add()

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"
@@ -31,7 +32,7 @@ func proofAttacks() map[string]attack {
 		"random signature":    proving(joinserver.BadSignature, func(_ *testing.T, k *talk) { k.sendProof([]byte(rand.Text()), "") }),
 		"signature of 64 KiB": proving(joinserver.BadSignature, func(_ *testing.T, k *talk) { k.sendProof(make([]byte, 64<<10), "") }),
 		"signature by another key": proving(joinserver.BadSignature, func(t *testing.T, k *talk) {
-			k.sendProof(k.signature(newKey(t)), "")
+			k.sendProof(k.signature(certtest.Key(t)), "")
 		}),
 		"evidence of 64 KiB": proving(joinserver.TooLarge, func(_ *testing.T, k *talk) {
 			k.sendProof(k.signature(k.m.key), strings.Repeat("a", 64<<10))
@@ -70,7 +71,7 @@ func proofAttacks() map[string]attack {
 		// machine's proof back.
 		"relay through another machine": {machine: stranger, reason: joinserver.BadSignature, do: func(t *testing.T, m *machine) error {
 			k := m.talk(t).challenged()
-			honest := newKey(t) // whether a record has it makes no difference: it is not the connection's
+			honest := certtest.Key(t) // whether a record has it makes no difference: it is not the connection's
 			return k.sendProof(k.signature(honest), "").end()
 		}},
 	}

@@ -19,6 +19,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 )
 
@@ -34,7 +35,7 @@ func csr(t testing.TB, tmpl x509.CertificateRequest, key crypto.Signer) []byte {
 // honest are the requests that a worker's plan wants.
 func honest(t testing.TB) map[string][]byte {
 	t.Helper()
-	return map[string][]byte{"kubelet": csr(t, x509.CertificateRequest{}, newKey(t)), "kube-proxy": csr(t, x509.CertificateRequest{}, newKey(t))}
+	return map[string][]byte{"kubelet": csr(t, x509.CertificateRequest{}, certtest.Key(t)), "kube-proxy": csr(t, x509.CertificateRequest{}, certtest.Key(t))}
 }
 
 // asking attacks with requests, after a grant that is right.
@@ -53,7 +54,7 @@ func kubelet(reason joinserver.Reason, forge func(t *testing.T) []byte) attack {
 
 // holding is a request with something in it.
 func holding(reason joinserver.Reason, tmpl x509.CertificateRequest) attack {
-	return kubelet(reason, func(t *testing.T) []byte { return csr(t, tmpl, newKey(t)) })
+	return kubelet(reason, func(t *testing.T) []byte { return csr(t, tmpl, certtest.Key(t)) })
 }
 
 func extension(id asn1.ObjectIdentifier, value []byte) x509.CertificateRequest {
@@ -151,7 +152,7 @@ func weakSealKey(t *testing.T, m *machine) error {
 
 // formAttacks: requests that are forged below what a library makes.
 func formAttacks() map[string]attack {
-	good := func(t *testing.T) []byte { return csr(t, x509.CertificateRequest{}, newKey(t)) }
+	good := func(t *testing.T) []byte { return csr(t, x509.CertificateRequest{}, certtest.Key(t)) }
 	signed := func(a x509.SignatureAlgorithm) attack {
 		return holding(joinserver.BadProof, x509.CertificateRequest{SignatureAlgorithm: a})
 	}
@@ -184,11 +185,11 @@ func formAttacks() map[string]attack {
 			return der
 		}),
 		"key of somebody else": kubelet(joinserver.BadProof, func(t *testing.T) []byte {
-			return forge(t, newKey(t).Public(), nil) // signed by another
+			return forge(t, certtest.Key(t).Public(), nil) // signed by another
 		}),
 		"signature with SHA-384": signed(x509.ECDSAWithSHA384),
 		"challenge password": kubelet(joinserver.BadExtension, func(t *testing.T) []byte {
-			return forge(t, newKey(t).Public(), []byte("\x30\x0f\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x09\x07\x31\x02\x0c\x00"))
+			return forge(t, certtest.Key(t).Public(), []byte("\x30\x0f\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x09\x07\x31\x02\x0c\x00"))
 		}),
 		"bytes behind the request": kubelet(joinserver.BadRequest, func(t *testing.T) []byte { return append(good(t), 0) }),
 		"half a request":           kubelet(joinserver.BadRequest, func(t *testing.T) []byte { der := good(t); return der[:len(der)/2] }),
@@ -220,7 +221,7 @@ func forge(t *testing.T, public crypto.PublicKey, attributes []byte) []byte {
 		Key        asn1.RawValue
 		Attributes asn1.RawValue
 	}{0, asn1.RawValue{FullBytes: []byte("\x30\x00")}, asn1.RawValue{FullBytes: spki}, asn1.RawValue{Class: 2, IsCompound: true, Bytes: attributes}})
-	sig, err := newKey(t).Sign(rand.Reader, make([]byte, 32), crypto.SHA256)
+	sig, err := certtest.Key(t).Sign(rand.Reader, make([]byte, 32), crypto.SHA256)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"
@@ -77,10 +78,10 @@ func syncAttacks() map[string]attack {
 		"sync, message of nothing":                              staying(joinserver.BadOrder, func(_ *testing.T, k *syncTalk) { k.greeted().send(&joinv1.SyncRequest{}) }),
 		"member by a worker":                                    staying(joinserver.NotControlPlane, func(_ *testing.T, k *syncTalk) { k.greeted().sendMember(false) }),
 		"renewal with a forged subject": staying(joinserver.BadSubject, func(t *testing.T, k *syncTalk) {
-			k.greeted().sendKeys(map[string][]byte{"kubelet": csr(t, x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:dev-main-0"}}, newKey(t))})
+			k.greeted().sendKeys(map[string][]byte{"kubelet": csr(t, x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:dev-main-0"}}, certtest.Key(t))})
 		}),
 		"renewal of what is not its own": staying(joinserver.BadWant, func(t *testing.T, k *syncTalk) {
-			k.greeted().sendKeys(map[string][]byte{"apiserver-kubelet-client": csr(t, x509.CertificateRequest{}, newKey(t))})
+			k.greeted().sendKeys(map[string][]byte{"apiserver-kubelet-client": csr(t, x509.CertificateRequest{}, certtest.Key(t))})
 		}),
 		"renewal with its machine key": staying(joinserver.KeyTaken, func(t *testing.T, k *syncTalk) {
 			k.greeted().sendKeys(map[string][]byte{"kubelet": csr(t, x509.CertificateRequest{}, k.m.key)})

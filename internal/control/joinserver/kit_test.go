@@ -6,8 +6,6 @@ import (
 	"context"
 	"crypto"
 	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -26,6 +24,7 @@ import (
 	"github.com/slipway-project/slipway/internal/attest"
 	"github.com/slipway-project/slipway/internal/attest/key"
 	"github.com/slipway-project/slipway/internal/attest/token"
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
@@ -69,36 +68,10 @@ type authority struct {
 	cert *x509.Certificate
 }
 
-func newKey(tb testing.TB) *ecdsa.PrivateKey {
-	tb.Helper()
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return k
-}
-
 func newAuthority(tb testing.TB, name string) authority {
 	tb.Helper()
-	k := newKey(tb)
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	return authority{k, issue(tb, tmpl, tmpl, k.Public(), k)}
-}
-
-func issue(tb testing.TB, tmpl, parent *x509.Certificate, pub crypto.PublicKey, by crypto.Signer) *x509.Certificate {
-	tb.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, pub, by)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	c, err := x509.ParseCertificate(der)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return c
+	cert, key := certtest.CA(tb, name)
+	return authority{key, cert}
 }
 
 func pinOf(tb testing.TB, k crypto.PublicKey) string {
@@ -134,7 +107,7 @@ func newWorld(tb testing.TB, limits rpc.Limits) *world {
 	w.id = roster.ClusterID(w.pin)
 	w.registry = registry.New(w.store, w.now).WithPolicy(policy)
 	w.book = &book{Registry: w.registry}
-	w.own = newKey(tb)
+	w.own = certtest.Key(tb)
 	self := specNode("dev-main-0", "main", 0)
 	self.Key, self.Address = pinOf(tb, w.own.Public()), netip.MustParseAddr("127.0.0.1")
 	if err := w.registry.Register(tb.Context(), []admission.Node{self, specNode("dev-main-1", "main", 1), specNode("dev-worker-0", "worker", 2)}); err != nil {
@@ -193,8 +166,8 @@ func serveOn(tb testing.TB, g *rpc.Server) netip.AddrPort {
 }
 
 func (w *world) serverCertificate(by authority) *tls.Certificate {
-	k := newKey(w.tb)
-	leaf := issue(w.tb, &x509.Certificate{
+	k := certtest.Key(w.tb)
+	leaf := certtest.Sign(w.tb, &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "dev-main-0"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, KeyUsage: x509.KeyUsageDigitalSignature,
 	}, by.cert, k.Public(), by.key)

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/pki"
@@ -33,7 +34,7 @@ type machine struct {
 }
 
 func (w *world) machine(address string) *machine {
-	return &machine{w: w, key: newKey(w.tb), address: netip.MustParseAddr(address), keys: map[string]*ecdsa.PrivateKey{}}
+	return &machine{w: w, key: certtest.Key(w.tb), address: netip.MustParseAddr(address), keys: map[string]*ecdsa.PrivateKey{}}
 }
 
 // expected gives the machine the spec's record of this name.
@@ -67,7 +68,7 @@ func (m *machine) Request(w pki.Want) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.keys[w.Name] == nil {
-		m.keys[w.Name] = newKey(m.w.tb)
+		m.keys[w.Name] = certtest.Key(m.w.tb)
 	}
 	return x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, m.keys[w.Name])
 }

@@ -13,6 +13,7 @@ import (
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
 	"github.com/slipway-project/slipway/internal/attest"
 	"github.com/slipway-project/slipway/internal/attest/key"
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
@@ -45,7 +46,7 @@ func TestSilenceEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				m := newKey(t)
+				m := certtest.Key(t)
 				node := specNode("dev-worker-0", "worker", 2)
 				if tc.known {
 					node.Key = pinOf(t, m.Public())

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/roster"
@@ -79,8 +80,8 @@ func TestSyncBringsEachRoster(t *testing.T) {
 	if n.taken.Load() != 6 {
 		t.Errorf("%d rosters were sent for 6 generations", n.taken.Load())
 	}
-	w.rosters.publish(w.roster(3))                                                                                                   // a store that has gone back
-	if _, err := n.sync.Renew(t.Context(), map[string][]byte{"kubelet": csr(t, x509.CertificateRequest{}, newKey(t))}); err != nil { // the stream is past it
+	w.rosters.publish(w.roster(3))                                                                                                         // a store that has gone back
+	if _, err := n.sync.Renew(t.Context(), map[string][]byte{"kubelet": csr(t, x509.CertificateRequest{}, certtest.Key(t))}); err != nil { // the stream is past it
 		t.Fatal(err)
 	}
 	w.rosters.publish(w.roster(7))
@@ -94,14 +95,14 @@ func TestSyncRenews(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rpc.Limits{})
 	n := worker(w).stays(t)
-	key := newKey(t)
+	key := certtest.Key(t)
 	for range 2 { // the same request again, as after a lost answer
 		certificates, err := n.sync.Renew(t.Context(), map[string][]byte{"kubelet": csr(t, x509.CertificateRequest{}, key)})
 		if err != nil || len(certificates["kubelet"]) == 0 {
 			t.Fatalf("renew: %v, %v", certificates, err)
 		}
 	}
-	_, err := n.sync.Renew(t.Context(), map[string][]byte{"apiserver": csr(t, x509.CertificateRequest{}, newKey(t))})
+	_, err := n.sync.Renew(t.Context(), map[string][]byte{"apiserver": csr(t, x509.CertificateRequest{}, certtest.Key(t))})
 	if err == nil {
 		t.Error("a certificate that the plan does not want was signed")
 	}

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
@@ -137,5 +138,5 @@ func rsaCertificate(t *testing.T) tls.Certificate {
 		t.Fatal(err)
 	}
 	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-	return tls.Certificate{Certificate: [][]byte{issue(t, tmpl, tmpl, key.Public(), key).Raw}, PrivateKey: key}
+	return tls.Certificate{Certificate: [][]byte{certtest.Sign(t, tmpl, tmpl, key.Public(), key).Raw}, PrivateKey: key}
 }

@@ -5,7 +5,6 @@ package rosters
 import (
 	"context"
 	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/json"
@@ -13,7 +12,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"math/big"
 	"net/netip"
 	"slices"
 	"sync"
@@ -25,6 +23,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/core/admission"
@@ -47,13 +46,7 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	must(t, err)
-	ca, err := x509.ParseCertificate(der)
-	must(t, err)
+	ca, key := certtest.CA(t, "join CA")
 	store := registrytest.NewMemory()
 	return &bench{store: store, records: registry.New(store, time.Now), ca: ca, key: key}
 }

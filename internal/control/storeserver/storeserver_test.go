@@ -5,8 +5,6 @@ package storeserver_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
@@ -24,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/control/storeserver"
 	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/node/fetch"
@@ -39,11 +38,7 @@ type place struct {
 
 func serve(t *testing.T, program string) place {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := rpc.SelfSigned(key, "test", time.Now())
+	cert, err := rpc.SelfSigned(certtest.Key(t), "test", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

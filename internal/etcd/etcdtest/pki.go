@@ -3,9 +3,6 @@
 package etcdtest
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -15,7 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
+
+	"github.com/slipway-project/slipway/internal/certtest"
 )
 
 // pki is one CA, and one certificate that is good for all nodes of a lab as server, peer and client.
@@ -26,34 +24,25 @@ type pki struct {
 
 func newPKI(t testing.TB, dir string, address func(node string) string) pki {
 	t.Helper()
-	caKey, leafKey := newKey(t), newKey(t)
-	from, to := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	ca := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "etcd-ca"}, NotBefore: from, NotAfter: to,
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
+	root, caKey := certtest.CA(t, "etcd-ca")
+	leafKey := certtest.Key(t)
 	leaf := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "etcd"}, NotBefore: from, NotAfter: to,
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "etcd"}, NotBefore: root.NotBefore, NotAfter: root.NotAfter,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 	}
 	leaf.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} // etcd compares a peer's certificate with the address that it comes from
 	for c := 'a'; c <= 'j'; c++ {
 		leaf.IPAddresses = append(leaf.IPAddresses, net.ParseIP(address(string(c))))
 	}
-	caDER := sign(t, ca, ca, &caKey.PublicKey, caKey)
-	leafDER := sign(t, leaf, ca, &leafKey.PublicKey, caKey)
+	leafDER := certtest.Sign(t, leaf, root, leafKey.Public(), caKey).Raw
 	keyDER, err := x509.MarshalECPrivateKey(leafKey)
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := pki{
-		ca:   write(t, dir, "ca.crt", "CERTIFICATE", caDER),
+		ca:   write(t, dir, "ca.crt", "CERTIFICATE", root.Raw),
 		cert: write(t, dir, "leaf.crt", "CERTIFICATE", leafDER),
 		key:  write(t, dir, "leaf.key", "EC PRIVATE KEY", keyDER),
-	}
-	root, err := x509.ParseCertificate(caDER)
-	if err != nil {
-		t.Fatal(err)
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(root)
@@ -62,24 +51,6 @@ func newPKI(t testing.TB, dir string, address func(node string) string) pki {
 		Certificates: []tls.Certificate{{Certificate: [][]byte{leafDER}, PrivateKey: leafKey}},
 	}
 	return p
-}
-
-func newKey(t testing.TB) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
-func sign(t testing.TB, c, parent *x509.Certificate, pub *ecdsa.PublicKey, by *ecdsa.PrivateKey) []byte {
-	t.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, c, parent, pub, by)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return der
 }
 
 func write(t testing.TB, dir, name, kind string, der []byte) string {

@@ -4,9 +4,6 @@ package enrol
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"encoding/pem"
 	"log/slog"
 	"os"
@@ -17,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/durable"
@@ -239,9 +237,7 @@ func TestMemberWaits(t *testing.T) {
 
 func certificate(t *testing.T) []byte {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
-	pair, err := rpc.SelfSigned(key, "join CA", time.Now())
+	pair, err := rpc.SelfSigned(certtest.Key(t), "join CA", time.Now())
 	must(t, err)
 	return pair.Certificate[0]
 }

@@ -5,9 +5,6 @@ package initserver
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -22,6 +19,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/initclient"
@@ -92,11 +90,7 @@ func (a *agent) dial(ctx context.Context, network string) (net.Conn, error) {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := rpc.SelfSigned(key, "machine", time.Now())
+	cert, err := rpc.SelfSigned(certtest.Key(t), "machine", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

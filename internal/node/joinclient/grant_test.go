@@ -11,6 +11,7 @@ import (
 	"time"
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 )
@@ -55,14 +56,14 @@ func TestBadGrants(t *testing.T) {
 		"another join CA":         {ticket(func(c *cluster, t *plan.Ticket) { t.Files[0].Content = pemOf(newCluster(c.t).cert) }), "has the pin"},
 		"two join CAs":            {ticket(func(c *cluster, t *plan.Ticket) { t.Files[0].Content = append(pemOf(c.cert), pemOf(c.cert)...) }), "join-ca.crt"},
 		"join CA of garbage":      {ticket(func(_ *cluster, t *plan.Ticket) { t.Files[0].Content = []byte("x") }), "join-ca.crt"},
-		"roster by another":       {ticket(func(c *cluster, t *plan.Ticket) { t.Files[1].Content = c.roster(newKey(c.t)) }), "not signed"},
+		"roster by another":       {ticket(func(c *cluster, t *plan.Ticket) { t.Files[1].Content = c.roster(certtest.Key(c.t)) }), "not signed"},
 		"roster of garbage":       {ticket(func(_ *cluster, t *plan.Ticket) { t.Files[1].Content = []byte("x") }), "roster.json"},
 		"roster without CA":       {ticket(func(_ *cluster, t *plan.Ticket) { t.Files = t.Files[1:] }), "without the join CA"},
 		"sealed for another node": {sealed(func(c *cluster, s *stream) []byte { return c.seal(s.hello, "n2", c.secrets()) }), "not sealed to this machine"},
 		"sealed for another machine": {sealed(func(c *cluster, s *stream) []byte {
 			own := c.machine
 			defer func() { c.machine = own }()
-			c.machine = newKey(c.t)
+			c.machine = certtest.Key(c.t)
 			return c.seal(s.hello, "n1", c.secrets())
 		}), "not sealed to this machine"},
 		"sealed garbage":              {sealed(func(*cluster, *stream) []byte { return make([]byte, 100) }), "not sealed to this machine"},
@@ -71,7 +72,7 @@ func TestBadGrants(t *testing.T) {
 		"no certificates":             {certificates(func(*cluster) map[string][]byte { return nil }), "0 certificates"},
 		"certificate of another name": {certificates(func(c *cluster) map[string][]byte { return map[string][]byte{"x": good(c)} }), "kubelet"},
 		"certificate for another key": {certificates(func(c *cluster) map[string][]byte {
-			return map[string][]byte{"kubelet": pemOf(c.sign(newKey(c.t).Public(), "system:node:n1", c.ca, false))}
+			return map[string][]byte{"kubelet": pemOf(c.sign(certtest.Key(c.t).Public(), "system:node:n1", c.ca, false))}
 		}), "for another key"},
 		"certificate of another node": {certificates(func(c *cluster) map[string][]byte {
 			return map[string][]byte{"kubelet": pemOf(c.sign(c.kubelet.Public(), "system:node:n2", c.ca, false))}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/ecdh"
 	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/hpke"
 	"crypto/rand"
 	"crypto/x509"
@@ -22,6 +21,7 @@ import (
 	"time"
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/core/handshake"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
@@ -42,18 +42,9 @@ type cluster struct {
 	statuses []joinclient.Status
 }
 
-func newKey(t testing.TB) *ecdsa.PrivateKey {
-	t.Helper()
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return k
-}
-
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{t: t, ca: newKey(t), machine: newKey(t), kubelet: newKey(t)}
+	c := &cluster{t: t, ca: certtest.Key(t), machine: certtest.Key(t), kubelet: certtest.Key(t)}
 	c.cert = c.sign(c.ca.Public(), "join", c.ca, true)
 	c.pin = roster.Pin(c.cert.RawSubjectPublicKeyInfo)
 	c.id = roster.ClusterID(c.pin)

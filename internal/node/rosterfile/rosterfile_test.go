@@ -4,21 +4,19 @@ package rosterfile
 
 import (
 	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"io/fs"
-	"math/big"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/core/roster"
 )
 
@@ -29,13 +27,7 @@ type authority struct {
 
 func newAuthority(t testing.TB) authority {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	must(t, err)
-	cert, err := x509.ParseCertificate(der)
-	must(t, err)
+	cert, key := certtest.CA(t, "join CA")
 	return authority{cert, key}
 }
 
