@@ -15,11 +15,11 @@ func TestHearingEnds(t *testing.T) {
 	before, after := make(chan *dbus.Signal, 1), make(chan *dbus.Signal, 1)
 	h.AddSignal(before)
 	h.DeliverSignal("", "", &dbus.Signal{Name: "said"})
-	h.Terminate()
-	h.AddSignal(after)
 	if s := <-before; s == nil || s.Name != "said" {
 		t.Errorf("heard %+v", s)
 	}
+	h.Terminate()
+	h.AddSignal(after)
 	for name, ch := range map[string]chan *dbus.Signal{"before": before, "after": after} {
 		if s, open := <-ch; open {
 			t.Errorf("who listened %s the end hears %+v", name, s)
