@@ -18,6 +18,7 @@ import (
 	"github.com/slipway-project/slipway/internal/backend/systemd"
 	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/ca"
+	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
@@ -58,7 +59,9 @@ func newSupervisor(backend string, onDisk *files.Host, prober *probe.Prober, log
 	}
 	switch backend {
 	case "supervise":
-		return supervise.New(supervise.Config{StateDir: supervised, LogDir: logDir, Files: onDisk, Probe: prober, Log: log, OnEvent: onEvent})
+		return supervise.New(supervise.Config{
+			StateDir: supervised, LogDir: logDir, Limits: planner.UnitLimits, Files: onDisk, Probe: prober, Log: log, OnEvent: onEvent,
+		})
 	case "systemd":
 		exe, err := os.Executable()
 		if err != nil {

@@ -44,6 +44,13 @@ type Rig struct {
 	// Spoil writes a file behind the host's back; Read reads it.
 	Spoil func(path string, mode fs.FileMode, content string)
 	Read  func(path string) (mode fs.FileMode, content string, ok bool)
+
+	// Optional: what has no processes has no limits either.
+
+	// Limit writes the file by which components have limits, with these settings.
+	Limit func(settings ...string)
+	// Main is the unit's main process.
+	Main func(unit string) int
 }
 
 // Behaviour is what a unit's process does. The zero value runs until it is told to end, and is ready at once.
@@ -84,6 +91,7 @@ func Run(t *testing.T, newRig func(t *testing.T) Rig) {
 		"StopEndsWithContext":          stopEndsWithContext,
 		"ChildrenStay":                 childrenStay,
 		"ChildrenAreKilled":            childrenAreKilled,
+		"LimitsHoldFromTheNextStart":   limitsHoldFromTheNextStart,
 		"OneshotRunsOnce":              oneshotRunsOnce,
 		"OneshotTellsWhyItFailed":      oneshotTellsWhyItFailed,
 		"OneshotEndsWithContext":       oneshotEndsWithContext,

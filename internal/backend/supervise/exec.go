@@ -29,6 +29,7 @@ func Exec(args []string) error {
 	path := flags.String("record", "", "the unit's record")
 	token := flags.String("token", "", "the token of this start")
 	oom := flags.Int("oom", 0, "OOM score adjustment")
+	limits := flags.String("limits", "", "file of the limits that components have")
 	groups := flags.String("cgroups", "", "folders of the cgroups to join, the one to be found by first")
 	if err := flags.Parse(args); err != nil {
 		return fmt.Errorf("unit-exec: %w", err)
@@ -56,6 +57,7 @@ func Exec(args []string) error {
 	if err := holds.Prepare(r.Unit.Holds); err != nil {
 		return err
 	}
+	limit(*limits, os.Stderr) // which is the unit's log
 	if err := syscall.Exec(command[0], command, os.Environ()); err != nil {
 		return fmt.Errorf("run %s: %w", command[0], err)
 	}

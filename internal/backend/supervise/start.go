@@ -89,7 +89,7 @@ func (u *unit) fork(spec plan.Unit, revision, token string) (pid int, err error)
 	}
 	command := u.host.conf.ExecCommand
 	args := slices.Concat(command, []string{
-		"-record", u.host.recordPath(u.name), "-token", token, "-oom", strconv.Itoa(spec.OOMScore), "-cgroups", strings.Join(groups, ":"), "--",
+		"-record", u.host.recordPath(u.name), "-token", token, "-oom", strconv.Itoa(spec.OOMScore), "-limits", u.host.conf.Limits, "-cgroups", strings.Join(groups, ":"), "--",
 	}, spec.Args)
 	attr := &syscall.ProcAttr{
 		Dir: spec.Dir, Env: env,

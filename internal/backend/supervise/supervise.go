@@ -53,6 +53,7 @@ type Config struct {
 	Log      *slog.Logger
 
 	// Optional.
+	Limits       string            // file of the limits that components have, see limit; looked at before each start
 	CgroupRoot   string            // where the hierarchies are mounted; empty means /sys/fs/cgroup
 	CgroupParent string            // folder of the units' cgroups in each hierarchy; empty means slipway
 	ExecCommand  []string          // command that calls Exec with the arguments appended; empty means this binary with unit-exec

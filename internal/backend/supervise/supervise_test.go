@@ -73,7 +73,7 @@ func newBedIn(t *testing.T, cgroupRoot string) *bed {
 		t.Fatal(err)
 	}
 	b := &bed{dir: dir, conf: Config{
-		StateDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"), Files: store, Probe: prober,
+		StateDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"), Limits: filepath.Join(dir, "limits.conf"), Files: store, Probe: prober,
 		Log:          slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 		CgroupRoot:   cgroupRoot,
 		CgroupParent: fmt.Sprintf("slipway-test-%d-%s", os.Getpid(), filepath.Base(dir)),
@@ -164,6 +164,12 @@ func (b *bed) rig(t *testing.T) hosttest.Rig {
 			}
 			return info.Mode(), string(data), true
 		},
+		Limit: func(settings ...string) {
+			if err := os.WriteFile(b.conf.Limits, []byte("[Service]\n"+strings.Join(settings, "\n")+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Main: func(unit string) int { return h.units.Get(unit).current().pid },
 	}
 }
 

@@ -150,6 +150,21 @@ func (b *bed) rig(t *testing.T) hosttest.Rig {
 			}
 			return info.Mode(), string(data), true
 		},
+		Limit: func(settings ...string) { b.limit(t, settings) },
+		Main:  func(unit string) int { return pid(t, h, unit) },
+	}
+}
+
+// limit writes a drop-in for all services whose names begin as the bed's do.
+func (b *bed) limit(t *testing.T, settings []string) {
+	t.Helper()
+	dir := filepath.Join(UnitDir, b.conf.Prefix+".service.d")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.WriteFile(filepath.Join(dir, "limits.conf"), []byte("[Service]\n"+strings.Join(settings, "\n")+"\n"), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 

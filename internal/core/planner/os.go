@@ -17,8 +17,11 @@ const (
 	modulesFile = "/etc/modules-load.d/slipway.conf"
 	sysctlsFile = "/etc/sysctl.d/90-slipway.conf"
 	limitsFile  = "/etc/security/limits.d/90-slipway.conf"
-	dropInFile  = "/etc/systemd/system/slipway-.service.d/90-limits.conf" // of all units whose names begin with slipway-
 )
+
+// UnitLimits is the file of the limits that components have: systemd's drop-in for all services whose names begin with slipway-, which
+// Slipway's own supervisor reads, too.
+const UnitLimits = "/etc/systemd/system/slipway-.service.d/90-limits.conf"
 
 // taskCommand is the hidden command that does a task of package node/prepare.
 const taskCommand = "node-task"
@@ -165,7 +168,7 @@ func (n *node) userFolders(c config.OS) {
 	}
 }
 
-// limits of sessions are PAM's; those of the components are systemd's, where it runs them.
+// limits of sessions are PAM's; those of the components are given to them by who runs them.
 func (n *node) limits(c config.OS) {
 	if len(c.Limits) == 0 {
 		return
@@ -180,7 +183,7 @@ func (n *node) limits(c config.OS) {
 		}
 	}
 	n.file(limitsFile, 0o644, sessions)
-	n.limited = n.file(dropInFile, 0o644, units)
+	n.limited = n.file(UnitLimits, 0o644, units)
 }
 
 // unitLimit is systemd's name of a limit whose unit is the same as PAM's: others are in bytes there and in KiB here.
