@@ -28,9 +28,8 @@ differs from that on the machines now, slipway diff says.`,
 		Args: noArgs,
 	}
 	specFlags(e, cmd, &source)
-	cmd.Flags().StringVar(&node, "node", "", "node (default: the first one)")
+	nodeFlag(e, cmd, &node, &source.Name)
 	outputFlag(cmd, &out)
-	_ = cmd.RegisterFlagCompletionFunc("node", machineNames(e, &source.Name))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		p, err := e.Launcher.Plan(cmd.Context(), source, node)
 		if err != nil {

@@ -40,8 +40,7 @@ Forms:
 	specFlags(e, cmd, &source)
 	cmd.Flags().Var(&form, "format", "form to write: "+strings.Join(form.names(), ", "))
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(form.names(), cobra.ShellCompDirectiveNoFileComp))
-	cmd.Flags().StringVar(&node, "node", "", "node (default: the first one)")
-	_ = cmd.RegisterFlagCompletionFunc("node", machineNames(e, &source.Name))
+	nodeFlag(e, cmd, &node, &source.Name)
 	cmd.Flags().StringVar(&to, "to", "-", "folder to write to, or - to print")
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -179,6 +179,12 @@ func nameFlag(e Env, cmd *cobra.Command, name *string) {
 	_ = cmd.RegisterFlagCompletionFunc("name", clusterNames(e))
 }
 
+// nodeFlag chooses a node of the cluster; empty is the first one.
+func nodeFlag(e Env, cmd *cobra.Command, node, cluster *string) {
+	cmd.Flags().StringVar(node, "node", "", "node (default: the first one)")
+	_ = cmd.RegisterFlagCompletionFunc("node", machineNames(e, cluster))
+}
+
 // clusterName is the value of --name: never a path, never empty.
 type clusterName string
 

@@ -35,7 +35,7 @@ and who chose it: the default, another setting, or the user, and on which line.`
 		Args: cobra.ExactArgs(1),
 	}
 	specFlags(e, cmd, &source)
-	cmd.Flags().StringVar(&node, "node", "", "node (default: the first one)")
+	nodeFlag(e, cmd, &node, &source.Name)
 	outputFlag(cmd, &out)
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		p, err := e.Launcher.Plan(cmd.Context(), source, node)

@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/slipway-project/slipway/internal/rest"
 )
 
 // Taint keeps pods away from a node.
@@ -91,12 +93,8 @@ func (k *nodeKeeper) write(ctx context.Context, patch []byte) error {
 	now := time.Now()
 	k.written = slices.DeleteFunc(append(k.written, now), func(t time.Time) bool { return now.Sub(t) > time.Minute })
 	if len(k.written) > 6 {
-		timer := time.NewTimer(5 * time.Second)
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-timer.C:
+		if err := rest.For(ctx, 5*time.Second); err != nil {
+			return err
 		}
 	}
 	_, err := k.dyn.Resource(nodes).Patch(ctx, k.record.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: manager})

@@ -21,9 +21,7 @@ func (l *Launcher) Down(ctx context.Context, name string, purge bool, report fun
 	if err != nil {
 		return err
 	}
-	unlock, err := machines.Lock(ctx, name, func(holder string) {
-		report(Event{Stage: StageMachine, Phase: "wait", Text: "another slipway works on this cluster: " + holder})
-	})
+	unlock, err := machines.Lock(ctx, name, waits(report))
 	if err != nil {
 		return err
 	}

@@ -63,7 +63,7 @@ func (u *up) prepareFounder(ctx context.Context, machines provider, all fleet) e
 		return nil // the machine has been made, and the cluster with it
 	}
 	secret, _ := initserver.NewSecret()
-	f = founding{ID: requestID(), Machine: first.Name, Secret: secret}
+	f = founding{ID: requestID("up"), Machine: first.Name, Secret: secret}
 	if err := os.MkdirAll(u.clusterDir(u.cluster.Name), 0o700); err != nil {
 		return fmt.Errorf("keep what init was begun: %w", err)
 	}
@@ -99,10 +99,11 @@ func (u *up) giveSecret(ctx context.Context, machines provider) error {
 	return nil
 }
 
-func requestID() string {
+// requestID names a new request to make a cluster, by the command that asks.
+func requestID(command string) string {
 	raw := make([]byte, 8)
 	_, _ = rand.Read(raw) // never fails
-	return "up-" + hex.EncodeToString(raw)
+	return command + "-" + hex.EncodeToString(raw)
 }
 
 // found hands the first machine the request to make the cluster.

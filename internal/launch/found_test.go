@@ -33,7 +33,7 @@ func TestFoundedWithoutItsInitService(t *testing.T) {
 			}
 			serve(t, socket, &scripted{facts: &nodev1.FactsReply{Address: "10.89.0.10", Lock: tc.lock}})
 			m.agent, m.phase, m.key = dial(t, socket), "claimed", "sha256:"+strings.Repeat("0a", 32)
-			u.founding = founding{ID: requestID(), Machine: m.Name, Secret: "secret"}
+			u.founding = founding{ID: requestID("up"), Machine: m.Name, Secret: "secret"}
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
 			if !tc.want {

@@ -33,7 +33,7 @@ func (u *up) founded(ctx context.Context, machines provider, first *member) erro
 	var failed *initclient.FailedError
 	switch {
 	case errors.As(err, &failed):
-		u.founding.ID = requestID() // another try is another request
+		u.founding.ID = requestID("up") // another try is another request
 		return errors.Join(fmt.Errorf("initialise %s: %w: run slipway up again when that is mended", first.Name, err),
 			durable.Save(u.foundingFile(), foundingSchema, u.founding))
 	case err != nil && !errors.Is(context.Cause(watching), errCommitted) && !first.committed(ctx):

@@ -17,9 +17,7 @@ func (u *up) hold(ctx context.Context) error {
 	if u.unlock != nil {
 		return nil
 	}
-	unlock, err := u.lock(ctx, u.cluster.Name, func(holder string) {
-		u.report(Event{Stage: StageMachine, Phase: "wait", Text: "another slipway works on this cluster: " + holder})
-	})
+	unlock, err := u.lock(ctx, u.cluster.Name, u.report)
 	if err != nil {
 		return err
 	}

@@ -156,7 +156,7 @@ func (r *remoteInit) begin(ctx context.Context, known bool) error {
 		return err
 	}
 	if !known {
-		if err := r.claim(ctx, request{ID: "init-" + newRequestID(), Address: r.address.String(), Pin: r.o.Pin, Node: node}); err != nil {
+		if err := r.claim(ctx, request{ID: requestID("init"), Address: r.address.String(), Pin: r.o.Pin, Node: node}); err != nil {
 			return err
 		}
 	}

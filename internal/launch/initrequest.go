@@ -4,8 +4,6 @@ package launch
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -85,10 +83,4 @@ func (r *remoteInit) forget() error {
 		}
 	}
 	return durable.SyncDir(r.file(""))
-}
-
-func newRequestID() string {
-	raw := make([]byte, 8)
-	_, _ = rand.Read(raw) // never fails
-	return hex.EncodeToString(raw)
 }

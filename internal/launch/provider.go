@@ -47,11 +47,18 @@ const (
 // planFile is where a machine keeps its plan.
 const planFile = "/var/lib/slipway/plan/plan.json"
 
-// lock takes the cluster's lock on this host.
-func (l *Launcher) lock(ctx context.Context, name string, waiting func(holder string)) (unlock func(), err error) {
+// lock takes the cluster's lock on this host, and reports for whom it waits.
+func (l *Launcher) lock(ctx context.Context, name string, report func(Event)) (unlock func(), err error) {
 	local, err := l.Machines("")
 	if err != nil {
 		return nil, err
 	}
-	return local.Lock(ctx, name, waiting)
+	return local.Lock(ctx, name, waits(report))
+}
+
+// waits reports who has the lock of the cluster.
+func waits(report func(Event)) func(holder string) {
+	return func(holder string) {
+		report(Event{Stage: StageMachine, Phase: "wait", Text: "another slipway works on this cluster: " + holder})
+	}
 }

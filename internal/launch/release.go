@@ -14,9 +14,7 @@ import (
 // release forgets a cluster of machines that exist, when it is none any more. Nothing is done to the machines: they are not
 // slipway's, and what it has made on them each one takes away itself, when it is told to.
 func (l *Launcher) release(ctx context.Context, name string, report func(Event)) error {
-	unlock, err := l.lock(ctx, name, func(holder string) {
-		report(Event{Stage: StageMachine, Phase: "wait", Text: "another slipway works on this cluster: " + holder})
-	})
+	unlock, err := l.lock(ctx, name, report)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	slots "github.com/slipway-project/slipway/internal/control/slot"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/membership"
+	"github.com/slipway-project/slipway/internal/rest"
 )
 
 // ErrRefused says that a node cannot leave as things are.
@@ -21,8 +22,6 @@ const leaveEvery = 200 * time.Millisecond
 // Leave takes a node out of etcd for good. It waits for its turn until ctx ends, and then says what it waited for. It is
 // refused (ErrRefused) when those who stay would have no quorum. A node that is no member has left already.
 func (m *Manager) Leave(ctx context.Context, node string) error {
-	timer := time.NewTimer(leaveEvery)
-	defer timer.Stop()
 	told := ""
 	for {
 		wait, err := m.leave(ctx, node)
@@ -36,11 +35,8 @@ func (m *Manager) Leave(ctx context.Context, node string) error {
 			m.log.Info("a node waits to leave etcd", "node", node, "for", wait)
 			told = wait
 		}
-		timer.Reset(leaveEvery)
-		select {
-		case <-ctx.Done():
+		if rest.For(ctx, leaveEvery) != nil {
 			return fmt.Errorf("take %s out of etcd: still waiting for %s: %w", node, told, ctx.Err())
-		case <-timer.C:
 		}
 	}
 }
