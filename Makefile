@@ -10,6 +10,7 @@ LINT    := bin/golangci-lint
 COMPONENTS := .cache/components
 export SLIPWAY_TEST_BINARIES ?= $(CURDIR)/$(COMPONENTS)
 UPFLAGS ?=
+BENCHFLAGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help build components up down test unit e2e check fmt lint race gen gen-check bench clean
@@ -62,8 +63,9 @@ gen-check: gen ## fail if generated code is not up to date
 	git diff --exit-code -- api internal
 	@test -z "$$(git ls-files --others --exclude-standard -- api internal)" || { git status --short -- api internal; exit 1; }
 
-bench: components ## boot and destroy a cluster ten times, print every figure that the README claims
-	$(GO) run ./test/bench -slipway bin/slipway
+bench: components ## boot and destroy clusters, print every figure that the README claims (BENCHFLAGS="-only forms" for less)
+	$(GO) build -o bin/bench ./test/bench
+	bin/bench -slipway bin/slipway $(BENCHFLAGS)
 
 clean: ## remove what was built here (not the component store)
 	rm -rf bin .cache

@@ -102,6 +102,7 @@ var neverArrows = []neverArrow{
 		from: []string{"..."}, except: []string{"internal/backend/hosttest/...", "internal/etcd/etcdtest"}, to: []string{"internal/etcd/etcdfake", "internal/etcd/etcdtest", "internal/backend/fake/...", "internal/backend/hosttest/...", "internal/bintest", "internal/certtest", "internal/control/registry/registrytest", "internal/render/rendertest", "internal/sim"},
 		why: "code that ships never imports a fake or a test kit",
 	},
+	{from: []string{"internal/...", "cmd/...", "api/..."}, to: []string{"test/..."}, why: "code that ships never imports a test kit"},
 	{
 		from: []string{"internal/control/registry/...", "internal/attest/..."}, to: []string{"internal/kube/...", "internal/node/...", "internal/control", "internal/control/joinserver", "k8s.io/..."},
 		why: "records know no store but by its interface, and verifiers write nothing",

@@ -39,7 +39,8 @@ type Report struct {
 	Runs []Run `json:"runs"`
 	Idle *Idle `json:"idle,omitempty"`
 
-	Sides   []Side   `json:"sides,omitempty"`
+	Forms   []Form   `json:"forms,omitempty"`
+	Apply   *Apply   `json:"apply,omitempty"`
 	Several *Several `json:"several,omitempty"`
 
 	Spec  float64 `json:"spec"` // seconds for a spec of 1 000 machines
@@ -106,34 +107,49 @@ func (b *bench) all(ctx context.Context) (r Report, err error) {
 	if b.report.Host, err = b.host(ctx); err != nil {
 		return r, err
 	}
-	if b.report.Spec, err = thousand(); err != nil {
-		return r, err
-	}
-	for i := range b.runs {
-		if err := b.quiet(ctx, fmt.Sprintf("run %d", i+1)); err != nil {
+	if b.only == "" {
+		if b.report.Spec, err = thousand(); err != nil {
 			return r, err
 		}
-		run, err := b.cycle(ctx, i == b.runs-1)
+	}
+	if err := b.measureRuns(ctx); err != nil {
+		return r, err
+	}
+	if b.keep && b.runs > 0 {
+		b.note("what comes after the boots of one machine is left out, for the last cluster is kept")
+		return b.report, nil
+	}
+	for _, measure := range []func(context.Context) error{b.measureForms, b.measureApply, b.measureSeveral} {
+		if err := measure(ctx); err != nil {
+			return b.report, err
+		}
+	}
+	return b.report, nil
+}
+
+// measureRuns boots one machine as often as wanted. The last cluster is kept for a while to see what it needs when idle.
+func (b *bench) measureRuns(ctx context.Context) error {
+	for i := range b.runs {
+		if err := b.quiet(ctx, fmt.Sprintf("run %d", i+1)); err != nil {
+			return err
+		}
+		last := i == b.runs-1
+		var idle func(context.Context) error
+		if last && b.idle > 0 {
+			idle = func(ctx context.Context) (err error) {
+				b.report.Idle, err = b.rest(ctx)
+				return err
+			}
+		}
+		run, err := b.cycle(ctx, last && b.keep, idle)
 		if err != nil {
-			return r, fmt.Errorf("run %d: %w", i+1, err)
+			return fmt.Errorf("run %d: %w", i+1, err)
 		}
 		b.report.Runs = append(b.report.Runs, run)
 		b.say("run %d: API %.2f  node %.2f  pod accepted %.2f  running %.2f  DNS %.2f  up %.2f  again %.2f  down %.2f  CPU %.2f  others' CPU %.2f",
 			i+1, run.APIReady, run.NodeReady, run.Admitted, run.PodRunning, run.DNS, run.Up, run.SecondUp, run.Down, run.CPU, run.Foreign)
 	}
-	if err := b.measureSides(ctx); err != nil {
-		return b.report, err
-	}
-	if b.several > 0 {
-		if b.keep && b.runs > 0 {
-			b.note("the figures of several machines are left out, for the last cluster is kept")
-			return b.report, nil
-		}
-		if err := b.measureSeveral(ctx); err != nil {
-			return b.report, err
-		}
-	}
-	return b.report, nil
+	return nil
 }
 
 func (b *bench) say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }

@@ -56,22 +56,6 @@ func TestUndisturbed(t *testing.T) {
 	}
 }
 
-func TestSideBySide(t *testing.T) {
-	t.Parallel()
-	r := Report{Runs: []Run{{APIReady: 1}, {APIReady: 3}}, Sides: []Side{{Name: "other", Runs: []Run{{APIReady: 4}}}, {Name: "unmeasured"}}}
-	var out strings.Builder
-	printSides(&out, r)
-	for _, line := range []string{"| median                   | usual | other | unmeasured |", "| API ready, s             | 2.00  | 4.00  |            |"} {
-		if !strings.Contains(out.String(), line+"\n") {
-			t.Errorf("no line %q in\n%s", line, out.String())
-		}
-	}
-	out.Reset()
-	if printSides(&out, Report{Runs: r.Runs}); out.String() != "" {
-		t.Errorf("nothing is beside it: %s", out.String())
-	}
-}
-
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	path := func(api, dns time.Duration) Run {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"strings"
 	"syscall"
 	"time"
 
@@ -17,24 +18,32 @@ import (
 type result struct {
 	elapsed time.Duration
 	cpu     float64 // seconds, of the command and the children that it waited for
+	output  string  // both streams
 	err     error
 }
 
 // command runs slipway to its end, or interrupts it as Ctrl-C does when ctx is done.
 func (b *bench) command(ctx context.Context, args ...string) result {
+	return runLine(ctx, append([]string{b.launcher.Exe}, args...)...)
+}
+
+// runLine runs a command line. It is a process group of its own: the terminal's Ctrl-C reaches bench alone, which interrupts what
+// measures, once, and never what cleans up.
+func runLine(ctx context.Context, line ...string) result {
 	var output bytes.Buffer
-	cmd := exec.CommandContext(ctx, b.launcher.Exe, args...)
+	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Stdout, cmd.Stderr = &output, &output
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = 10 * time.Second
 	begun := time.Now()
 	err := cmd.Run()
-	r := result{elapsed: time.Since(begun)}
+	r := result{elapsed: time.Since(begun), output: output.String()}
 	if cmd.ProcessState != nil {
 		r.cpu = (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()
 	}
 	if err != nil {
-		r.err = fmt.Errorf("slipway %v: %w\n%s", args, err, output.Bytes())
+		r.err = fmt.Errorf("%s: %w\n%s", strings.Join(line, " "), err, r.output)
 	}
 	return r
 }

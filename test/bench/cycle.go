@@ -16,9 +16,9 @@ import (
 // cycleLimit is far beyond any boot: what takes longer hangs.
 const cycleLimit = 5 * time.Minute
 
-// cycle boots a cluster, measures, and destroys it. The last one is kept for a while to see what it needs when idle. Form are more
-// arguments of slipway up.
-func (b *bench) cycle(ctx context.Context, last bool, form ...string) (Run, error) {
+// cycle boots a cluster, measures, and destroys it unless it is to be kept. Idle, if there is one, is called while the cluster has nothing
+// to do. Form are more arguments of slipway up.
+func (b *bench) cycle(ctx context.Context, keep bool, idle func(context.Context) error, form ...string) (Run, error) {
 	ctx, cancel := context.WithTimeout(ctx, cycleLimit+2*b.idle)
 	defer cancel()
 	run, err := b.boot(ctx, form)
@@ -28,8 +28,8 @@ func (b *bench) cycle(ctx context.Context, last bool, form ...string) (Run, erro
 	if run.Path, err = b.path(ctx); err != nil {
 		return run, err
 	}
-	if last && b.idle > 0 {
-		if b.report.Idle, err = b.rest(ctx); err != nil {
+	if idle != nil {
+		if err := idle(ctx); err != nil {
 			return run, err
 		}
 	}
@@ -38,7 +38,7 @@ func (b *bench) cycle(ctx context.Context, last bool, form ...string) (Run, erro
 		return run, again.err
 	}
 	run.SecondUp = again.elapsed.Seconds()
-	if last && b.keep {
+	if keep {
 		return run, nil
 	}
 	down := b.command(ctx, "down", "--name", b.cluster)

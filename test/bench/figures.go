@@ -28,19 +28,21 @@ func spread(values []float64) Spread {
 const disturbed = 0.2
 
 // undisturbed leaves out boots during which others were at work, unless too few remain to say anything.
-func (r Report) undisturbed() []Run { return r.calm(r.Runs) }
-
-func (r Report) calm(runs []Run) []Run {
+func (r Report) undisturbed() []Run {
 	var calm []Run
-	for _, run := range runs {
-		if run.Foreign <= disturbed*float64(r.Host.CPUs)*run.Up {
+	for _, run := range r.Runs {
+		if !r.disturbedRun(run) {
 			calm = append(calm, run)
 		}
 	}
-	if len(calm) < min(3, len(runs)) {
-		return runs
+	if len(calm) < min(3, len(r.Runs)) {
+		return r.Runs
 	}
 	return calm
+}
+
+func (r Report) disturbedRun(run Run) bool {
+	return run.Foreign > disturbed*float64(r.Host.CPUs)*run.Up
 }
 
 // figure is one line of the result.
@@ -95,13 +97,13 @@ func bootFigures(runs []Run) []figure {
 func (r Report) figures() []figure {
 	once := func(v float64) Spread { return Spread{v, v, v} }
 	out := bootFigures(r.undisturbed())
-	out = append(out, []figure{
-		{"spec and plans, 1 000 machines", "s", once(r.Spec), 2, 1, peers{}},
-		{"bin/slipway", "MiB", once(float64(r.Size) / mebibyte), 1, 0, peers{}},
-	}...)
+	if r.Spec > 0 {
+		out = append(out, figure{"spec and plans, 1 000 machines", "s", once(r.Spec), 2, 1, peers{}})
+	}
+	out = append(out, figure{"bin/slipway", "MiB", once(float64(r.Size) / mebibyte), 1, 0, peers{}})
 	if i := r.Idle; i != nil {
 		out = append(out,
-			figure{"PSS, all processes, idle", "MiB", once(float64(i.total()) / mebibyte), 0, 560, peersPSS},
+			figure{"PSS, all processes, idle", "MiB", once(float64(sum(i.PSS)) / mebibyte), 0, 560, peersPSS},
 			figure{"PSS of the agent, idle", "MB", once(float64(i.Agent) / 1e6), 1, 40, peers{}},
 			figure{"CPU of the agent, idle", "% of a core", once(100 * i.Share), 2, 0.5, peers{}},
 			figure{"CPU of an idle minute", "s", once(i.CPU), 2, 0, peersIdle},

@@ -21,36 +21,13 @@ type Idle struct {
 	Rested float64            `json:"rested"` // seconds between the last pod and PSS
 }
 
-func (i Idle) total() (bytes int64) {
-	for _, b := range i.PSS {
-		bytes += b
-	}
-	return bytes
-}
-
-// rest takes the test pods away and lets the cluster be for twice the idle time: in the first it calms down, in the second
-// it is watched.
+// rest lets the cluster be for twice the idle time: in the first it calms down, in the second it is watched.
 func (b *bench) rest(ctx context.Context) (*Idle, error) {
-	a, err := connect(b.place.apiSocket(), b.place.credential())
+	before, own, err := b.memory(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := a.clear(ctx); err != nil {
-		return nil, err
-	}
-	a.http.CloseIdleConnections()
-	b.say("resting for %s, then watching for as long", b.idle)
-	if err := wait(ctx, b.idle); err != nil {
-		return nil, err
-	}
-	before, err := b.processes()
-	if err != nil {
-		return nil, err
-	}
-	own, err := alone(before)
-	if err != nil {
-		return nil, err
-	}
+	b.say("watching for %s", b.idle)
 	used, err := b.place.cgroup.cpu()
 	if err != nil {
 		return nil, fmt.Errorf("read CPU time of the machine: %w", err)
@@ -68,10 +45,9 @@ func (b *bench) rest(ctx context.Context) (*Idle, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read CPU time of the machine: %w", err)
 	}
-	i := &Idle{PSS: map[string]int64{}, CPUBy: map[string]float64{}, CPU: (now - used) * perMinute, Rested: b.idle.Seconds()}
+	i := &Idle{PSS: byProgram(before, own), CPUBy: map[string]float64{}, CPU: (now - used) * perMinute, Rested: b.idle.Seconds()}
 	began := map[int]float64{}
 	for _, p := range before {
-		i.PSS[p.program] += own[p.pid]
 		i.Kernel += p.pss
 		began[p.pid] = p.cpu
 	}
@@ -80,6 +56,43 @@ func (b *bench) rest(ctx context.Context) (*Idle, error) {
 	}
 	i.Agent, i.Share = i.PSS[agentProgram], i.CPUBy[agentProgram]/time.Minute.Seconds()
 	return i, nil
+}
+
+// memory takes the test pods away, lets the cluster calm down, and lists its processes with what each has for itself.
+func (b *bench) memory(ctx context.Context) (ps []process, own map[int]int64, err error) {
+	a, err := connect(b.place.apiSocket(), b.place.credential())
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := a.clear(ctx); err != nil {
+		return nil, nil, err
+	}
+	a.http.CloseIdleConnections()
+	b.say("resting for %s", b.idle)
+	if err := wait(ctx, b.idle); err != nil {
+		return nil, nil, err
+	}
+	if ps, err = b.processes(); err != nil {
+		return nil, nil, err
+	}
+	own, err = alone(ps)
+	return ps, own, err
+}
+
+func byProgram(ps []process, own map[int]int64) map[string]int64 {
+	by := map[string]int64{}
+	for _, p := range ps {
+		by[p.program] += own[p.pid]
+	}
+	return by
+}
+
+// sum is all of it.
+func sum(by map[string]int64) (bytes int64) {
+	for _, b := range by {
+		bytes += b
+	}
+	return bytes
 }
 
 func wait(ctx context.Context, d time.Duration) error {

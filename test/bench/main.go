@@ -10,6 +10,7 @@
 // Read [Run] and [bench.cycle] first.
 //
 //	go run ./test/bench -slipway bin/slipway -runs 10 -json bench.json
+//	go run ./test/bench -only forms -forms 1 -apply 1    # the same cluster in each form, and over SSH
 package main
 
 import (
@@ -33,7 +34,9 @@ type options struct {
 	json    string
 	runs    int
 	several int
-	sides   int
+	forms   int
+	apply   int
+	only    string
 	settle  time.Duration
 	idle    time.Duration
 	keep    bool
@@ -47,13 +50,15 @@ func main() {
 	flag.StringVar(&o.json, "json", "", "write all runs to this file too")
 	flag.IntVar(&o.runs, "runs", 10, "how many times to boot one machine")
 	flag.IntVar(&o.several, "several", 3, "how many rounds with several machines; 0 leaves them and the join service out")
-	flag.IntVar(&o.sides, "sides", 3, "how many times to boot one machine in each other form, for the table side by side; 0 leaves it out")
+	flag.IntVar(&o.forms, "forms", 3, "how many rounds of host units and static pods, under the own supervisor and systemd; 0 leaves them out")
+	flag.IntVar(&o.apply, "apply", 3, "how many rounds of slipway apply over SSH, five machines; 0 leaves it out")
+	flag.StringVar(&o.only, "only", "", "measure nothing else: forms (with apply)")
 	flag.DurationVar(&o.settle, "settle", time.Minute, "how long to wait before each run for a host that does nothing else")
 	flag.DurationVar(&o.idle, "idle", time.Minute, "how long to rest before memory is counted, and how long idleness is watched; 0 leaves both out")
 	flag.BoolVar(&o.keep, "keep", false, "leave the last cluster, to look into it")
 	crowd := flag.Bool("crowd", false, "join for many machines; bench starts itself with it")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	work := func() error { return run(ctx, o) }
 	if *crowd {
@@ -65,7 +70,25 @@ func main() {
 	}
 }
 
+// narrowed leaves out what -only does not name.
+func (o options) narrowed() (options, error) {
+	switch o.only {
+	case "":
+	case onlyForms:
+		o.runs, o.several = 0, 0
+	default:
+		return o, fmt.Errorf("-only %s: say %s, or leave it out", o.only, onlyForms)
+	}
+	return o, nil
+}
+
+const onlyForms = "forms"
+
 func run(ctx context.Context, o options) error {
+	o, err := o.narrowed()
+	if err != nil {
+		return err
+	}
 	exe, err := filepath.Abs(o.slipway)
 	if err != nil {
 		return fmt.Errorf("find slipway: %w", err)

@@ -21,9 +21,11 @@ func show(w io.Writer, r Report) {
 	for _, n := range r.Notes {
 		fmt.Fprintln(w, "note:", n)
 	}
-	fmt.Fprintln(w, "\nPeers: the same host, another day.")
-	printFigures(w, r)
-	printSides(w, r)
+	if r.Spec > 0 || r.Several != nil { // else only the forms were wanted
+		fmt.Fprintln(w, "\nPeers: the same host, another day.")
+		printFigures(w, r)
+	}
+	printForms(w, r)
 	printSeveral(w, r.Several)
 	if len(runs) == 0 {
 		return

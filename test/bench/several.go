@@ -38,6 +38,9 @@ const severalLimit = 5 * time.Minute
 
 // measureSeveral measures clusters of several machines as often as wanted. It has the cluster's name to itself.
 func (b *bench) measureSeveral(ctx context.Context) error {
+	if b.several == 0 {
+		return nil
+	}
 	s := &Several{}
 	b.report.Several = s
 	var err error
@@ -50,7 +53,7 @@ func (b *bench) measureSeveral(ctx context.Context) error {
 			if err := b.quiet(ctx, what); err != nil {
 				return err
 			}
-			if err := b.round(ctx, s, measure); err != nil {
+			if err := b.round(ctx, severalLimit, func(ctx context.Context) error { return measure(ctx, s) }); err != nil {
 				return fmt.Errorf("%s: %w", what, err)
 			}
 		}
@@ -59,10 +62,10 @@ func (b *bench) measureSeveral(ctx context.Context) error {
 }
 
 // round is one cluster from nothing to nothing.
-func (b *bench) round(ctx context.Context, s *Several, measure func(context.Context, *Several) error) error {
-	limited, cancel := context.WithTimeout(ctx, severalLimit)
+func (b *bench) round(ctx context.Context, limit time.Duration, measure func(context.Context) error) error {
+	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err := measure(limited, s)
+	err := measure(limited)
 	if err != nil && b.keep {
 		return err
 	}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slipway-project/slipway/test/bare"
+)
+
+// Apply is what slipway apply took over SSH, for machines that exist: systemd, an SSH server, and nothing of slipway's.
+type Apply struct {
+	Cold  []Timed `json:"cold"`  // the whole command, nothing on the machines; all nodes are Ready at its end
+	Again []Timed `json:"again"` // the same command, with nothing to do
+}
+
+// Three control planes and two workers.
+const (
+	farMains   = 3
+	farWorkers = 2
+	farCluster = "far" // in the operator's own folders
+	// applyLimit is far beyond what one round takes, on a host that does other things too: what takes longer hangs.
+	applyLimit = 8 * time.Minute
+)
+
+// measureApply makes a cluster of machines that exist as often as wanted. It has the cluster's name to itself.
+func (b *bench) measureApply(ctx context.Context) error {
+	if b.apply == 0 {
+		return nil
+	}
+	a := &Apply{}
+	b.report.Apply = a
+	for i := range b.apply {
+		if err := b.round(ctx, applyLimit, func(ctx context.Context) error { return b.applyOnce(ctx, a) }); err != nil {
+			return fmt.Errorf("apply, round %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+// applyOnce is one cluster, from machines without anything to two applies.
+func (b *bench) applyOnce(ctx context.Context, a *Apply) error {
+	home, err := os.MkdirTemp("", "slipway-bench-operator-")
+	if err != nil {
+		return fmt.Errorf("make operator's folder: %w", err)
+	}
+	defer os.RemoveAll(home)
+	operator, err := bare.NewOperator(ctx, bare.Config{Home: home, Root: b.launcher.Root, Cluster: b.cluster, Binary: b.launcher.Exe})
+	if err != nil {
+		return err
+	}
+	addresses, err := b.bootBare(ctx, operator.Public)
+	if err != nil {
+		return err
+	}
+	file := operator.Path("cluster.yaml")
+	if err := os.WriteFile(file, []byte(farSpec(addresses)), 0o600); err != nil {
+		return fmt.Errorf("write spec: %w", err)
+	}
+	if err := b.quiet(ctx, "apply"); err != nil { // booting five machines is no part of it
+		return err
+	}
+	if err := b.timed("apply, nothing there", &a.Cold, func() (float64, error) {
+		r := runLine(ctx, operator.Line("apply", "-f", file, "--yes", "--accept-new-host-keys")...)
+		return r.elapsed.Seconds(), r.err
+	}); err != nil {
+		return err
+	}
+	if err := allReady(ctx, operator); err != nil {
+		return err
+	}
+	return b.timed("apply, nothing to do", &a.Again, func() (float64, error) {
+		r := runLine(ctx, operator.Line("apply", "-f", file)...) // it would ask, and cannot, if there were something
+		if r.err == nil && !strings.Contains(r.output, "nothing to do") {
+			r.err = fmt.Errorf("it does not say that there is nothing to do:\n%s", r.output)
+		}
+		return r.elapsed.Seconds(), r.err
+	})
+}
+
+// bootBare boots all machines side by side and returns their addresses.
+func (b *bench) bootBare(ctx context.Context, authorized string) ([]netip.Addr, error) {
+	machines, err := b.launcher.Machines(b.runc)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := machines.Lock(ctx, b.cluster, func(string) {})
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	group, limited := errgroup.WithContext(ctx)
+	for i := range farMains + farWorkers {
+		group.Go(func() error {
+			return bare.Boot(limited, machines, bare.Machine{
+				Cluster: b.cluster, Name: fmt.Sprintf("%s-bare-%d", b.cluster, i), Index: i, Binary: b.launcher.Exe, Authorized: authorized,
+			})
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	list, err := machines.List(ctx, b.cluster)
+	if err != nil {
+		return nil, err
+	}
+	var out []netip.Addr
+	for _, m := range list {
+		out = append(out, m.Address)
+	}
+	return out, nil
+}
+
+// farSpec is a cluster of the machines with these addresses, control planes first.
+func farSpec(addresses []netip.Addr) string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: %s}\nspec:\n  pools:\n", farCluster)
+	for i, address := range addresses {
+		switch i {
+		case 0:
+			s.WriteString("    - name: cp\n      roles: [control-plane]\n      machines:\n")
+		case farMains:
+			s.WriteString("    - name: w\n      roles: [worker]\n      machines:\n")
+		}
+		fmt.Fprintf(&s, "        - {name: n%d, address: %s}\n", i, address)
+	}
+	return s.String()
+}
+
+// allReady is an error unless the cluster says that all its nodes are Ready, now.
+func allReady(ctx context.Context, operator bare.Operator) error {
+	r := runLine(ctx, operator.Line("kubectl", "--name", farCluster, "get", "nodes", "--no-headers")...)
+	if r.err == nil && strings.Count(r.output, " Ready ") != farMains+farWorkers {
+		r.err = errors.New("look at the nodes after apply: not all are Ready:\n" + r.output)
+	}
+	return r.err
+}
