@@ -96,8 +96,8 @@ func (b *bench) prepare(ctx context.Context) error {
 	return nil
 }
 
-// all boots as often as wanted. Whatever happens, no cluster stays.
-func (b *bench) all(ctx context.Context) (r Report, err error) {
+// all measures everything that is wanted, into the report. Whatever happens, no cluster stays.
+func (b *bench) all(ctx context.Context) (err error) {
 	defer func() {
 		if b.keep {
 			return
@@ -105,26 +105,31 @@ func (b *bench) all(ctx context.Context) (r Report, err error) {
 		err = errors.Join(err, b.command(context.WithoutCancel(ctx), "down", "--name", b.cluster).err)
 	}()
 	if b.report.Host, err = b.host(ctx); err != nil {
-		return r, err
+		return err
 	}
 	if b.only == "" {
 		if b.report.Spec, err = thousand(); err != nil {
-			return r, err
+			return err
 		}
 	}
 	if err := b.measureRuns(ctx); err != nil {
-		return r, err
+		return err
 	}
 	if b.keep && b.runs > 0 {
 		b.note("what comes after the boots of one machine is left out, for the last cluster is kept")
-		return b.report, nil
+		return nil
 	}
 	for _, measure := range []func(context.Context) error{b.measureForms, b.measureApply, b.measureSeveral} {
 		if err := measure(ctx); err != nil {
-			return b.report, err
+			return err
 		}
 	}
-	return b.report, nil
+	return nil
+}
+
+// some reports whether anything was measured that is worth showing.
+func (r Report) some() bool {
+	return len(r.Runs) > 0 || rounds(r.Forms) > 0 || r.Apply != nil && len(r.Apply.Cold) > 0 || r.Several != nil
 }
 
 // measureRuns boots one machine as often as wanted. The last cluster is kept for a while to see what it needs when idle.

@@ -65,15 +65,16 @@ func compared(first, own []Run, rounds []int, of func(Run) float64) (median, rat
 
 // printForms writes the tables between the marks that the README has for them.
 func printForms(w io.Writer, r Report) {
-	if rounds(r.Forms) == 0 && r.Apply == nil {
+	applied := r.Apply != nil && len(r.Apply.Cold) > 0
+	if rounds(r.Forms) == 0 && !applied {
 		return
 	}
 	fmt.Fprintln(w, "\n<!-- bench-forms -->")
 	if rounds(r.Forms) > 0 {
 		printFormTable(w, r)
 	}
-	if a := r.Apply; a != nil {
-		printApply(w, a)
+	if applied {
+		printApply(w, r.Apply)
 	}
 	fmt.Fprintln(w, "<!-- /bench-forms -->")
 }

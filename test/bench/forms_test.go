@@ -98,7 +98,7 @@ func TestFormTable(t *testing.T) {
 		t.Errorf("%s, %v", data, err)
 	}
 	out.Reset()
-	if printForms(&out, Report{Runs: boots(1)}); out.String() != "" {
+	if printForms(&out, Report{Runs: boots(1), Forms: []Form{{Runs: boots(1)}, {}}, Apply: &Apply{}}); out.String() != "" {
 		t.Errorf("there is nothing to tell: %s", out.String())
 	}
 }

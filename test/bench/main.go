@@ -15,6 +15,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -100,13 +101,16 @@ func run(ctx context.Context, o options) error {
 	if err := b.prepare(ctx); err != nil {
 		return err
 	}
-	report, err := b.all(ctx)
-	if err != nil {
-		return err
+	err = b.all(ctx)
+	if err != nil { // an hour's figures are not lost with the last one
+		if !b.report.some() {
+			return err
+		}
+		b.note("it was broken off: what is here is not all")
 	}
-	show(os.Stdout, report)
+	show(os.Stdout, b.report)
 	if o.json != "" {
-		return report.save(o.json)
+		err = errors.Join(err, b.report.save(o.json))
 	}
-	return nil
+	return err
 }
