@@ -7,6 +7,8 @@ import (
 	"io"
 	"slices"
 	"text/tabwriter"
+
+	"github.com/slipway-project/slipway/internal/launch"
 )
 
 // calmRounds are the rounds in which others disturbed no form, or all when that leaves too few: only runs of one round are compared.
@@ -81,8 +83,8 @@ func printForms(w io.Writer, r Report) {
 
 func printFormTable(w io.Writer, r Report) {
 	calm := r.calmRounds()
-	fmt.Fprintf(w, "The same cluster of one machine in %d ways: medians of %d rounds, each of which boots all of them. In brackets: the ratio to the\n"+
-		"first row's boot of the same round.\n\n", len(r.Forms), len(calm))
+	fmt.Fprintf(w, "The same cluster of one machine in %d ways: medians of %s, each of which boots all of them. In brackets: the ratio to the\n"+
+		"first row's boot of the same round.\n\n", len(r.Forms), launch.Plural(len(calm), "round"))
 	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
 	head, rule := "| the same cluster\t|", "|---\t|"
 	for _, f := range formFigures() {
@@ -104,7 +106,7 @@ func printFormTable(w io.Writer, r Report) {
 	}
 	t.Flush()
 	if left := rounds(r.Forms) - len(calm); left > 0 {
-		fmt.Fprintf(w, "\n%d rounds are left out: others took more than %.0f %% of the CPUs in them.\n", left, 100*disturbed)
+		fmt.Fprintf(w, "\nLeft out: %s in which others took more than %.0f %% of the CPUs.\n", launch.Plural(left, "round"), 100*disturbed)
 	} else if r.noisy(calm) {
 		fmt.Fprintln(w, "\nWARNING: other work on this host disturbed the rounds, and too few were calm to leave the others out")
 	}
@@ -124,7 +126,8 @@ func (r Report) noisy(rounds []int) bool {
 }
 
 func printApply(w io.Writer, a *Apply) {
-	fmt.Fprintf(w, "\n%d machines (%d+%d) that exist, over SSH from the same host, %d rounds\n\n", farMains+farWorkers, farMains, farWorkers, len(a.Cold))
+	fmt.Fprintf(w, "\n%d machines (%d+%d) that exist, over SSH from the same host: %s\n\n", farMains+farWorkers, farMains, farWorkers,
+		launch.Plural(len(a.Cold), "round"))
 	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
 	fmt.Fprintf(t, "| slipway apply\t| min, s\t| median, s\t| max, s\t|\n|---\t|---\t|---\t|---\t|\n")
 	for _, row := range []struct {
