@@ -17,10 +17,13 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/slipway-project/slipway/internal/control/turns"
 	"github.com/slipway-project/slipway/internal/core/pki"
+	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/durable"
 	"github.com/slipway-project/slipway/internal/node"
@@ -48,6 +51,8 @@ type agent struct {
 	custody custody
 	node    *node.Agent
 	enrol   *enrol.Enrolment
+	turns   *turns.Keeper
+	mislaid atomic.Bool // the answer of the write under way
 
 	joins atomic.Pointer[joinService]
 	inits atomic.Pointer[listener]
@@ -89,10 +94,11 @@ func newAgent(m *machine, root string) (*agent, error) {
 	if verbose {
 		log = slog.New(slog.NewTextHandler(noter{m}, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	}
+	a.turns = turns.New(planner.Turn, log, time.Now)
 	facts := node.Facts{Address: m.address.String(), Key: a.pin}
 	a.node, err = node.New(node.Config{
 		Host: host{a}, Facts: facts, PlanFile: root + planFile, TraceFile: root + "/var/lib/slipway/plan/trace.json", Version: "sim", Log: log, Board: a.board, Root: root,
-		Control: a.control, Enrolment: func() node.Enrolment { return a.enrol }, Announce: func() { a.enrol.Announce() }, Pass: a.pass,
+		Control: a.control, Turn: a.turns, Enrolment: func() node.Enrolment { return a.enrol }, Announce: func() { a.enrol.Announce() }, Pass: a.pass,
 		Hold: func(ctx context.Context) { a.enrol.Hold(ctx) },
 	})
 	if err != nil {

@@ -50,6 +50,14 @@ func (w *world) pass(a *agent, name string) {
 		return
 	case due.cutOnly:
 		a.m.cut(true)
+	case due.mislay:
+		a.mislaid.Store(true)
+		close(due.done)
+		return
+	case due.agentless > 0:
+		a.m.killFor(due.agentless)
+		close(due.done)
+		return
 	case due.agentOnly:
 		a.m.kill()
 	default:
@@ -220,7 +228,7 @@ const maxSilence = 5 * time.Second
 func (w *world) checkVoices() {
 	for _, m := range w.order {
 		m.mu.Lock()
-		on := m.on
+		on := m.on && !(m.returning && m.agent == nil)
 		m.mu.Unlock()
 		if !on || m.ready() || m.says() != "" {
 			m.quiet = time.Time{}

@@ -5,7 +5,6 @@ package sim
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -14,7 +13,9 @@ import (
 	"github.com/slipway-project/slipway/internal/control/members"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
+	"github.com/slipway-project/slipway/internal/control/slot"
 	"github.com/slipway-project/slipway/internal/core/membership"
+	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/etcd/etcdfake"
 )
 
@@ -60,14 +61,17 @@ func (w *world) hears(node string) bool {
 	return false
 }
 
-// store is the records as one control plane reaches them: through its own API server, which needs etcd.
+// store is the records as one control plane reaches them: through its own API server or another machine's, which need etcd.
 type store struct {
-	a    *agent
-	c    *cluster
-	node string
+	a  *agent
+	c  *cluster
+	at *machine
 }
 
-var errNoAPI = errors.New("the API server does not answer")
+var (
+	errNoAPI   = errors.New("the API server does not answer")
+	errMislaid = errors.New("the answer is lost")
+)
 
 func (s store) ask(ctx context.Context) error {
 	if err := rest.For(ctx, s.a.m.w.delay()); err != nil {
@@ -76,8 +80,12 @@ func (s store) ask(ctx context.Context) error {
 	if err := s.a.alive(); err != nil {
 		return err
 	}
-	if _, err := s.c.etcd.Client(s.node).Get(ctx, "health"); err != nil {
-		return fmt.Errorf("%w: %w", errNoAPI, err)
+	if !s.a.reaches(s.at) { // nobody says no
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if err := s.at.serves(ctx, s.c, s.at.nodeName()); err != nil {
+		return err
 	}
 	return s.a.alive()
 }
@@ -100,7 +108,11 @@ func (s store) Put(ctx context.Context, item registry.Item) (out registry.Item, 
 	if err := s.ask(ctx); err != nil {
 		return out, err
 	}
-	s.a.pass("put " + item.Kind)
+	what := "put " + item.Kind
+	if item.Kind == slot.Kind && item.Name == planner.Turn {
+		what = "put turn"
+	}
+	s.a.pass(what)
 	if err := s.a.alive(); err != nil {
 		return out, err
 	}
@@ -108,7 +120,10 @@ func (s store) Put(ctx context.Context, item registry.Item) (out registry.Item, 
 	if err == nil {
 		s.a.m.w.checkRecords(s.c, item)
 	}
-	s.a.pass("put " + item.Kind + " done")
+	s.a.pass(what + " done")
+	if s.a.mislaid.Swap(false) {
+		return registry.Item{}, errMislaid
+	}
 	if dead := s.a.alive(); dead != nil {
 		return registry.Item{}, dead
 	}

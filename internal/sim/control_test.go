@@ -64,7 +64,7 @@ func (a *agent) records(doc document) (*cluster, *registry.Registry) {
 	if c == nil {
 		return nil, nil
 	}
-	return c, registry.New(store{a, c, doc.Self}, a.now).WithPolicy(func(context.Context) (admission.Policy, error) { return policy(), nil })
+	return c, registry.New(store{a, c, a.m}, a.now).WithPolicy(func(context.Context) (admission.Policy, error) { return policy(), nil })
 }
 
 func (a *agent) register(ctx context.Context, doc document, board *reconcile.Board) error {
@@ -93,6 +93,7 @@ func (a *agent) serveJoins(ctx context.Context, doc document) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.members.Run(ctx) })
+	group.Go(func() error { return a.turns.Run(ctx, a.others(s.cluster, doc)) })
 	group.Go(func() error { return s.rosters.Run(ctx) })
 	group.Go(func() error { return s.server.Run(ctx) })
 	a.joins.Store(s)
@@ -126,7 +127,7 @@ func (a *agent) joinService(doc document) (*joinService, error) {
 		}},
 		Signer: a.custody, Members: admits{s.members, s.rosters}, Rosters: s.rosters,
 		Alive: func(ctx context.Context, node string) (bool, error) {
-			return a.m.w.hears(node), store{a, c, doc.Self}.ask(ctx)
+			return a.m.w.hears(node), store{a, c, a.m}.ask(ctx)
 		},
 		ControlPlane: func(pool string) bool { return pool == poolMain },
 	})

@@ -71,6 +71,7 @@ func expectations() map[string]func(t *teller, args []string) error {
 		"lacks":    (*teller).lacks,
 		"fell":     (*teller).fallen,
 		"same":     (*teller).same,
+		"runs":     (*teller).running,
 	}
 }
 

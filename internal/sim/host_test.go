@@ -112,7 +112,7 @@ func (h host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
 		return os.MkdirAll(h.root+it.Path, 0o755)
 	case plan.Unit:
 		if it.Name == "etcd" || it.Name == "kube-apiserver" {
-			return h.doUnit(s.Verb, it)
+			return h.doUnit(ctx, s.Verb, it)
 		}
 		if it.Name == "kubelet" {
 			h.m.mu.Lock()

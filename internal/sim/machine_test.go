@@ -40,17 +40,18 @@ type machine struct {
 	target    *node.JoinTarget
 	stopped   error // why the last agent ended by itself
 	resetting bool
-	broken    map[string]bool   // items that cannot be done
-	committed string            // the cluster that it was committed to
-	told      bool              // it has kept its target
-	returning bool              // it is off and comes back by itself
-	kubelet   bool              // it runs
-	voiceless time.Time         // since when nobody hears the kubelet; zero: it is heard, if it runs
-	node      string            // that it was last
-	joining   bool              // the operator does something about it
-	hopeless  bool              // nobody expects it to get in
-	quiet     time.Time         // since when it says nothing; of the story's goroutine
-	made      map[string]string // pin of each CA by claim and name: none is made twice
+	broken    map[string]bool // items that cannot be done
+	committed string          // the cluster that it was committed to
+	told      bool            // it has kept its target
+	returning bool            // it is off and comes back by itself
+	kubelet   bool            // it runs
+	voiceless time.Time       // since when nobody hears the kubelet; zero: it is heard, if it runs
+	node      string          // that it was last
+	joining   bool            // the operator does something about it
+	hopeless  bool            // nobody expects it to get in
+	quiet     time.Time       // since when it says nothing; of the story's goroutine
+	exchanges
+	made map[string]string // pin of each CA by claim and name: none is made twice
 }
 
 // secret is what a machine is initialised with.
@@ -103,6 +104,9 @@ func (m *machine) boot() {
 		m.w.later(time.Second, m.boot) // PID 1 tries again
 		return
 	}
+	if !m.lifeless.IsZero() && time.Since(m.lifeless) > lifelessAfter {
+		m.forget()
+	}
 	m.agent = a
 	go a.run()
 	if m.target != nil && !m.told {
@@ -115,7 +119,7 @@ func (m *machine) ended(a *agent, err error) {
 	m.mu.Lock()
 	mine := m.agent == a
 	if mine {
-		m.agent, m.stopped = nil, err
+		m.agent, m.stopped, m.lifeless = nil, err, time.Now()
 	}
 	again := mine && m.on
 	m.mu.Unlock()
@@ -134,6 +138,20 @@ func (m *machine) kill() {
 	m.w.later(50*time.Millisecond, m.boot)
 }
 
+// killFor ends the agent, and there is none for a while.
+func (m *machine) killFor(d time.Duration) {
+	m.fell(true)
+	m.mu.Lock()
+	m.returning = true
+	m.mu.Unlock()
+	m.w.later(d, func() {
+		m.mu.Lock()
+		m.returning = false
+		m.mu.Unlock()
+		m.boot()
+	})
+}
+
 // crash is a power cut.
 func (m *machine) crash() { m.fell(false) }
 
@@ -145,7 +163,7 @@ func (m *machine) fell(agentOnly bool) {
 	m.agent = nil
 	if a != nil {
 		a.die()
-		m.last = a
+		m.last, m.lifeless = a, time.Now()
 	}
 	m.copyLocked()
 	if !agentOnly && m.on {
@@ -165,6 +183,7 @@ func (m *machine) endProcessesLocked() {
 		m.etcdIn.etcd.Kill(m.etcd)
 	}
 	m.kubelet = false
+	m.forget()
 	m.etcd, m.etcdIn, m.apiserver, m.wanted = "", nil, false, map[string]plan.Unit{}
 	m.changeLocked()
 }
@@ -195,6 +214,7 @@ func (m *machine) off() {
 func (m *machine) cut(isCut bool) {
 	m.mu.Lock()
 	m.isCut = isCut
+	m.forget()
 	if m.voiceless = (time.Time{}); isCut || !m.on {
 		m.voiceless = time.Now()
 	}

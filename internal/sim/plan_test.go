@@ -14,6 +14,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/planner"
 )
 
 // member is a node that the operator's document names.
@@ -23,8 +24,10 @@ type member struct {
 
 // document is what the control role is told: the operator's nodes.
 type document struct {
-	Self  string
-	Nodes []admission.Node
+	Self          string
+	Nodes         []admission.Node
+	ControlPlanes int
+	Flags         map[string]string `json:",omitempty"` // of units
 }
 
 const (
@@ -60,47 +63,50 @@ func leafWant(name, signer, cn string, local bool) pki.Want {
 }
 
 // planOf is the plan of a node, with all that the real one has of gates, permits, keys and marks, and few of everything else.
-func planOf(name, pool string) plan.Plan {
+func planOf(name, pool string, flags map[string]string) plan.Plan {
 	var b plan.Builder
 	dir := b.Add(plan.Dir{Path: pkiDir, Mode: 0o755})
 	controls := pool == poolMain
 	kubelet := []plan.Ref{dir}
 	if controls {
 		ca, join := b.Add(plan.Cert{Want: caWant("ca")}, dir), b.Add(plan.Cert{Want: caWant("join-ca")}, dir)
-		kubelet = append(kubelet, ca, apiServer(&b, ca, join, name))
+		kubelet = append(kubelet, ca, apiServer(&b, ca, join, name, flags))
 	}
 	cert := b.Add(plan.Cert{Want: leafWant("kubelet", "ca", "system:node:"+name, controls)}, kubelet...)
 	b.Add(plan.Unit{Name: "kubelet", Args: []string{"/kubelet", name}}, cert)
 	return b.Plan("dev", name, "1.36.4")
 }
 
-func apiServer(b *plan.Builder, ca, join plan.Ref, name string) plan.Ref {
+func apiServer(b *plan.Builder, ca, join plan.Ref, name string, flags map[string]string) plan.Ref {
 	server := b.Add(plan.Cert{Want: leafWant("join-server", "join-ca", name, true)}, join)
 	permit := b.Add(plan.Gate{Name: "etcd-permit", Provider: "a control plane", Ready: plan.Probe{Kind: plan.ProbeFile, Path: permitFile}})
-	unit := b.Add(plan.Unit{Name: "etcd", Args: []string{"/etcd", name}, EnvFile: permitFile, Holds: plan.Holds{Mark: etcdMark, Data: etcdData}}, permit, join)
+	unit := b.InTurn(b.Add(plan.Unit{Name: "etcd", Args: argsOf("etcd", name, flags), EnvFile: permitFile, Holds: plan.Holds{Mark: etcdMark, Data: etcdData}}, permit, join), planner.Turn)
 	voter := b.Add(plan.Gate{Name: "etcd-voter", Provider: "a control plane", Ready: plan.Probe{Kind: plan.ProbeFile, Path: voterFile}})
 	mark := b.Add(plan.File{Path: etcdMark, Mode: 0o600, Content: "it was here\n"}, unit, voter)
 	b.Add(plan.Kubeconfig{Path: adminFile, Cluster: "dev", User: "admin", Server: "https://127.0.0.1:6443"}, ca)
-	return b.Add(plan.Unit{Name: "kube-apiserver", Args: []string{"/kube-apiserver", name}}, mark, ca, server)
+	return b.InTurn(b.Add(plan.Unit{Name: "kube-apiserver", Args: argsOf("kube-apiserver", name, flags)}, mark, ca, server), planner.Turn)
+}
+
+func argsOf(unit, name string, flags map[string]string) []string {
+	args := []string{"/" + unit, name}
+	if flag := flags[unit]; flag != "" {
+		args = append(args, flag)
+	}
+	return args
 }
 
 // initTicket is what the operator hands the first machine.
 func (w *world) initTicket(name string, m *machine) (plan.Ticket, error) {
-	doc := document{Self: name}
-	for i, n := range w.prepared {
-		pin, err := w.machines[n.machine].pin()
-		if err != nil {
-			return plan.Ticket{}, err
-		}
-		share, _ := admission.Share(policy().PodCIDR, policy().NodePodPrefix, i)
-		doc.Nodes = append(doc.Nodes, admission.Node{Name: n.name, Pool: n.pool, Index: i, PodCIDR: share, Key: pin, Address: w.machines[n.machine].address})
+	doc, err := w.document(name, nil)
+	if err != nil {
+		return plan.Ticket{}, err
 	}
 	control, err := json.Marshal(doc)
 	if err != nil {
 		return plan.Ticket{}, err
 	}
 	permit := fmt.Sprintf("ETCD_INITIAL_CLUSTER=%s=https://%s:2380\nETCD_INITIAL_CLUSTER_STATE=new\n", name, m.address)
-	return plan.Ticket{Version: plan.Version, Plan: planOf(name, poolMain), Control: control, Files: []plan.Given{
+	return plan.Ticket{Version: plan.Version, Plan: planOf(name, poolMain, nil), Control: control, Files: []plan.Given{
 		{Path: createFile, Mode: 0o600, Content: []byte("made by init\n")},
 		{Path: permitFile, Mode: 0o600, Content: []byte(permit)},
 		{Path: voterFile, Mode: 0o600, Content: []byte("made by init\n")},
@@ -119,7 +125,7 @@ func (t tickets) For(ctx context.Context, n admission.Node) (plan.Ticket, []plan
 	if err := errors.Join(ctx.Err(), t.a.alive()); err != nil {
 		return plan.Ticket{}, nil, err
 	}
-	out := plan.Ticket{Version: plan.Version, Cluster: t.id, Plan: planOf(n.Name, n.Pool)}
+	out := plan.Ticket{Version: plan.Version, Cluster: t.id, Plan: planOf(n.Name, n.Pool, t.doc.Flags)}
 	roster := t.roster()
 	if roster == nil {
 		return plan.Ticket{}, nil, errors.New("there is no roster yet")

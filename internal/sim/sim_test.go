@@ -52,7 +52,9 @@ type world struct {
 	audits   []joinserver.Entry
 	begun    time.Time
 
-	catchUp time.Duration // what a learner's etcd takes
+	catchUp   time.Duration // what a learner's etcd takes
+	planes    int           // how many control planes the operator's document names
+	changedAt int           // how many steps there were before the last change of the plan
 
 	over chan struct{}  // closed when the run is over: nobody comes back
 	bg   sync.WaitGroup // who would
@@ -74,6 +76,8 @@ type crash struct {
 	cutOnly       bool          // nothing dies: the machine is cut off
 	stall         time.Duration // nothing dies: the step takes so long
 	done          chan struct{}
+	mislay        bool          // nothing dies: the answer is lost
+	agentless     time.Duration // with agentOnly: until the next agent; 0: at once
 	back          time.Duration // 0: somebody else switches the machine on again
 	then          *crash        // armed when this one has happened
 }

@@ -83,6 +83,10 @@ type teller struct {
 	inits map[string]*outcome
 
 	picture map[string]string // that was remembered
+
+	flags    map[string]string // of units, as the operator wants them now; guarded by the world's mu, as the next ones
+	revision int
+	handing  int // plans on their way
 }
 
 // run tells the story with a seed, and gives what went wrong. It is called in a bubble.
@@ -132,6 +136,7 @@ func (t *teller) foresee(s story) {
 		t.prepared = append(t.prepared, member{fmt.Sprintf("dev-%s-%d", pool, counts[pool]), pool, machine})
 		counts[pool]++
 	}
+	t.planes = s.planes()
 	for _, l := range s.lines {
 		switch {
 		case l.words[0] == "init" && len(l.words) > 1 && t.machines[l.words[1]] != nil:
@@ -146,6 +151,17 @@ func (t *teller) foresee(s story) {
 			add(l.words[1], pool(l.words[2]))
 		}
 	}
+}
+
+// planes counts the machines that are to be control planes.
+func (s story) planes() int {
+	seen := map[string]bool{}
+	for _, l := range s.lines {
+		if l.words[0] == "init" || l.words[0] == "join" && len(l.words) > 2 && pool(l.words[2]) == poolMain {
+			seen[l.words[1]] = true
+		}
+	}
+	return len(seen)
 }
 
 func pool(role string) string {

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/backend/fake"
+	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/node"
 )
@@ -21,7 +23,7 @@ func newProcesses() *fake.Host { return fake.New() }
 const noProcess = 1 << 30
 
 // Units is node.Host. An etcd whose data was taken away under it is seen here to be none any more.
-func (h host) Units() (units []node.UnitStatus) {
+func (h host) Units() []node.UnitStatus {
 	if h.alive() != nil {
 		return nil
 	}
@@ -42,32 +44,58 @@ func (h host) Units() (units []node.UnitStatus) {
 func (h host) observeUnit(ctx context.Context, u plan.Unit) (plan.State, error) {
 	h.m.mu.Lock()
 	name, in, api := h.m.etcd, h.m.etcdIn, h.m.apiserver
-	_, wanted := h.m.wanted[u.Name]
+	run, wanted := h.m.wanted[u.Name]
+	well := h.m.wellLocked(u.Name)
 	h.m.mu.Unlock()
+	matches := slices.Equal(run.Args, u.Args)
 	if u.Name == "etcd" {
-		return state(wanted, true, name != "", "it does not run"), nil
+		return h.told(u.Name, state(wanted, matches, name != "", "it does not run")), nil
 	}
 	if !api {
 		return state(false, false, false, ""), nil
 	}
 	ready := false
-	if in != nil {
+	if in != nil && well {
 		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		_, err := in.etcd.Client(name).Get(short, "health")
 		cancel()
 		ready = err == nil
 	}
-	return state(true, true, ready, "etcd does not answer"), nil
+	return h.told(u.Name, state(true, matches, ready, "etcd does not answer")), nil
 }
 
-func (h host) doUnit(v plan.Verb, u plan.Unit) error {
+// told adds whether the unit has been of no use for long.
+func (h host) told(unit string, s plan.State) plan.State {
 	h.m.mu.Lock()
+	defer h.m.mu.Unlock()
+	s.Down = s.Existence == plan.Present && h.m.downLocked(unit, s.Ready, units.DownAfter)
+	if s.Ready && s.Matches {
+		delete(h.m.away, unit)
+	}
+	return s
+}
+
+func (h host) doUnit(ctx context.Context, v plan.Verb, u plan.Unit) error {
+	if v == plan.Replace {
+		if err := h.exchange(ctx, u); err != nil {
+			return err
+		}
+	}
+	begins := time.Duration(h.m.w.intn(10000)) * time.Millisecond // what an API server takes
+	h.m.mu.Lock()
+	if err := h.alive(); err != nil {
+		h.m.mu.Unlock()
+		return err
+	}
 	h.m.wanted[u.Name] = u
 	if v == plan.Remove {
 		delete(h.m.wanted, u.Name)
 	}
 	if u.Name == "kube-apiserver" {
-		h.m.apiserver = v != plan.Remove
+		h.m.apiserver, h.m.apiReady = v != plan.Remove, time.Time{}
+		if v == plan.Replace {
+			h.m.apiReady = time.Now().Add(begins)
+		}
 	}
 	h.m.changeLocked()
 	h.m.mu.Unlock()
@@ -108,6 +136,9 @@ func (h host) startEtcd(u plan.Unit) error {
 	in := h.m.w.cluster(certPin(h.root + pkiDir + "/join-ca.crt"))
 	if in == nil {
 		return errors.New("there is no join CA")
+	}
+	if slices.Contains(u.Args, broken) {
+		return errors.New("it does not know one of its flags")
 	}
 	permit, err := os.ReadFile(h.root + u.EnvFile)
 	if err != nil {

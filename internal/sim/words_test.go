@@ -17,7 +17,7 @@ func commands() map[string]func(t *teller, args []string) error {
 		"init": (*teller).initWord, "join": (*teller).joinWord, "token": (*teller).tokenWord, "approve": (*teller).approveWord, "remove": (*teller).removeWord, "reset": (*teller).resetWord,
 		"cut": (*teller).cutWord, "fail": (*teller).failWord, "mend": on((*machine).mend), "catchup": (*teller).catchUpWord, "clone": (*teller).cloneWord, "lose": (*teller).loseWord, "clock": (*teller).clockWord, "stall": (*teller).stallWord, "within": (*teller).withinWord, "heal": on(func(m *machine) { m.cut(false) }),
 		"crash": (*teller).crashWord, "kill": (*teller).killWord, "start": (*teller).startWord, "pause": (*teller).pauseWord,
-		"wait": (*teller).waitWord, "expect": (*teller).expectWord, "remember": (*teller).rememberWord,
+		"wait": (*teller).waitWord, "expect": (*teller).expectWord, "remember": (*teller).rememberWord, "change": (*teller).changeWord, "mislay": (*teller).mislayWord,
 	}
 }
 
@@ -70,16 +70,17 @@ func (t *teller) fall(args []string, how crash, now func(m *machine)) error {
 		c.name = "create unit/" + unit + " done"
 	}
 	for i := 3; i < len(args); i++ {
-		if args[i] != "back" {
+		if args[i] != "back" && args[i] != "for" {
 			if c.n, err = strconv.Atoi(strings.TrimPrefix(args[i], "#")); err != nil {
 				return err
 			}
 			continue
 		}
+		into := map[string]*time.Duration{"back": &c.back, "for": &c.agentless}[args[i]]
 		if i++; i == len(args) {
-			return errors.New("back when?")
+			return errors.New("how long?")
 		}
-		if c.back, err = time.ParseDuration(args[i]); err != nil {
+		if *into, err = time.ParseDuration(args[i]); err != nil {
 			return err
 		}
 	}
@@ -176,13 +177,14 @@ func (t *teller) waitWord(args []string) error {
 // settled tells whether every machine that is on has come where it is going.
 func (t *teller) settled() bool {
 	t.mu.Lock()
+	busy := t.handing > 0
 	for _, o := range t.inits {
-		if !o.over() {
-			t.mu.Unlock()
-			return false
-		}
+		busy = busy || !o.over()
 	}
 	t.mu.Unlock()
+	if busy {
+		return false
+	}
 	for _, m := range t.order {
 		m.mu.Lock()
 		idle := !m.on && !m.returning || m.hopeless || m.target == nil && m.committed == "" && !m.joining

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/node/lock"
+	"github.com/slipway-project/slipway/internal/rest"
+)
+
+// changeWord: change etcd FLAG: the operator hands every control plane a plan whose etcd has that flag, and goes on until it is kept.
+func (t *teller) changeWord(args []string) error {
+	if len(args) != 2 {
+		return errors.New("change UNIT FLAG")
+	}
+	t.mu.Lock()
+	t.flags = maps.Clone(t.flags)
+	if t.flags == nil {
+		t.flags = map[string]string{}
+	}
+	t.flags[args[0]] = args[1]
+	t.revision++
+	t.changedAt = len(t.steps)
+	mine, flags := t.revision, t.flags
+	t.handing += len(t.order)
+	t.mu.Unlock()
+	for _, m := range t.order {
+		t.work.Go(func() {
+			if err := t.hand(m, mine, flags); err != nil && t.ctx.Err() == nil {
+				t.wrong("change %s: %v", m.name, err)
+			}
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.handing--
+		})
+	}
+	return nil
+}
+
+// hand gives one machine its plan, unless it is no control plane or another change has come. An agent that dies over it is asked again.
+func (t *teller) hand(m *machine, revision int, flags map[string]string) error {
+	for ; t.ctx.Err() == nil; _ = rest.For(t.ctx, time.Second) {
+		t.mu.Lock()
+		over := t.revision != revision
+		t.mu.Unlock()
+		a := m.running()
+		if over {
+			return nil
+		}
+		if a == nil {
+			continue
+		}
+		s := a.lock.State()
+		if s.Phase != lock.Committed || !strings.Contains(s.Node, "-"+poolMain+"-") {
+			return nil
+		}
+		doc, err := t.document(s.Node, flags)
+		if err != nil {
+			return err
+		}
+		control, err := json.Marshal(doc)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithCancel(t.ctx)
+		stop := context.AfterFunc(a.ctx, cancel)
+		_, err = a.node.Keep(ctx, planOf(s.Node, poolMain, flags), control)
+		stop()
+		cancel()
+		if err == nil && a.alive() == nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+// document is what the operator tells a control plane.
+func (w *world) document(self string, flags map[string]string) (document, error) {
+	doc := document{Self: self, ControlPlanes: w.planes, Flags: flags}
+	for i, n := range w.prepared {
+		pin, err := w.machines[n.machine].pin()
+		if err != nil {
+			return doc, err
+		}
+		share, _ := admission.Share(policy().PodCIDR, policy().NodePodPrefix, i)
+		doc.Nodes = append(doc.Nodes, admission.Node{Name: n.name, Pool: n.pool, Index: i, PodCIDR: share, Key: pin, Address: w.machines[n.machine].address})
+	}
+	return doc, nil
+}
+
+// runs UNIT FLAG N: on so many machines the unit runs with this flag.
+func (t *teller) running(args []string) error {
+	if len(args) != 3 {
+		return errors.New("runs UNIT FLAG N")
+	}
+	n, who := 0, ""
+	for _, m := range t.order {
+		m.mu.Lock()
+		has := m.wanted[args[0]].Args
+		m.mu.Unlock()
+		who += fmt.Sprintf(" %s %v", m.name, has)
+		if slices.Contains(has, args[1]) {
+			n++
+		}
+	}
+	if strconv.Itoa(n) != args[2] {
+		return fmt.Errorf("%d machines run %s with %s, want %s:%s", n, args[0], args[1], args[2], who)
+	}
+	return nil
+}
+
+// mislayWord: mislay n1 at "put turn done": it is done, and its answer is lost.
+func (t *teller) mislayWord(args []string) error {
+	return t.fall(args, crash{mislay: true}, nil)
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/slot"
+	"github.com/slipway-project/slipway/internal/control/turns"
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/node/rosterfile"
+	"github.com/slipway-project/slipway/internal/rest"
+)
+
+// broken is the flag with which nothing comes up.
+const broken = "broken"
+
+// exchanges is what a machine knows of the units that are exchanged in turn; guarded by its mu.
+type exchanges struct {
+	away     map[string]bool      // units that were stopped to be exchanged, and have not been seen well since
+	unwell   map[string]time.Time // since when a unit is of no use
+	apiReady time.Time            // when the API server that was started last answers
+	lifeless time.Time            // since when there is no agent
+}
+
+// lifelessAfter is how long an agent may be dead and still have its turn.
+const lifelessAfter = 20 * time.Second
+
+// forget: what is away now is so because of the story, not because of a turn.
+func (e *exchanges) forget() { e.away, e.unwell = nil, nil }
+
+// others is what this control plane knows of the others for its turns, put together as cmd/slipway does it.
+func (a *agent) others(c *cluster, doc document) turns.Cluster {
+	servers := func() (all []*machine) {
+		r, err := rosterfile.Load(a.root+rosterFile, readCert(a.root+pkiDir+"/join-ca.crt"))
+		if err != nil {
+			return nil
+		}
+		for _, at := range r.API {
+			if m := a.m.w.at(at.Addr()); m != nil {
+				all = append(all, m)
+			}
+		}
+		return all
+	}
+	peers := turns.Peers{Etcd: etcd{a, c, doc.Self}, Self: doc.Self, API: func(ctx context.Context, at netip.Addr) string {
+		all := servers()
+		if len(all) == 0 {
+			return "there is no roster that names the API servers"
+		}
+		i := slices.IndexFunc(all, func(m *machine) bool { return m.address == at })
+		if i < 0 {
+			return ""
+		}
+		if err := (store{a, c, all[i]}).ask(ctx); err != nil {
+			return err.Error()
+		}
+		return ""
+	}}
+	return turns.Cluster{
+		Self: doc.Self, Several: doc.ControlPlanes > 1, Unwell: peers.Unwell,
+		Records: turns.Ways(func() []slot.Records {
+			ways := []slot.Records{registry.New(store{a, c, a.m}, time.Now)}
+			for _, m := range servers() {
+				ways = append(ways, registry.New(store{a, c, m}, time.Now))
+			}
+			return ways
+		}),
+	}
+}
+
+// exchange is the first half of a unit's restart: it stops what runs. Whoever dies after it has left nothing to exchange.
+func (h host) exchange(ctx context.Context, u plan.Unit) error {
+	h.m.w.checkTurn(h.m, u.Name)
+	h.m.mu.Lock()
+	if err := h.alive(); err != nil {
+		h.m.mu.Unlock()
+		return err
+	}
+	delete(h.m.wanted, u.Name)
+	if u.Name == "kube-apiserver" {
+		h.m.apiserver = false
+	} else if h.m.etcd != "" {
+		h.m.etcdIn.etcd.Kill(h.m.etcd)
+		h.m.etcd, h.m.etcdIn = "", nil
+	}
+	if h.m.away == nil {
+		h.m.away = map[string]bool{}
+	}
+	h.m.away[u.Name] = true
+	h.m.changeLocked()
+	h.m.mu.Unlock()
+	h.pass("exchange unit/" + u.Name)
+	return rest.For(ctx, time.Duration(h.m.w.intn(5000))*time.Millisecond)
+}
+
+// downLocked tells whether a unit has been of no use for so long that to exchange it takes nothing away.
+func (m *machine) downLocked(unit string, ready bool, after time.Duration) bool {
+	if m.unwell == nil {
+		m.unwell = map[string]time.Time{}
+	}
+	if ready {
+		delete(m.unwell, unit)
+		return false
+	}
+	if m.unwell[unit].IsZero() {
+		m.unwell[unit] = time.Now()
+	}
+	return time.Since(m.unwell[unit]) > after
+}
+
+// wellLocked tells whether a unit runs and comes up. A unit that waits for another one is well.
+func (m *machine) wellLocked(unit string) bool {
+	if unit == "etcd" {
+		return m.etcd != ""
+	}
+	return m.apiserver && !time.Now().Before(m.apiReady) && !slices.Contains(m.wanted[unit].Args, broken)
+}
+
+// checkTurn is called before a unit is exchanged: nobody takes away what works while another control plane is at it.
+func (w *world) checkTurn(m *machine, unit string) {
+	m.mu.Lock()
+	works, in := m.wellLocked(unit), m.committed
+	m.mu.Unlock()
+	w.note("%s exchanges %s", m.name, unit)
+	for _, o := range w.order {
+		if o == m || !works {
+			continue
+		}
+		if other := o.isAway(in); other != "" {
+			w.wrong("%s exchanges %s while %s of %s is away", m.name, unit, other, o.name)
+		}
+	}
+}
+
+// isAway names a unit that this control plane of a cluster exchanges now.
+func (m *machine) isAway(in string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.committed != in {
+		return ""
+	}
+	if m.agent == nil && time.Since(m.lifeless) > lifelessAfter {
+		m.forget() // its turn is over, and the others have waited
+	}
+	for _, unit := range slices.Sorted(maps.Keys(m.away)) {
+		if !m.wellLocked(unit) {
+			return unit
+		}
+	}
+	return ""
+}
+
+// serves tells whether the machine's API server answers; without etcd it does not.
+func (m *machine) serves(ctx context.Context, c *cluster, node string) error {
+	m.mu.Lock()
+	up := m.wellLocked("kube-apiserver")
+	m.mu.Unlock()
+	if !up {
+		return fmt.Errorf("%w: connection refused", errNoAPI)
+	}
+	if _, err := c.etcd.Client(node).Get(ctx, "health"); err != nil {
+		return fmt.Errorf("%w: %w", errNoAPI, err)
+	}
+	return nil
+}
