@@ -77,6 +77,7 @@ func (r *run) entry(ctx context.Context, e plan.Entry) error {
 
 	var t turn
 	defer t.end() // not before it is ready, whatever number of attempts that takes
+	t.hold(r.Loop, e)
 	err := r.untilDone(ctx, ref, func() error { return r.attempt(ctx, e, &t) })
 	if err != nil {
 		return err

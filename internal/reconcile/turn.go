@@ -17,6 +17,9 @@ type Turn interface {
 	// changes. It is called from the goroutine of the item, for several items at once. It returns an error only when ctx ends. pass is
 	// called once, when the item is ready again or is given up; it does not block.
 	Take(ctx context.Context, turn, item string, waiting func(reason, provider string)) (pass func(), err error)
+	// Hold keeps the turn for the item if this machine has it, perhaps since before its agent began; it asks for none and does not
+	// block. It is called from the goroutine of the item before the item is looked at; pass as for Take.
+	Hold(turn, item string) (pass func())
 }
 
 // errNotItsTurn: the entry differs, runs, and may be exchanged only in this machine's turn.
@@ -25,7 +28,7 @@ var errNotItsTurn = errors.New("it is not this machine's turn")
 // turn is what one entry knows of its turn during a run.
 type turn struct {
 	mine bool
-	pass func()
+	pass []func()
 }
 
 // may tells whether a step can be done now. To start what does not run takes nothing away from anybody, nor does it to exchange what
@@ -36,10 +39,17 @@ func (t *turn) may(l *Loop, e plan.Entry, step plan.Step, s plan.State) bool {
 
 // end passes the turn on, if it was taken.
 func (t *turn) end() {
-	if t.pass != nil {
-		t.pass()
+	for _, pass := range t.pass {
+		pass()
 	}
 	*t = turn{}
+}
+
+// hold keeps the turn that an earlier agent has taken for the entry: what it broke would otherwise be broken on the next machine, too.
+func (t *turn) hold(l *Loop, e plan.Entry) {
+	if l.Turn != nil && e.Turn != "" {
+		t.pass = append(t.pass, l.Turn.Hold(e.Turn, e.Ref.String()))
+	}
 }
 
 // lookWhileWaiting is how often an item that waits for its turn is looked at: what has died meanwhile waits no longer.
@@ -62,7 +72,7 @@ func (r *run) takeTurn(ctx context.Context, e plan.Entry, t *turn) error {
 	})
 	switch {
 	case err == nil:
-		t.mine, t.pass = true, pass
+		t.mine, t.pass = true, append(t.pass, pass)
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()

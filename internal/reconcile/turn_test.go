@@ -24,6 +24,8 @@ type gate struct {
 	mu     sync.Mutex // guards the fields below
 	asked  []string
 	passed int
+	held   []string
+	let    int // how many of them were let go
 }
 
 func newGate(isOpen bool) *gate {
@@ -49,6 +51,23 @@ func (g *gate) Take(ctx context.Context, turn, item string, waiting func(reason,
 		defer g.mu.Unlock()
 		g.passed++
 	}, nil
+}
+
+func (g *gate) Hold(turn, item string) func() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.held = append(g.held, turn+" "+item)
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.let++
+	}
+}
+
+func (g *gate) holds() (held string, let int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return strings.Join(g.held, ", "), g.let
 }
 
 func (g *gate) seen() (asked string, passed int) {
@@ -132,6 +151,34 @@ func TestTurnIsHeldUntilReady(t *testing.T) {
 		<-done
 		if _, passed := g.seen(); passed != 1 {
 			t.Errorf("passed %d times when it was given up", passed)
+		}
+	})
+}
+
+// An agent that begins anew over an item that its predecessor exchanged has the turn kept until that item is ready.
+func TestTurnIsHeldForThePredecessor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(false)
+		h := newFake(t)
+		h.Behave("api", fake.Behaviour{ReadyAfter: time.Hour})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_ = newLoop(h).Converge(ctx, shared("one"), plan.Plan{})
+		l := newLoop(h)
+		l.Turn = g
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			converge(t, l, shared("one"), plan.Plan{})
+		}()
+		time.Sleep(time.Minute)
+		if held, let := g.holds(); held != "control-plane unit/api" || let != 0 {
+			t.Errorf("before it is ready: holds %q, let %d go", held, let)
+		}
+		<-done
+		if held, let := g.holds(); held != "control-plane unit/api" || let != 1 {
+			t.Errorf("when it is ready: holds %q, let %d go", held, let)
 		}
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/control/slot"
@@ -21,8 +20,7 @@ func (k *Keeper) Take(ctx context.Context, turn, item string, waiting func(reaso
 	if turn != k.turn {
 		return nil, fmt.Errorf("take turn %q of %s: this slipway knows only %q", turn, item, k.turn)
 	}
-	k.claim(item, true)
-	pass = sync.OnceFunc(func() { k.claim(item, false) })
+	pass = k.claim(item)
 	for told := (wait{}); ; {
 		var err error
 		m, changed := k.current()
@@ -48,6 +46,14 @@ func (k *Keeper) Take(ctx context.Context, turn, item string, waiting func(reaso
 			return nil, err
 		}
 	}
+}
+
+// Hold is reconcile.Turn. What an earlier agent has begun is not over before the item is ready.
+func (k *Keeper) Hold(turn, item string) (pass func()) {
+	if turn != k.turn {
+		return func() {}
+	}
+	return k.claim(item)
 }
 
 func (k *Keeper) pause(ctx context.Context, changed <-chan struct{}) error {

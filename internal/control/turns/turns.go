@@ -2,8 +2,9 @@
 
 // Package turns gives the turn among a cluster's control planes: whoever exchanges a running part of its control plane because of a
 // change takes it first, keeps it until that part is ready again and etcd's voters are all well, and passes it on. It stands in a
-// slot of the cluster's records (control/slot), so whoever dies with it has lost it half a minute later. The package never starts or
-// stops anything, and never takes "no answer" for "no": who asks waits, with a reason, and reconcile says when that ends.
+// slot of the cluster's records (control/slot), so whoever dies with it has lost it half a minute later; an agent that
+// begins anew in time has it still, until what was begun with it is ready. The package never starts or stops anything, and never takes
+// "no answer" for "no": who asks waits, with a reason, and reconcile says when that ends.
 //
 //	          Take                 others well              pass             own parts well
 //	(free) ────────► held, waiting ───────────► held, at work ────► settling ────────────► (free)
@@ -59,7 +60,7 @@ type Keeper struct {
 	mu      sync.Mutex // guards the fields below
 	member  *member    // nil while the control role does not run
 	changed chan struct{}
-	claims  map[string]bool // items that want the turn or use it
+	claims  map[string]int // items that want the turn, use it or may have used it, and how often they say so
 	mine    tenure
 }
 
@@ -99,7 +100,7 @@ func (h *holder) String() string {
 func New(turn string, log *slog.Logger, now func() time.Time) *Keeper {
 	return &Keeper{
 		turn: turn, log: log, now: now, ops: make(chan struct{}, 1), poke: make(chan struct{}, 1),
-		changed: make(chan struct{}), claims: map[string]bool{},
+		changed: make(chan struct{}), claims: map[string]int{},
 	}
 }
 
@@ -139,12 +140,15 @@ func (k *Keeper) current() (m *member, changed <-chan struct{}) {
 	return k.member, k.changed
 }
 
-// claim puts down that an item wants the turn, or does no longer.
-func (k *Keeper) claim(item string, wanted bool) {
+// claim puts down that an item wants the turn, until it does no longer.
+func (k *Keeper) claim(item string) (end func()) {
+	k.count(item, 1)
+	return sync.OnceFunc(func() { k.count(item, -1) })
+}
+
+func (k *Keeper) count(item string, by int) {
 	k.mu.Lock()
-	if wanted {
-		k.claims[item] = true
-	} else {
+	if k.claims[item] += by; k.claims[item] == 0 {
 		delete(k.claims, item)
 	}
 	k.mu.Unlock()

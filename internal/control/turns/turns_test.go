@@ -201,6 +201,39 @@ func TestHeldOverRoleAndAgent(t *testing.T) {
 	})
 }
 
+// An agent dies over what it has broken: the next one keeps the turn until that is mended, and asks for none that it has not.
+func TestHeldUntilMended(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a, b := keeper(), keeper()
+		dies := w.run(a, "a")
+		w.run(b, "b")
+		if _, err := w.take(a, "unit/etcd", time.Second, &said{}); err != nil {
+			t.Fatal(err)
+		}
+		w.unwell.Store("etcd of a, which is not healthy")
+		dies()
+		next := keeper()
+		pass := next.Hold(turn, "unit/etcd")
+		w.run(next, "a")
+		if _, err := w.take(b, "unit/etcd", time.Hour, &said{}); err == nil {
+			t.Fatal("b got the turn while what a had broken was not mended")
+		}
+		w.unwell.Store("")
+		pass()
+		began := time.Now()
+		if _, err := w.take(b, "unit/etcd", time.Hour, &said{}); err != nil || time.Since(began) > 5*time.Second {
+			t.Errorf("b waited %s for what was mended: %v", time.Since(began), err)
+		}
+		next.Hold(turn, "unit/etcd") // it is b's now
+		time.Sleep(time.Minute)
+		if _, err := w.take(next, "unit/kube-scheduler", time.Minute, &said{}); err == nil {
+			t.Error("whoever holds what it has not got the turn")
+		}
+	})
+}
+
 func TestUnwell(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
