@@ -30,7 +30,9 @@ func (t *teller) changeWord(args []string) error {
 	}
 	t.flags[args[0]] = args[1]
 	t.revision++
-	t.changedAt = len(t.steps)
+	if t.changedAt == 0 {
+		t.changedAt = len(t.steps)
+	}
 	mine, flags := t.revision, t.flags
 	t.handing += len(t.order)
 	t.mu.Unlock()

@@ -80,6 +80,27 @@ func mutants() map[string]mutant {
 		"a voter that is away is none": {
 			"internal/control/members/status.go", "st, seen[own.ID] = stand(own), true\n", "st, seen[own.ID] = stand(own), true\n\t\t\tif !own.Healthy {\n\t\t\t\tcontinue\n\t\t\t}\n", "TestRestarts/0",
 		},
+		"a turn is anybody's": {
+			"internal/control/turns/take.go", "h != nil && h.Node != m.Self &&", "h != nil && h.Node == \"\" &&", "TestStories/change-one-at-a-time",
+		},
+		"an exchange needs no turn": {
+			"internal/reconcile/turn.go", "step.Verb != plan.Replace ||", "step.Verb == plan.Replace ||", "TestStories/change-one-at-a-time",
+		},
+		"a turn ends with its agent": {
+			"internal/reconcile/reconcile.go", "\tt.hold(r.Loop, e)\n", "", "TestStories/turn-broken-flag-agent-dies",
+		},
+		"nobody waits for who is unwell": {
+			"internal/control/turns/take.go", "if k.now().Sub(mine.since) < patience {", "if false {", "TestStories/turn-one-is-away",
+		},
+		"who is gone for good stops all changes": {
+			"internal/control/turns/take.go", "if k.now().Sub(mine.since) < patience {", "if true {", "TestStories/turn-holder-dies",
+		},
+		"a turn is not renewed": {
+			"internal/control/turns/keep.go", "if k.now().Sub(mine.renewed) < renewAfter {", "if k.now().Sub(mine.renewed) < 100*renewAfter {", "TestStories/turn-broken-flag",
+		},
+		"a renewal whose answer is lost is the end of a turn": {
+			"internal/control/turns/keep.go", "m.adopted = false", "m.adopted = true", "TestStories/turn-broken-flag",
+		},
 		"an undo waits for a loop that has ended": {
 			"internal/node/install.go", "case <-a.over:", "case <-make(chan int):", "TestCrashEverywhere/worker",
 		},

@@ -53,10 +53,29 @@ func invent(seed uint64) string {
 	say("expect members %d", voters)
 	say("expect records %d", machines)
 	say("expect nodes %d", machines)
+	if voters > 1 && dice.IntN(2) == 0 {
+		alter(dice, machines, voters, say)
+	}
 	if dice.IntN(3) == 0 {
 		leave(dice, machines, voters, say)
 	}
 	return b.String()
+}
+
+// alter changes the plan, and meanwhile something falls.
+func alter(dice *rand.Rand, machines, voters int, say func(string, ...any)) {
+	units := []string{"etcd", "kube-apiserver"}
+	for _, u := range dice.Perm(1 + dice.IntN(2)) {
+		say("change %s v2", units[u])
+		if dice.IntN(2) == 0 {
+			disturb(dice, machines, say)
+		}
+	}
+	say("change %s v3", units[0])
+	say("wait")
+	say("expect runs %s v3 %d", units[0], voters)
+	say("expect members %d", voters)
+	say("expect nodes %d", machines)
 }
 
 // leave lets one go again, and come back as somebody new.

@@ -54,7 +54,7 @@ type world struct {
 
 	catchUp   time.Duration // what a learner's etcd takes
 	planes    int           // how many control planes the operator's document names
-	changedAt int           // how many steps there were before the last change of the plan
+	changedAt int           // how many steps there were before the first change of the plan
 
 	over chan struct{}  // closed when the run is over: nobody comes back
 	bg   sync.WaitGroup // who would

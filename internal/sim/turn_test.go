@@ -58,6 +58,8 @@ func (a *agent) others(c *cluster, doc document) turns.Cluster {
 		if i < 0 {
 			return ""
 		}
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
 		if err := (store{a, c, all[i]}).ask(ctx); err != nil {
 			return err.Error()
 		}

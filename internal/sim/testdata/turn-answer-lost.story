@@ -1,0 +1,19 @@
+# A turn is taken, renewed and passed on, and the answer is lost: nobody thinks that it is somebody else's.
+machines 3
+init n1
+join n2 control-plane
+join n3 control-plane
+wait
+mislay n1 at "put turn done" #1
+mislay n1 at "put turn done" #2
+mislay n2 at "put turn done" #1
+mislay n2 at "put turn done" #3
+mislay n3 at "put turn done" #2
+mislay n3 at "put turn done" #4
+change etcd v2
+change kube-apiserver v2
+wait
+expect fell n1 n2 n3
+expect runs etcd v2 3
+expect runs kube-apiserver v2 3
+expect nodes 3

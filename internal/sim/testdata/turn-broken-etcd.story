@@ -1,0 +1,16 @@
+# An etcd that does not start with its new flag is one of three, whatever agents die over it.
+machines 3
+init n1
+join n2 control-plane
+join n3 control-plane
+wait
+change etcd broken
+wait 1m
+kill n1 n2 n3
+wait 5m
+expect runs etcd broken 1
+change etcd v2
+wait
+expect runs etcd v2 3
+expect members 3
+expect nodes 3

@@ -1,0 +1,15 @@
+# So it is when the agents die over it: who has broken its API server has its turn until it is mended.
+machines 3
+init n1
+join n2 control-plane
+join n3 control-plane
+wait
+change kube-apiserver broken
+wait 1m
+kill n1 n2 n3
+wait 5m
+expect runs kube-apiserver broken 1
+change kube-apiserver v2
+wait
+expect runs kube-apiserver v2 3
+expect nodes 3

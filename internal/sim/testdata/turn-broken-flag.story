@@ -1,0 +1,18 @@
+# A flag that breaks the first API server breaks one, though the answer to a renewal is lost. The others serve, and the corrected flag
+# goes to the broken one at once.
+machines 3
+init n1
+join n2 control-plane
+join n3 control-plane
+wait
+mislay n1 at "put turn done" #4
+mislay n2 at "put turn done" #4
+mislay n3 at "put turn done" #4
+change kube-apiserver broken
+wait 5m
+expect runs kube-apiserver broken 1
+expect nodes 0
+change kube-apiserver v2
+wait
+expect runs kube-apiserver v2 3
+expect nodes 3

@@ -1,0 +1,17 @@
+# Whoever dies for good with its etcd stopped has lost its turn half a minute later; the others do not wait for it for ever.
+machines 3
+init n1
+join n2 control-plane
+join n3 control-plane
+wait
+crash n1 at "exchange unit/etcd"
+change etcd v2
+wait 6m
+expect fell n1
+expect runs etcd v2 2
+expect members 3
+expect nodes 2
+start n1
+wait
+expect runs etcd v2 3
+expect nodes 3

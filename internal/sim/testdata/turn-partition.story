@@ -1,0 +1,16 @@
+# The holder is cut off in the middle of its turn, and comes back later.
+machines 3
+init n1
+join n2 control-plane
+join n3 control-plane
+wait
+cut n1 at "exchange unit/etcd"
+change etcd v2
+change kube-apiserver v2
+wait 6m
+heal n1
+wait
+expect fell n1
+expect runs etcd v2 3
+expect runs kube-apiserver v2 3
+expect nodes 3
