@@ -125,3 +125,14 @@ func (t *teller) running(args []string) error {
 func (t *teller) mislayWord(args []string) error {
 	return t.fall(args, crash{mislay: true}, nil)
 }
+
+// planes counts the machines that are to be control planes.
+func (s story) planes() int {
+	seen := map[string]bool{}
+	for _, l := range s.lines {
+		if l.words[0] == "init" || l.words[0] == "join" && len(l.words) > 2 && pool(l.words[2]) == poolMain {
+			seen[l.words[1]] = true
+		}
+	}
+	return len(seen)
+}

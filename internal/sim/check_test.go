@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/rest"
 
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/control/registry"
@@ -43,33 +42,7 @@ func (w *world) pass(a *agent, name string) {
 	if due == nil || w.isOver() {
 		return
 	}
-	switch {
-	case due.stall > 0:
-		close(due.done)
-		_ = rest.For(a.ctx, due.stall)
-		return
-	case due.cutOnly:
-		a.m.cut(true)
-	case due.mislay:
-		a.mislaid.Store(true)
-		close(due.done)
-		return
-	case due.agentless > 0:
-		a.m.killFor(due.agentless)
-		close(due.done)
-		return
-	case due.agentOnly:
-		a.m.kill()
-	default:
-		a.m.crash()
-	}
-	close(due.done)
-	if due.back > 0 {
-		a.m.mu.Lock()
-		a.m.returning = true
-		a.m.mu.Unlock()
-		w.later(due.back, a.m.start)
-	}
+	a.suffer(due)
 }
 
 // checkMachine: what is committed stays so, and nobody who is free is somebody.

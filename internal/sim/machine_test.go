@@ -138,20 +138,6 @@ func (m *machine) kill() {
 	m.w.later(50*time.Millisecond, m.boot)
 }
 
-// killFor ends the agent, and there is none for a while.
-func (m *machine) killFor(d time.Duration) {
-	m.fell(true)
-	m.mu.Lock()
-	m.returning = true
-	m.mu.Unlock()
-	m.w.later(d, func() {
-		m.mu.Lock()
-		m.returning = false
-		m.mu.Unlock()
-		m.boot()
-	})
-}
-
 // crash is a power cut.
 func (m *machine) crash() { m.fell(false) }
 

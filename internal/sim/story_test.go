@@ -153,17 +153,6 @@ func (t *teller) foresee(s story) {
 	}
 }
 
-// planes counts the machines that are to be control planes.
-func (s story) planes() int {
-	seen := map[string]bool{}
-	for _, l := range s.lines {
-		if l.words[0] == "init" || l.words[0] == "join" && len(l.words) > 2 && pool(l.words[2]) == poolMain {
-			seen[l.words[1]] = true
-		}
-	}
-	return len(seen)
-}
-
 func pool(role string) string {
 	if role == "control-plane" {
 		return poolMain

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"os"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/rest"
 )
 
 // failWord: fail n1 unit/etcd …: these items cannot be done.
@@ -125,4 +127,49 @@ func (t *teller) withinWord(args []string) error {
 		return err
 	}
 	return t.expectFor(d, args[1:])
+}
+
+// killFor ends the agent, and there is none for a while.
+func (m *machine) killFor(d time.Duration) {
+	m.fell(true)
+	m.mu.Lock()
+	m.returning = true
+	m.mu.Unlock()
+	m.w.later(d, func() {
+		m.mu.Lock()
+		m.returning = false
+		m.mu.Unlock()
+		m.boot()
+	})
+}
+
+// suffer is what happens at a step that a story or a seed has chosen.
+func (a *agent) suffer(due *crash) {
+	switch {
+	case due.stall > 0:
+		close(due.done)
+		_ = rest.For(a.ctx, due.stall)
+		return
+	case due.cutOnly:
+		a.m.cut(true)
+	case due.mislay:
+		a.mislaid.Store(true)
+		close(due.done)
+		return
+	case due.agentless > 0:
+		a.m.killFor(due.agentless)
+		close(due.done)
+		return
+	case due.agentOnly:
+		a.m.kill()
+	default:
+		a.m.crash()
+	}
+	close(due.done)
+	if due.back > 0 {
+		a.m.mu.Lock()
+		a.m.returning = true
+		a.m.mu.Unlock()
+		a.m.w.later(due.back, a.m.start)
+	}
 }
