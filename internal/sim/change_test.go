@@ -13,7 +13,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/slot"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/rest"
 )
@@ -119,6 +122,38 @@ func (t *teller) running(args []string) error {
 		return fmt.Errorf("%d machines run %s with %s, want %s:%s", n, args[0], args[1], args[2], who)
 	}
 	return nil
+}
+
+// turn free, or turn UNIT FLAG: whoever has the turn runs the unit with this flag.
+func (t *teller) turn(args []string) error {
+	c, err := t.only()
+	if err != nil {
+		return err
+	}
+	var now struct {
+		Holder *struct {
+			Node, Item     string
+			Since, Renewed time.Time
+		}
+	}
+	_, err = registry.New(c.store, time.Now).Load(t.ctx, slot.Kind, planner.Turn, &now)
+	switch {
+	case err != nil:
+		return err
+	case now.Holder == nil && args[0] == "free":
+		return nil
+	case now.Holder == nil || args[0] == "free":
+		return fmt.Errorf("the turn is held by %v, want %v", now.Holder, args)
+	}
+	for _, m := range t.order {
+		m.mu.Lock()
+		has := m.wanted[args[0]].Args
+		m.mu.Unlock()
+		if m.nodeName() == now.Holder.Node && slices.Contains(has, args[1]) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s has the turn for %s and does not run %v", now.Holder.Node, now.Holder.Item, args)
 }
 
 // mislayWord: mislay n1 at "put turn done": it is done, and its answer is lost.

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"

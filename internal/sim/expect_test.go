@@ -72,6 +72,7 @@ func expectations() map[string]func(t *teller, args []string) error {
 		"fell":     (*teller).fallen,
 		"same":     (*teller).same,
 		"runs":     (*teller).running,
+		"turn":     (*teller).turn,
 	}
 }
 

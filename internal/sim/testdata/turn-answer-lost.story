@@ -17,3 +17,4 @@ expect fell n1 n2 n3
 expect runs etcd v2 3
 expect runs kube-apiserver v2 3
 expect nodes 3
+expect turn free

@@ -11,8 +11,10 @@ mislay n3 at "put turn done" #4
 change kube-apiserver broken
 wait 5m
 expect runs kube-apiserver broken 1
+expect turn kube-apiserver broken
 expect nodes 0
 change kube-apiserver v2
 wait
 expect runs kube-apiserver v2 3
 expect nodes 3
+expect turn free

@@ -15,3 +15,4 @@ wait
 expect runs kube-apiserver v3 3
 expect runs etcd v3 3
 expect nodes 3
+expect turn free

@@ -15,3 +15,4 @@ start n1
 wait
 expect runs etcd v2 3
 expect nodes 3
+expect turn free
