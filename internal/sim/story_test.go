@@ -57,7 +57,7 @@ func parse(name, text string) (story, error) {
 }
 
 func split(raw string) (words []string, err error) {
-	for rest := strings.TrimSpace(raw); rest != "" && rest[0] != '#'; rest = strings.TrimSpace(rest) {
+	for rest := strings.TrimSpace(raw); rest != "" && !strings.HasPrefix(rest, "# "); rest = strings.TrimSpace(rest) { // #2 is a number
 		var word string
 		if rest[0] == '"' {
 			inside, after, ok := strings.Cut(rest[1:], `"`)
