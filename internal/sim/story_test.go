@@ -209,7 +209,10 @@ func TestStories(t *testing.T) {
 			if *seedFlag != 0 {
 				seeds = []uint64{*seedFlag}
 			}
-			for _, seed := range seeds {
+			for i, seed := range seeds {
+				if i > 0 && spent() {
+					return
+				}
 				bubble(t, fmt.Sprintf("story %s, seed %d", s.name, seed), func(t *testing.T) *world { return s.run(t, seed, nil) })
 			}
 		})
