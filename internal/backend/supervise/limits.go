@@ -88,5 +88,9 @@ func limitTo(resource int, value string) error {
 	if err := syscall.Setrlimit(resource, &have); err != nil {
 		return err
 	}
-	return fmt.Errorf("it stays at %d: to raise it takes CAP_SYS_RESOURCE, which the machine does not have, or a higher fs.nr_open", have.Max)
+	lack := "CAP_SYS_RESOURCE, which the machine does not have"
+	if resource == unix.RLIMIT_NOFILE {
+		lack += ", or a higher fs.nr_open"
+	}
+	return fmt.Errorf("it stays at %d: to raise it takes %s", have.Max, lack)
 }
