@@ -86,9 +86,6 @@ type apply struct {
 
 // refuse says early what cannot be applied, and otherwise where the machines are.
 func (a *apply) refuse() ([]farMachine, error) {
-	if a.cluster.Config.Form != "HostUnits" {
-		return nil, &Error{InvalidSpec, fmt.Errorf("spec.controlPlane.form: %s: slipway apply makes control planes of HostUnits only, as yet", a.cluster.Config.Form)}
-	}
 	if _, err := os.Stat(filepath.Join(a.Root, "machines", a.cluster.Name)); !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cluster %s consists of machines of this host: slipway up --name %s brings it to its spec; for other machines choose another name",
 			a.cluster.Name, a.cluster.Name)

@@ -77,7 +77,7 @@ func (c *cargo) slipway(ctx context.Context, h *sshhost.Host) (at string, sent b
 	if at := strings.TrimSpace(string(out)); at != "" {
 		return at, false, nil
 	}
-	return c.self.Path, true, h.Send(ctx, c.self, c.progress(h.Name, "slipway", c.self.Size))
+	return c.self.Path, true, c.send(ctx, h, c.self, c.progress(h.Name, "slipway", c.self.Size))
 }
 
 // missing are those parts that a machine has not, judged by name and size: the agent verifies all that it takes.
@@ -118,7 +118,7 @@ func (c *cargo) components(ctx context.Context, h *sshhost.Host) (sent int, err 
 	}
 	progress := c.progress(h.Name, "components", total)
 	for _, b := range missing {
-		err := h.Send(ctx, sshhost.File{
+		err := c.send(ctx, h, sshhost.File{
 			Path: storeDir + b.Digest.Hex(), SHA256: b.Digest.Hex(), Size: b.Size, Mode: 0o755,
 			Open: func() (io.ReadSeekCloser, error) { return os.Open(c.store.Path(b.Digest)) },
 		}, progress)
@@ -128,6 +128,18 @@ func (c *cargo) components(ctx context.Context, h *sshhost.Host) (sent int, err 
 		sent++
 	}
 	return sent, nil
+}
+
+// send brings one file, and says when an earlier try has brought some of it.
+func (c *cargo) send(ctx context.Context, h *sshhost.Host, f sshhost.File, progress func(int64)) error {
+	first := true
+	return h.Send(ctx, f, func(n int64) {
+		if first && n > 0 {
+			c.report(Event{Stage: StageMachine, Machine: h.Name, Phase: "copy", Text: fmt.Sprintf("goes on where a copy broke off, at %d of %d MiB", n>>20, f.Size>>20)})
+		}
+		first = false
+		progress(n)
+	})
 }
 
 // progress tells of each tenth.

@@ -16,32 +16,38 @@ import (
 // exitPreflight is what scripts go by.
 const exitPreflight = 4
 
-// TestApplyStories is the life of a cluster of three machines that exist, from what is wrong with them on.
+// TestApplyStories is the life of a cluster of five machines that exist, from what is wrong with them on.
 func TestApplyStories(t *testing.T) {
-	s := newSite(t, 3)
+	s := newSite(t, 5, 3)
 	parts := []struct {
 		name string
 		run  func(t *testing.T, s site)
 	}{
 		{"unknown host keys", unknownHostKeys},
 		{"a wrong host key", wrongHostKey},
+		{"a user who is not root", notRoot},
 		{"problems of two machines", twoProblems},
-		{"a connection lost in the middle", lostConnection},
-		{"from nothing to ready", ready},
+		{"a copy that breaks off", brokenCopy},
+		{"it goes on, to ready", ready},
+		{"logs, and what is not done over SSH", logs},
 		{"again", again},
+		{"one worker more", oneMore},
+		{"an agent that was exchanged, and not begun anew", oldAgent},
 		{"an edited flag", editedFlag},
 		{"what is not ours is not deleted", down},
 	}
 	for _, p := range parts {
+		begun := time.Now()
 		if !t.Run(p.name, func(t *testing.T) { p.run(t, s.of(t)) }) {
 			return // each goes on from where the one before has ended
 		}
+		t.Logf("%s: %.1f s", p.name, time.Since(begun).Seconds())
 	}
 }
 
 // of is the same site for a part of the test.
 func (s site) of(t *testing.T) site {
-	out := site{Operator: s.Operator}
+	out := site{Operator: s.Operator, controls: s.controls, users: s.users}
 	out.Cluster = s.For(t)
 	for _, m := range s.machines {
 		out.machines = append(out.machines, m.For(t))
@@ -73,7 +79,7 @@ func (s site) refused(r kit.Result, want ...string) {
 }
 
 func unknownHostKeys(_ *testing.T, s site) {
-	want := []string{"3 machines cannot become part of the cluster", "--accept-new-host-keys"}
+	want := []string{"5 machines cannot become part of the cluster", "--accept-new-host-keys"}
 	for _, m := range s.machines {
 		want = append(want, strings.Fields(m.Exec("ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub"))[1])
 	}
@@ -83,7 +89,7 @@ func unknownHostKeys(_ *testing.T, s site) {
 func wrongHostKey(_ *testing.T, s site) {
 	pin := "SHA256:" + strings.Repeat("A", 43)
 	s.refused(s.Slipway("apply", "-f", s.spec("  ssh: {hostKey: \""+pin+"\"}\n"), "--yes", "--accept-new-host-keys"),
-		"3 machines cannot become part", "its host key is another", pin)
+		"5 machines cannot become part", "its host key is another", pin)
 }
 
 // twoProblems: one machine has a port taken, another cannot be reached, the third is well. Both are told.
@@ -108,40 +114,99 @@ func twoProblems(t *testing.T, s site) {
 	}
 }
 
-// lostConnection: a machine's SSH server ends with all its sessions while components are copied.
-func lostConnection(t *testing.T, s site) {
-	file := s.spec("")
-	r := s.Start("apply", "-f", file, "--yes", "--accept-new-host-keys")
-	kit.Until(t, time.Minute, "components are copied", func() error {
-		if !strings.Contains(r.Said(), "n1: copy: copies components") {
+// notRoot: all machines are told of at once where the user may not become root. From then on that user logs in to one of them, where
+// sudo is installed.
+func notRoot(_ *testing.T, s site) {
+	const at = 3
+	want := []string{"5 machines cannot become part", "slipway never asks for a password", "ann ALL=(ALL) NOPASSWD: ALL"}
+	sudo := s.machines[at].TryExec(nil, "command -v sudo").Code == 0
+	if sudo {
+		want = append(want, "sudo asks user ann for a password")
+	} else {
+		want = append(want, "user ann is not root, and there is no sudo")
+	}
+	for _, m := range s.machines {
+		m.ExecIn(strings.NewReader(s.Public), `set -e
+useradd --create-home --password '*' --shell /bin/sh ann
+mkdir -m 700 /home/ann/.ssh
+cat >/home/ann/.ssh/authorized_keys
+chown -R ann: /home/ann/.ssh`)
+	}
+	s.refused(s.Slipway("apply", "-f", s.spec("  ssh: {user: ann}\n"), "--yes", "--accept-new-host-keys"), want...)
+	if sudo {
+		s.machines[at].Exec("echo 'ann ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/slipway")
+		s.users[at] = "ann"
+	}
+}
+
+// brokenCopy: a machine's SSH server ends with all its sessions while it has part of a file.
+func brokenCopy(t *testing.T, s site) {
+	s = s.without()
+	r := s.Start("apply", "-f", s.spec(""), "--yes", "--accept-new-host-keys")
+	kit.Until(t, time.Minute, "a component is half there", func() error {
+		got := s.machines[1].TryExec(nil, "pkill -STOP -x sshd; find "+parts+" -name '.slipway-*.part' -size +1M 2>/dev/null | grep . || { pkill -CONT -x sshd; exit 1; }")
+		if got.Code != 0 {
 			return fmt.Errorf("it says:\n%s", r.Said())
 		}
 		return nil
 	})
-	s.machines[1].Exec("systemctl stop ssh.service; pkill -x sshd || true")
+	s.machines[1].Exec("systemctl stop --no-block ssh.service; pkill -KILL -x sshd")
 	if err := r.Wait(); err == nil {
 		t.Fatalf("it did not mind:\n%s", r.Said())
 	}
 	if !strings.Contains(r.Said(), "n1") {
 		t.Errorf("it does not say which machine was lost:\n%s", r.Said())
 	}
-	s.machines[1].Exec("systemctl start ssh.service")
+	s.machines[1].Exec("systemctl stop ssh.service; systemctl reset-failed ssh.service; systemctl start ssh.service; find " + parts + " -name '.slipway-*.part' -size +1M | grep .")
 }
 
+// parts is where they wait for their rest.
+const parts = "/var/lib/slipway/store/blobs/sha256"
+
 func ready(t *testing.T, s site) {
+	s = s.without()
 	r := s.Slipway("apply", "-f", s.spec(""), "--yes")
 	if r.Code != 0 {
 		t.Fatal(r)
 	}
+	if !strings.Contains(r.Err, "goes on where a copy broke off") {
+		t.Errorf("it copied again what was there: %s", r.Err)
+	}
+	if left := s.machines[1].Exec("find " + parts + " -name '.slipway-*'"); left != "" {
+		t.Errorf("left over: %s", left)
+	}
+	s.ready(len(s.machines))
+}
+
+func (s site) ready(nodes int) {
+	s.T.Helper()
 	if r := s.Slipway("status", "--name", "far"); r.Code != 0 || !strings.Contains(r.Out, "cluster far is ready") {
-		t.Error(r)
+		s.T.Error(r)
 	}
-	nodes := s.Slipway("kubectl", "--name", "far", "get", "nodes", "--no-headers")
-	if nodes.Code != 0 || strings.Count(nodes.Out, " Ready ") != 3 {
-		t.Error(nodes)
+	r := s.Slipway("kubectl", "--name", "far", "get", "nodes", "--no-headers")
+	if r.Code != 0 || strings.Count(r.Out, " Ready ") != nodes {
+		s.T.Error(r)
 	}
-	if r := s.Slipway("node", "list", "--name", "far"); r.Code != 0 || !strings.Contains(r.Out, "n2") {
-		t.Error(r)
+	if r := s.Slipway("node", "list", "--name", "far"); r.Code != 0 || !strings.Contains(r.Out, fmt.Sprintf("n%d", nodes-1)) {
+		s.T.Error(r)
+	}
+}
+
+func logs(t *testing.T, s site) {
+	for component, want := range map[string]string{"kubelet": "kubelet", "agent": "slipway", "etcd": "raft"} {
+		if r := s.Slipway("logs", "--name", "far", "--machine", "n1", component, "--tail", "2000"); r.Code != 0 || !strings.Contains(r.Out, want) {
+			t.Errorf("log of %s: %s", component, r)
+		}
+	}
+	if r := s.Slipway("logs", "--name", "far", "--machine", "n3", "kubelt"); r.Code == 0 || !strings.Contains(r.Err, "machine n3 has logs of ") || !strings.Contains(r.Err, "kubelet") {
+		t.Errorf("a component that is not there: %s", r)
+	}
+	address := s.machines[0].Address()
+	if r := s.Slipway("exec", "--name", "far", "n0", "--", "ps", "ax"); r.Code == 0 || !strings.Contains(r.Err, "ssh root@"+address+" 'ps ax'") {
+		t.Errorf("exec: %s", r)
+	}
+	if r := s.Slipway("machine", "stop", "n0", "--name", "far"); r.Code == 0 || !strings.Contains(r.Err, "ssh root@"+address) {
+		t.Errorf("machine stop: %s", r)
 	}
 }
 
@@ -179,6 +244,7 @@ func (s site) processes() map[string]string {
 }
 
 func again(t *testing.T, s site) {
+	s = s.without()
 	before := s.processes()
 	r := s.Slipway("apply", "-f", s.spec(""))
 	if r.Code != 0 || !strings.Contains(r.Out, "nothing to do") {
@@ -189,18 +255,68 @@ func again(t *testing.T, s site) {
 	}
 }
 
+// oneMore: the spec gets the last machine, and nothing else is touched.
+func oneMore(t *testing.T, s site) {
+	before := s.processes()
+	last := fmt.Sprintf("n%d", len(s.machines)-1)
+	if r := s.Slipway("apply", "-f", s.spec("")); r.Code == 0 || !strings.Contains(r.Err, last+" (") ||
+		!strings.Contains(r.Err, fmt.Sprintf("%d more machines: nothing to do", len(s.machines)-1)) {
+		t.Errorf("it asks, and would make something of %s only: %s", last, r)
+	}
+	if r := s.Slipway("apply", "-f", s.spec(""), "--yes"); r.Code != 0 {
+		t.Fatal(r)
+	}
+	s.ready(len(s.machines))
+	after := s.processes()
+	maps.DeleteFunc(after, func(unit, _ string) bool { return strings.HasPrefix(unit, last+" ") })
+	if !maps.Equal(before, after) {
+		t.Errorf("before %v\nafter  %v", before, after)
+	}
+}
+
+// oldAgent: an apply broke off when it had exchanged a machine's program, and the agent had not begun anew.
+func oldAgent(t *testing.T, s site) {
+	before := s.processes()
+	m := s.machines[1]
+	const begun = "systemctl show --property ExecMainStartTimestampMonotonic slipway-agent.service"
+	m.Exec(`set -e
+cd /opt/slipway/bin
+cp -p slipway right; cp -p slipway wrong; echo >>wrong
+mv wrong slipway; systemctl restart slipway-agent.service; mv right slipway`)
+	was := m.Exec(begun)
+	if r := s.Slipway("apply", "-f", s.spec("")); r.Code == 0 || !strings.Contains(r.Err, "starts its agent anew") || strings.Contains(r.Err, "n0 (") {
+		t.Errorf("it asks, and would start n1's agent only: %s", r)
+	}
+	if m.Exec(begun) != was {
+		t.Error("it was started before anybody said yes")
+	}
+	if r := s.Slipway("apply", "-f", s.spec(""), "--yes"); r.Code != 0 {
+		t.Fatal(r)
+	}
+	if m.Exec(begun) == was {
+		t.Error("the earlier program runs on")
+	}
+	m.Exec("cmp /opt/slipway/bin/slipway /proc/$(systemctl show --property MainPID --value slipway-agent.service)/exe")
+	if after := s.processes(); !maps.Equal(before, after) {
+		t.Errorf("before %v\nafter  %v", before, after)
+	}
+	if r := s.Slipway("apply", "-f", s.spec("")); r.Code != 0 || !strings.Contains(r.Out, "nothing to do") {
+		t.Error(r)
+	}
+}
+
 func editedFlag(t *testing.T, s site) {
 	before := s.processes()
-	edited := s.spec("  components: {apiserver: {flags: {max-requests-inflight: 399}}}\n")
-	if r := s.Slipway("apply", "-f", edited); r.Code == 0 || !strings.Contains(r.Err, "kube-apiserver") || strings.Contains(r.Err, "n1 (") {
-		t.Errorf("it asks, and would change n0 only: %s", r)
+	edited := s.spec("  components: {scheduler: {flags: {leader-elect-renew-deadline: 9s}}}\n")
+	if r := s.Slipway("apply", "-f", edited); r.Code == 0 || !strings.Contains(r.Err, "kube-scheduler") || strings.Contains(r.Err, "n4 (") {
+		t.Errorf("it asks, and would change control planes only: %s", r)
 	}
 	if r := s.Slipway("apply", "-f", edited, "--yes"); r.Code != 0 {
 		t.Fatal(r)
 	}
 	after := s.processes()
 	for unit, pid := range after {
-		if changed := pid != before[unit]; changed != (unit == "n0 kube-apiserver") {
+		if changed := pid != before[unit]; changed != strings.HasSuffix(unit, " kube-scheduler") {
 			t.Errorf("%s: PID %s before, %s after", unit, before[unit], pid)
 		}
 	}
