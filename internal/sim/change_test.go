@@ -40,7 +40,13 @@ func (t *teller) changeWord(args []string) error {
 	t.handing += len(t.order)
 	t.mu.Unlock()
 	for _, m := range t.order {
+		before, over := m.handed, make(chan struct{})
+		m.handed = over
 		t.work.Go(func() {
+			defer close(over)
+			if before != nil { // an operator hands over one plan after the other
+				<-before
+			}
 			if err := t.hand(m, mine, flags); err != nil && t.ctx.Err() == nil {
 				t.wrong("change %s: %v", m.name, err)
 			}
