@@ -50,6 +50,7 @@ type machine struct {
 	joining   bool            // the operator does something about it
 	hopeless  bool            // nobody expects it to get in
 	quiet     time.Time       // since when it says nothing; of the story's goroutine
+	handed    chan struct{}   // closed when the last plan has been handed over; of the story's goroutine
 	exchanges
 	made map[string]string // pin of each CA by claim and name: none is made twice
 }
