@@ -131,13 +131,17 @@ func unharmed(c *kit.Cluster, poller *kit.Poller, before map[string]string) {
 	}
 }
 
-// containers maps each container of each running pod to its id, start and number of restarts.
+// containers maps each container of each running pod to its id, start and number of restarts. Components that run as static pods are
+// compared as units.
 func containers(c *kit.Cluster) map[string]string {
 	c.T.Helper()
 	var pods struct {
 		Items []struct {
-			Metadata struct{ Name, DeletionTimestamp string }
-			Status   struct {
+			Metadata struct {
+				Name, DeletionTimestamp string
+				Annotations             map[string]string
+			}
+			Status struct {
 				ContainerStatuses []struct {
 					Name, ContainerID string
 					RestartCount      int
@@ -152,7 +156,7 @@ func containers(c *kit.Cluster) map[string]string {
 	found := map[string]string{}
 	for _, p := range pods.Items {
 		for _, s := range p.Status.ContainerStatuses {
-			if p.Metadata.DeletionTimestamp == "" {
+			if p.Metadata.DeletionTimestamp == "" && p.Metadata.Annotations["kubernetes.io/config.mirror"] == "" {
 				found[p.Metadata.Name+"/"+s.Name] = fmt.Sprintf("%s since %s, %d restarts", s.ContainerID, s.State.Running.StartedAt, s.RestartCount)
 			}
 		}
