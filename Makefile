@@ -36,7 +36,7 @@ down: build ## remove the cluster that `make up` made
 test: unit e2e ## all tests: unit, golden, conformance, real cluster
 
 unit: components ## unit, golden and conformance tests
-	$(GO) test ./api/... ./cmd/... ./internal/...
+	$(GO) test ./api/... ./cmd/... ./internal/... ./test/bare ./test/bench
 
 e2e: components ## the real cluster, as a user would see it
 	$(GO) test -count=1 -p 1 -timeout 45m ./test/e2e/...
@@ -51,7 +51,7 @@ lint: $(LINT) ## the linters of .golangci.yml, import rules included
 	$(GO) test ./internal/
 
 race: components ## unit tests under the race detector
-	$(GO) test -race ./api/... ./cmd/... ./internal/...
+	$(GO) test -race ./api/... ./cmd/... ./internal/... ./test/bench
 
 gen: bin/protoc-gen-go bin/protoc-gen-go-grpc ## write all generated code anew
 	@command -v protoc >/dev/null || { echo "protoc is missing: install protobuf-compiler (Debian: apt-get install protobuf-compiler)"; exit 1; }

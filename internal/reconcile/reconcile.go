@@ -44,14 +44,21 @@ func (l *Loop) Converge(ctx context.Context, want, before plan.Plan) error {
 	for _, e := range want.Entries {
 		run.ready[e.Ref] = make(chan struct{})
 	}
+	turns := make([]turn, len(want.Entries))
+	for i, e := range want.Entries { // before anything takes its time: who keeps the turn must know what it is kept for
+		turns[i].hold(l, e)
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return l.remove(ctx, want, before, sync.OnceFunc(func() { close(tried) })) })
 	select {
 	case <-tried:
 	case <-ctx.Done():
 	}
-	for _, e := range want.Entries {
-		group.Go(func() error { return run.entry(ctx, e) })
+	for i, e := range want.Entries {
+		group.Go(func() error {
+			defer turns[i].end() // not before it is ready, whatever number of attempts that takes
+			return run.entry(ctx, e, &turns[i])
+		})
 	}
 	return group.Wait()
 }
@@ -62,7 +69,7 @@ type run struct {
 	ready map[plan.Ref]chan struct{} // closed when the entry is ready
 }
 
-func (r *run) entry(ctx context.Context, e plan.Entry) error {
+func (r *run) entry(ctx context.Context, e plan.Entry, t *turn) error {
 	ref := e.Ref.String()
 	for _, need := range e.Needs {
 		r.Board.waits(ref, need.String())
@@ -75,10 +82,7 @@ func (r *run) entry(ctx context.Context, e plan.Entry) error {
 	now := time.Now()
 	r.Board.span(ref, func(s *trace.Span) { s.Released, s.Done = now, now })
 
-	var t turn
-	defer t.end() // not before it is ready, whatever number of attempts that takes
-	t.hold(r.Loop, e)
-	err := r.untilDone(ctx, ref, func() error { return r.attempt(ctx, e, &t) })
+	err := r.untilDone(ctx, ref, func() error { return r.attempt(ctx, e, t) })
 	if err != nil {
 		return err
 	}

@@ -17,8 +17,8 @@ type Turn interface {
 	// changes. It is called from the goroutine of the item, for several items at once. It returns an error only when ctx ends. pass is
 	// called once, when the item is ready again or is given up; it does not block.
 	Take(ctx context.Context, turn, item string, waiting func(reason, provider string)) (pass func(), err error)
-	// Hold keeps the turn for the item if this machine has it, perhaps since before its agent began; it asks for none and does not
-	// block. It is called from the goroutine of the item before the item is looked at; pass as for Take.
+	// Hold keeps the turn if this machine has it for this item, perhaps since before its agent began; it asks for none and does not
+	// block. It is called for all items before anything is done; pass as for Take.
 	Hold(turn, item string) (pass func())
 }
 

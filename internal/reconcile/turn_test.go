@@ -183,6 +183,33 @@ func TestTurnIsHeldForThePredecessor(t *testing.T) {
 	})
 }
 
+// It is held from the first moment: what waits for its needs, or for what is taken away first, is not looked at for long.
+func TestTurnIsHeldBeforeItsNeeds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(false)
+		h, l := inTurn(t, g)
+		h.FailObserve("unit/api", errors.New("a slow disk"), 1000)
+		ctx, cancel := context.WithCancel(t.Context())
+		want := shared("one")
+		want.Entries[len(want.Entries)-1].Turn = "control-plane" // needs the API
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = l.Converge(ctx, want, plan.Plan{})
+		}()
+		time.Sleep(time.Second)
+		if held, let := g.holds(); !strings.HasSuffix(held, "control-plane unit/api, control-plane unit/proxy") || let != 1 { // of the first form
+			t.Errorf("holds %q, let %d go", held, let)
+		}
+		cancel()
+		<-done
+		if held, let := g.holds(); let != 3 {
+			t.Errorf("given up: holds %q, let %d go", held, let)
+		}
+	})
+}
+
 // What dies while it waits for its turn waits no longer.
 func TestWhatIsDownNeedsNoTurn(t *testing.T) {
 	t.Parallel()

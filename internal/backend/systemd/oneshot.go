@@ -65,6 +65,9 @@ func (u *unit) runOnce(ctx context.Context, e plan.Entry, spec plan.Unit) error 
 	if err != nil {
 		return fmt.Errorf("start %s: %w", u.name, err)
 	}
+	u.mu.Lock()
+	ranBefore := u.rec.Ran
+	u.mu.Unlock()
 	if err := errors.Join(u.begin(spec, inputs), u.settle(ctx, e, spec), u.host.bus.forgive(ctx, u.service)); err != nil {
 		return err
 	}
@@ -86,7 +89,7 @@ func (u *unit) runOnce(ctx context.Context, e plan.Entry, spec plan.Unit) error 
 		case r := <-result: // it came just before
 			return u.hasRun(ctx, r)
 		default:
-			return u.findOut(ctx, spec, before)
+			return u.findOut(ctx, spec, before, ranBefore)
 		}
 	case <-ctx.Done():
 		return errors.Join(ctx.Err(), u.breakOff())
@@ -96,8 +99,8 @@ func (u *unit) runOnce(ctx context.Context, e plan.Entry, spec plan.Unit) error 
 }
 
 // findOut asks how a start has ended whose result is not going to come. systemd keeps what has failed, and soon forgets what has ended
-// well; so what it does not remember is asked itself whether its work is done.
-func (u *unit) findOut(ctx context.Context, spec plan.Unit, before string) error {
+// well; so what it does not remember is asked itself whether its work is done, unless it had done it once with other inputs.
+func (u *unit) findOut(ctx context.Context, spec plan.Unit, before string, ranBefore bool) error {
 	s, err := u.outcome(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -108,7 +111,7 @@ func (u *unit) findOut(ctx context.Context, spec plan.Unit, before string) error
 		return u.hasRun(ctx, "done")
 	case s.invocation != "" && s.invocation != before:
 		return u.hasRun(ctx, "failed")
-	case spec.Ready.Kind == plan.ProbeNone:
+	case spec.Ready.Kind == plan.ProbeNone || ranBefore:
 		return fmt.Errorf("%s: the connection to systemd broke, and nobody knows how it has ended", u.name)
 	}
 	if err := u.host.conf.Probe.Ask(ctx, spec.Ready); err != nil {
@@ -121,11 +124,12 @@ func (u *unit) findOut(ctx context.Context, spec plan.Unit, before string) error
 func (u *unit) outcome(ctx context.Context) (state, error) {
 	for {
 		u.mu.Lock()
-		changed := u.changed
+		changed := u.changed // from before the look: a connection that comes back during it is not missed
 		u.mu.Unlock()
-		if err := u.refresh(ctx); err == nil { // otherwise it is looked at when there is a connection again
+		if err := u.refresh(ctx); err == nil {
 			u.mu.Lock()
 			s := u.state
+			changed = u.changed // the look itself has told of the one before
 			u.mu.Unlock()
 			if s.isGone() && !s.job {
 				return s, nil

@@ -5,6 +5,8 @@ package turns
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/control/slot"
@@ -27,17 +29,17 @@ func (k *Keeper) keep(ctx context.Context, m *member) error {
 		mine.passed = time.Time{}
 		k.settle(mine)
 	}
-	if wanted == "" && (k.now().Sub(mine.passed) > settling || m.Unwell(ctx, true) == "") {
+	if wanted == "" && (k.now().Sub(mine.passed) > settling || m.Unwell(ctx, true) == "") && k.wanted() == "" { // nor since it was asked
 		_, err := m.slot.Save(ctx, mine.version, record{})
 		if err == nil || errors.Is(err, slot.ErrLost) {
 			k.settle(tenure{})
 		}
 		return err
 	}
-	if k.now().Sub(mine.renewed) < renewAfter {
+	if k.now().Sub(mine.renewed) < renewAfter && !mine.unsaved {
 		return nil
 	}
-	err := k.write(ctx, m, mine.version, wanted, mine.since)
+	err := k.write(ctx, m, mine.version, wanted, mine.items, mine.since)
 	if errors.Is(err, slot.ErrLost) {
 		m.adopted = false // the answer to a renewal of one's own may have been lost, too: then it is taken up again
 		k.settle(tenure{})
@@ -56,35 +58,49 @@ func (k *Keeper) adopt(ctx context.Context, m *member) error {
 	if err != nil {
 		return err
 	}
-	m.adopted = true
 	if s.Holder == nil || s.Holder.Node != m.Self {
+		m.adopted = true
 		return nil
 	}
-	return k.write(ctx, m, version, s.Holder.Item, k.now())
+	err = k.write(ctx, m, version, s.Holder.Item, s.Holder.all(), k.now())
+	m.adopted = err == nil || errors.Is(err, slot.ErrLost) // otherwise nobody knows, and it is tried again
+	return err
 }
 
 // write takes the turn or renews it.
-func (k *Keeper) write(ctx context.Context, m *member, version, item string, since time.Time) error {
+func (k *Keeper) write(ctx context.Context, m *member, version, item string, items []string, since time.Time) error {
 	asked := k.now()
-	next, err := m.slot.Save(ctx, version, record{Holder: &holder{Node: m.Self, Item: item, Since: since, Renewed: asked}})
+	next, err := m.slot.Save(ctx, version, record{Holder: &holder{Node: m.Self, Item: item, Items: items, Since: since, Renewed: asked}})
 	if err != nil {
 		return err
 	}
 	mine := k.tenure()
 	mine.holds, mine.version, mine.since, mine.renewed = true, next, since, asked
+	mine.items, mine.unsaved = items, false
 	k.settle(mine)
 	return nil
+}
+
+// all are the items of a record; an earlier version of Slipway wrote one.
+func (h *holder) all() []string {
+	if len(h.Items) == 0 {
+		return []string{h.Item}
+	}
+	return h.Items
 }
 
 // wanted is one of the items that want the turn or use it, always the same of several; nothing when none does.
 func (k *Keeper) wanted() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	first := ""
-	for item := range k.claims {
-		if first == "" || item < first {
-			first = item
+	items := slices.Collect(maps.Keys(k.claims))
+	for _, item := range k.mine.items {
+		if k.held[item] > 0 {
+			items = append(items, item)
 		}
 	}
-	return first
+	if len(items) == 0 {
+		return ""
+	}
+	return slices.Min(items)
 }

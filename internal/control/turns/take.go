@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/control/slot"
@@ -20,7 +21,7 @@ func (k *Keeper) Take(ctx context.Context, turn, item string, waiting func(reaso
 	if turn != k.turn {
 		return nil, fmt.Errorf("take turn %q of %s: this slipway knows only %q", turn, item, k.turn)
 	}
-	pass = k.claim(item)
+	pass = k.note(k.claims, item)
 	for told := (wait{}); ; {
 		var err error
 		m, changed := k.current()
@@ -48,12 +49,13 @@ func (k *Keeper) Take(ctx context.Context, turn, item string, waiting func(reaso
 	}
 }
 
-// Hold is reconcile.Turn. What an earlier agent has begun is not over before the item is ready.
+// Hold is reconcile.Turn. What was begun in this turn, perhaps by an earlier agent, is not over before the item is ready. It counts
+// for nothing when the turn was taken for others: what cannot become ready for a reason of its own would keep it for ever.
 func (k *Keeper) Hold(turn, item string) (pass func()) {
 	if turn != k.turn {
 		return func() {}
 	}
-	return k.claim(item)
+	return k.note(k.held, item)
 }
 
 func (k *Keeper) pause(ctx context.Context, changed <-chan struct{}) error {
@@ -92,7 +94,11 @@ func (k *Keeper) try(ctx context.Context, m *member, item string) (wait, error) 
 		if h := s.Holder; h != nil && h.Node != m.Self && m.slot.Left(version, life) > 0 {
 			return wait{h.String(), h.Node}, nil
 		}
-		if err := k.write(ctx, m, version, item, k.now()); err != nil {
+		items := []string{item}
+		if s.Holder != nil && s.Holder.Node == m.Self {
+			items = with(s.Holder.all(), item)
+		}
+		if err := k.write(ctx, m, version, item, items, k.now()); err != nil {
 			if errors.Is(err, slot.ErrLost) {
 				return wait{"another control plane, which has just taken it", ""}, nil
 			}
@@ -106,7 +112,26 @@ func (k *Keeper) try(ctx context.Context, m *member, item string) (wait, error) 
 			return wait{why + " (at " + until + " it goes on all the same)", ""}, nil
 		}
 	}
+	k.takenFor(item)
 	return wait{}, nil
+}
+
+// takenFor adds an item to what the turn was taken for. The record is told with the next renewal, at once, and not before the item
+// may go on: what mends the records must not wait for them.
+func (k *Keeper) takenFor(item string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !slices.Contains(k.mine.items, item) {
+		k.mine.items, k.mine.unsaved = with(k.mine.items, item), true
+		k.look()
+	}
+}
+
+func with(items []string, item string) []string {
+	if slices.Contains(items, item) {
+		return items
+	}
+	return append(slices.Clone(items), item)
 }
 
 // begin and end enclose what reads and writes the slot.

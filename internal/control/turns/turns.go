@@ -60,7 +60,8 @@ type Keeper struct {
 	mu      sync.Mutex // guards the fields below
 	member  *member    // nil while the control role does not run
 	changed chan struct{}
-	claims  map[string]int // items that want the turn, use it or may have used it, and how often they say so
+	claims  map[string]int // items that want the turn or use it, and how often they say so
+	held    map[string]int // items that are not known to be ready; they count if the turn was taken for them
 	mine    tenure
 }
 
@@ -78,6 +79,8 @@ type tenure struct {
 	since   time.Time // when it was taken, by this machine's clock
 	renewed time.Time
 	passed  time.Time // since when nobody here needs it
+	items   []string  // what it was taken for
+	unsaved bool      // the record does not know all of them
 }
 
 type record struct {
@@ -87,6 +90,8 @@ type record struct {
 type holder struct {
 	Node string `json:"node"`
 	Item string `json:"item"` // what it exchanges; the first, if there are several
+	// Items are all that the turn was taken for: the next agent keeps it until they are ready.
+	Items []string `json:"items,omitempty"`
 	// For people only, and to make each renewal another version.
 	Since   time.Time `json:"since"`
 	Renewed time.Time `json:"renewed"`
@@ -100,7 +105,7 @@ func (h *holder) String() string {
 func New(turn string, log *slog.Logger, now func() time.Time) *Keeper {
 	return &Keeper{
 		turn: turn, log: log, now: now, ops: make(chan struct{}, 1), poke: make(chan struct{}, 1),
-		changed: make(chan struct{}), claims: map[string]int{},
+		changed: make(chan struct{}), claims: map[string]int{}, held: map[string]int{},
 	}
 }
 
@@ -140,18 +145,23 @@ func (k *Keeper) current() (m *member, changed <-chan struct{}) {
 	return k.member, k.changed
 }
 
-// claim puts down that an item wants the turn, until it does no longer.
-func (k *Keeper) claim(item string) (end func()) {
-	k.count(item, 1)
-	return sync.OnceFunc(func() { k.count(item, -1) })
+// note puts an item down in claims or held, until end is called.
+func (k *Keeper) note(where map[string]int, item string) (end func()) {
+	k.count(where, item, 1)
+	return sync.OnceFunc(func() { k.count(where, item, -1) })
 }
 
-func (k *Keeper) count(item string, by int) {
+func (k *Keeper) count(where map[string]int, item string, by int) {
 	k.mu.Lock()
-	if k.claims[item] += by; k.claims[item] == 0 {
-		delete(k.claims, item)
+	if where[item] += by; where[item] == 0 {
+		delete(where, item)
 	}
 	k.mu.Unlock()
+	k.look()
+}
+
+// look makes the keeper see to what it holds now.
+func (k *Keeper) look() {
 	select {
 	case k.poke <- struct{}{}:
 	default:

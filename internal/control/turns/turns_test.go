@@ -234,6 +234,37 @@ func TestHeldUntilMended(t *testing.T) {
 	})
 }
 
+// All items that the turn was taken for are held over an agent's death, also when the cluster says that it is well; what was not
+// taken in this turn keeps it from nobody, for it may never become ready.
+func TestHeldForWhatItWasTakenFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a, b := keeper(), keeper()
+		dies := w.run(a, "a")
+		w.run(b, "b")
+		for _, item := range []string{"unit/kube-apiserver", "unit/kube-controller-manager"} {
+			if _, err := w.take(a, item, time.Second, &said{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait() // the record knows both
+		dies()
+		next := keeper()
+		next.Hold(turn, "unit/kube-scheduler")
+		ready := next.Hold(turn, "unit/kube-controller-manager")
+		w.run(next, "a")
+		if _, err := w.take(b, "unit/etcd", time.Hour, &said{}); err == nil {
+			t.Fatal("b got the turn while what a had exchanged was not ready")
+		}
+		ready()
+		began := time.Now()
+		if _, err := w.take(b, "unit/etcd", time.Hour, &said{}); err != nil || time.Since(began) > 5*time.Second {
+			t.Errorf("b waited %s for what was not exchanged in a's turn: %v", time.Since(began), err)
+		}
+	})
+}
+
 func TestUnwell(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
