@@ -139,6 +139,7 @@ func (t *teller) turn(args []string) error {
 	var now struct {
 		Holder *struct {
 			Node, Item     string
+			Items          []string
 			Since, Renewed time.Time
 		}
 	}
