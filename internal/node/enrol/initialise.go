@@ -158,8 +158,11 @@ func (f founder) tell(ctx context.Context, report func(initserver.Event)) {
 		case <-changes.C:
 			for _, s := range changes.Take() {
 				text := s.For
-				if s.Phase == reconcile.Failing {
+				switch {
+				case s.Phase == reconcile.Failing:
 					text = s.Error
+				case s.Phase == reconcile.Doing && s.Error != "":
+					text += " again; last: " + s.Error
 				}
 				report(initserver.Event{Item: s.Ref, ItemPhase: string(s.Phase), Text: text})
 			}
