@@ -24,7 +24,7 @@ const (
 const noLog = 44 // the exit code by which logScript says that there is no such log, and which there are
 
 // logScript shows a component's log. Agent and machine have theirs in the journal; of a component that runs as a pod it is that of its
-// latest start.
+// latest start, and comes first: the log of a unit of that name is an earlier cluster's, which a reset leaves there.
 const logScript = `set -eu
 name="$1"; lines="$2"; follow="$3"; node="$4"; units="$5"; pods="$6"; agent="$7"
 case "$name" in
@@ -38,13 +38,13 @@ agent | machine)
 	fi
 	exec journalctl "$@" ;;
 esac
-file="$units/$name.log"
-if [ ! -f "$file" ]; then
-	file="$(ls -t "$pods/kube-system_$name-${node}_"*"/$name/"*.log 2>/dev/null | head -n 1)"
-fi
+file="$(ls -t "$pods/kube-system_$name-${node}_"*"/$name/"*.log 2>/dev/null | head -n 1)"
+if [ -z "$file" ] && [ -f "$units/$name.log" ]; then file="$units/$name.log"; fi
 if [ -z "$file" ]; then
-	for f in "$units"/*.log; do [ -f "$f" ] && basename "$f" .log >&2 || true; done
-	for f in "$pods/kube-system_"*"-${node}_"*/*/; do [ -d "$f" ] && basename "$f" >&2 || true; done
+	{
+		for f in "$units"/*.log; do [ -f "$f" ] && basename "$f" .log || true; done
+		for f in "$pods/kube-system_"*"-${node}_"*/*/; do [ -d "$f" ] && basename "$f" || true; done
+	} | sort -u >&2
 	exit 44
 fi
 [ "$lines" = all ] && set -- -n +1 || set -- -n "$lines"

@@ -19,8 +19,10 @@ func TestLogScript(t *testing.T) {
 	units, pods := filepath.Join(dir, "units"), filepath.Join(dir, "pods")
 	for path, text := range map[string]string{
 		filepath.Join(units, "kubelet.log"):                                "one\ntwo\nthree\n",
+		filepath.Join(units, "etcd.log"):                                   "of an earlier cluster\n",
 		filepath.Join(pods, "kube-system_etcd-m1_u1", "etcd", "0.log"):     "of a pod\n",
 		filepath.Join(pods, "kube-system_etcd-m10_u1", "etcd", "0.log"):    "of another machine\n",
+		filepath.Join(pods, "kube-system_sched-m1_u3", "sched", "1.log"):   "of a pod only\n",
 		filepath.Join(dir, "journalctl"):                                   "#!/bin/sh\necho \"$@\"\n",
 		filepath.Join(pods, "kube-system_coredns-x1_u2", "coredns", "log"): "no component's\n",
 	} {
@@ -38,13 +40,14 @@ func TestLogScript(t *testing.T) {
 		"a unit":               {component: "kubelet", tail: -1, want: "one\ntwo\nthree\n"},
 		"its last lines":       {component: "kubelet", tail: 1, want: "three\n"},
 		"none of them":         {component: "kubelet", tail: 0},
-		"a component as a pod": {component: "etcd", tail: -1, want: "of a pod\n"},
+		"a component as a pod": {component: "sched", tail: -1, want: "of a pod only\n"},
+		"a pod, once a unit":   {component: "etcd", tail: -1, want: "of a pod\n"},
 		"the agent":            {component: "agent", tail: -1, want: "--quiet --no-pager --output=cat --unit=slipway-agent.service\n"},
 		"the agent, followed":  {component: "agent", tail: -1, follow: true, want: "--quiet --no-pager --output=cat --unit=slipway-agent.service --no-tail --follow\n"},
 		"the machine":          {component: "machine", tail: 5, want: "--quiet --no-pager --output=cat --boot --lines=5\n"},
-		"nothing of the kind":  {component: "kubelt", tail: -1, names: []string{"etcd", "kubelet"}},
-		"a path":               {component: "../units/kubelet", tail: -1, names: []string{"etcd", "kubelet"}},
-		"all of them":          {component: "*", tail: -1, names: []string{"etcd", "kubelet"}},
+		"nothing of the kind":  {component: "kubelt", tail: -1, names: []string{"etcd", "kubelet", "sched"}},
+		"a path":               {component: "../units/kubelet", tail: -1, names: []string{"etcd", "kubelet", "sched"}},
+		"all of them":          {component: "*", tail: -1, names: []string{"etcd", "kubelet", "sched"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
