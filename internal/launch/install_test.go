@@ -27,6 +27,11 @@ func TestInstallStartsTheAgentAnewWhenItRunsSomethingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Once for all: a program that a child of another subtest still has open to write cannot be run.
+	bin := t.TempDir()
+	if err := os.WriteFile(filepath.Join(bin, "systemctl"), []byte(asked), 0o755); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
 	const unit = "[Unit]\n"
 	for name, tc := range map[string]struct {
 		active bool
@@ -51,11 +56,10 @@ func TestInstallStartsTheAgentAnewWhenItRunsSomethingElse(t *testing.T) {
 			dir := t.TempDir()
 			in := func(name string) string { return filepath.Join(dir, name) }
 			put := func(name, text string) {
-				if err := os.WriteFile(in(name), []byte(text), 0o755); err != nil { //nolint:gosec // one of them is a program
+				if err := os.WriteFile(in(name), []byte(text), 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}
-			put("systemctl", asked)
 			if tc.active {
 				put("active", "")
 			}
@@ -78,7 +82,7 @@ func TestInstallStartsTheAgentAnewWhenItRunsSomethingElse(t *testing.T) {
 			run := func(script string, more ...string) string {
 				args := append([]string{"-c", script, "slipway", in("bin"), "agent.service", in("unit"), in("due")}, more...)
 				cmd := exec.CommandContext(t.Context(), "sh", args...)
-				cmd.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "DIR=" + dir, fmt.Sprint("PID=", os.Getpid())}
+				cmd.Env = []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "DIR=" + dir, fmt.Sprint("PID=", os.Getpid())}
 				cmd.Stdin = strings.NewReader(unit)
 				var errs bytes.Buffer
 				cmd.Stderr = &errs
