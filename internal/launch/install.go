@@ -20,12 +20,13 @@ import (
 const due = "/run/slipway-agent.due"
 
 // oldScript tells whether the agent that runs has begun before the program and the unit that are there now, or that come by
-// standard input.
+// standard input, which is read to its end first: a script that ends before is taken for a connection that broke off.
 const oldScript = `set -eu
 bin="$1"; unit="$2"; at="$3"; due="$4"
+comes="$(sha256sum)"
 systemctl is-active --quiet "$unit" || exit 0
 pid="$(systemctl show --property MainPID --value "$unit")"
-if [ ! -e "$due" ] && cmp -s - "$at" && { [ "/proc/$pid/exe" -ef "$bin" ] || cmp -s "/proc/$pid/exe" "$bin"; }; then exit 0; fi
+if [ ! -e "$due" ] && [ -e "$at" ] && [ "$comes" = "$(sha256sum <"$at")" ] && { [ "/proc/$pid/exe" -ef "$bin" ] || cmp -s "/proc/$pid/exe" "$bin"; }; then exit 0; fi
 echo old`
 
 // installScript gives the program its name and starts the agent, or starts it anew where program or unit are others than those that it

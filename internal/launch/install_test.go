@@ -5,6 +5,7 @@ package launch
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,6 +34,10 @@ func TestInstallStartsTheAgentAnewWhenItRunsSomethingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	const unit = "[Unit]\n"
+	comes := filepath.Join(bin, "comes")
+	if err := os.WriteFile(comes, []byte(unit), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for name, tc := range map[string]struct {
 		active bool
 		unit   string // there before
@@ -83,12 +88,20 @@ func TestInstallStartsTheAgentAnewWhenItRunsSomethingElse(t *testing.T) {
 				args := append([]string{"-c", script, "slipway", in("bin"), "agent.service", in("unit"), in("due")}, more...)
 				cmd := exec.CommandContext(t.Context(), "sh", args...)
 				cmd.Env = []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "DIR=" + dir, fmt.Sprint("PID=", os.Getpid())}
-				cmd.Stdin = strings.NewReader(unit)
+				stdin, err := os.Open(comes)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer stdin.Close()
+				cmd.Stdin = stdin
 				var errs bytes.Buffer
 				cmd.Stderr = &errs
 				out, err := cmd.Output()
 				if err != nil {
 					t.Fatalf("%v: %s", err, &errs)
+				}
+				if read, err := stdin.Seek(0, io.SeekCurrent); err != nil || read != int64(len(unit)) {
+					t.Errorf("it has read %d bytes of the unit, want %d: %v", read, len(unit), err)
 				}
 				return strings.TrimSpace(string(out))
 			}
