@@ -19,7 +19,7 @@ func (l *Launcher) Exec(ctx context.Context, cluster, name string, c machine.Com
 	local, m, err := l.localNamed(ctx, cluster, name)
 	var far *NotHereError
 	if errors.As(err, &far) {
-		return -1, fmt.Errorf("machine %s is not of this host: run it there yourself: %s", far.Machine, far.SSH.CommandLine(strings.Join(c.Args, " ")))
+		return -1, fmt.Errorf("machine %s is not of this host: run it there yourself: %s", far.Machine, far.SSH.CommandLine(c.TTY, c.Args...))
 	}
 	if err != nil {
 		return -1, err

@@ -94,5 +94,5 @@ type NotHereError struct {
 }
 
 func (e *NotHereError) Error() string {
-	return fmt.Sprintf("machine %s is not of this host: log in to it yourself: %s", e.Machine, e.SSH.CommandLine(""))
+	return fmt.Sprintf("machine %s is not of this host: log in to it yourself: %s", e.Machine, e.SSH.CommandLine(false))
 }

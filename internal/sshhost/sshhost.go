@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -58,9 +59,16 @@ func (t Target) through() Target {
 	return Target{Name: "jump host " + t.Jump.Host, Host: t.Jump.Host, Port: t.Jump.Port, User: cmp.Or(t.Jump.User, t.user()), IdentityFile: t.IdentityFile}
 }
 
-// CommandLine is what a person types to run a command there as root, or to log in: with the system's ssh, for which it is only words.
-func (t Target) CommandLine(command string) string {
+// plain is a word that every shell takes as it is.
+var plain = regexp.MustCompile(`^[A-Za-z0-9_./:=@%+-]+$`)
+
+// CommandLine is what a person types to run a command there as root, or to log in: with the system's ssh, which leaves the command
+// to the far user's shell.
+func (t Target) CommandLine(tty bool, command ...string) string {
 	words := []string{"ssh"}
+	if tty {
+		words = append(words, "-t")
+	}
 	if t.Port != 0 && t.Port != 22 {
 		words = append(words, "-p", strconv.Itoa(t.Port))
 	}
@@ -71,11 +79,18 @@ func (t Target) CommandLine(command string) string {
 		words = append(words, "-J", t.through().user()+"@"+hostPort(t.Jump.Host, t.Jump.Port))
 	}
 	words = append(words, t.user()+"@"+t.Host)
-	if command != "" {
+	if len(command) > 0 {
+		var far []string
 		if t.user() != Root {
-			command = "sudo " + command
+			far = append(far, "sudo")
 		}
-		words = append(words, quote(command))
+		for _, word := range command {
+			if !plain.MatchString(word) {
+				word = quote(word)
+			}
+			far = append(far, word)
+		}
+		words = append(words, quote(strings.Join(far, " ")))
 	}
 	return strings.Join(words, " ")
 }

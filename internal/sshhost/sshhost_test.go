@@ -415,16 +415,23 @@ func TestCommandLineForPeople(t *testing.T) {
 	t.Parallel()
 	for want, tc := range map[string]struct {
 		target  Target
-		command string
+		tty     bool
+		command []string
 	}{
-		"ssh root@192.0.2.1":          {Target{Host: "192.0.2.1", Port: 22}, ""},
-		"ssh root@192.0.2.1 'ps ax'":  {Target{Host: "192.0.2.1"}, "ps ax"},
-		"ssh ann@192.0.2.1 'sudo ps'": {Target{Host: "192.0.2.1", User: "ann"}, "ps"},
+		"ssh root@192.0.2.1":                  {Target{Host: "192.0.2.1", Port: 22}, false, nil},
+		"ssh root@192.0.2.1 'ps ax'":          {Target{Host: "192.0.2.1"}, false, []string{"ps", "ax"}},
+		"ssh -t root@192.0.2.1 'top'":         {Target{Host: "192.0.2.1"}, true, []string{"top"}},
+		`ssh root@192.0.2.1 'ls '\''a b'\'''`: {Target{Host: "192.0.2.1"}, false, []string{"ls", "a b"}},
+		`ssh root@192.0.2.1 'echo '\'''\'''`:  {Target{Host: "192.0.2.1"}, false, []string{"echo", ""}},
+		"ssh ann@192.0.2.1 'sudo ps'":         {Target{Host: "192.0.2.1", User: "ann"}, false, []string{"ps"}},
+		`ssh ann@192.0.2.1 'sudo sh -c '\''cd /etc; echo "$1" | wc'\'''`: {
+			Target{Host: "192.0.2.1", User: "ann"}, false, []string{"sh", "-c", `cd /etc; echo "$1" | wc`},
+		},
 		"ssh -p 2222 -i ~/.ssh/k -J ops@gate:22 ann@192.0.2.1": {
-			Target{Host: "192.0.2.1", User: "ann", Port: 2222, IdentityFile: "~/.ssh/k", Jump: Jump{User: "ops", Host: "gate"}}, "",
+			Target{Host: "192.0.2.1", User: "ann", Port: 2222, IdentityFile: "~/.ssh/k", Jump: Jump{User: "ops", Host: "gate"}}, false, nil,
 		},
 	} {
-		if got := tc.target.CommandLine(tc.command); got != want {
+		if got := tc.target.CommandLine(tc.tty, tc.command...); got != want {
 			t.Errorf("%s\nwant %s", got, want)
 		}
 	}
