@@ -73,19 +73,29 @@ echo "$have"
 head -c "$have" "$part" | sha256sum`
 
 // finishScript takes the rest, and gives the file its name only when all of it is right and on the disk. What is short stays for the
-// next try. A writer whose connection broke off may live a while longer: it keeps the old part, of which this takes a copy.
+// next try. A writer whose connection broke off may live a while longer: each has a copy of the part under a name of its own, with
+// its process in it, and the part is the copy of the latest. What a power cut left of others goes.
 const finishScript = `set -eu
 umask 077
-` + part + `if [ "$4" -gt 0 ]; then head -c "$4" "$part" >"$part.new"; else : >"$part.new"; fi
-mv -f "$part.new" "$part"
-cat >>"$part"
-have="$(wc -c <"$part")"
+` + part + `for f in "$part".*; do kill -0 "${f##*.}" 2>/dev/null || rm -f "$f"; done
+own="$part.$$"
+rm -f "$own"
+trap 'rm -f "$own"' EXIT
+if [ "$4" -gt 0 ]; then head -c "$4" "$part" >"$own"; else : >"$own"; fi
+ln -f "$own" "$part"
+cat >>"$own"
+have="$(wc -c <"$own")"
 if [ "$have" -lt "$5" ]; then echo "it broke off after $have of $5 bytes: the next try goes on there" >&2; exit 46; fi
-if ! echo "$2  $part" | sha256sum -c --status -; then rm -f "$part"; echo "the file that arrived is damaged" >&2; exit 45; fi
-chmod "$3" "$part"
-sync "$part"
-mv -f "$part" "$1"
-sync "$(dirname "$1")"`
+if ! echo "$2  $own" | sha256sum -c --status -; then
+	[ ! "$part" -ef "$own" ] || rm -f "$part"
+	echo "the file that arrived is damaged" >&2
+	exit 45
+fi
+chmod "$3" "$own"
+sync "$own"
+mv -f "$own" "$1"
+sync "$(dirname "$1")"
+[ ! "$part" -ef "$1" ] || rm -f "$part"`
 
 // Send brings a file, or the rest of it where an earlier call was broken off. progress hears of bytes as they leave, those that
 // were there already first.

@@ -12,7 +12,9 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -281,8 +283,8 @@ func TestSendGoesOnAfterALostConnection(t *testing.T) {
 	if err := h.Send(t.Context(), broken, func(int64) {}); err == nil {
 		t.Fatal("a copy that broke off succeeded")
 	}
-	if left := parts(t, f); len(left) != 1 {
-		t.Fatalf("the beginning is gone: %v", left)
+	if _, err := os.Stat(part); err != nil {
+		t.Fatalf("the beginning is gone: %v", err)
 	}
 	from := int64(-1)
 	err := h.Send(t.Context(), f, func(n int64) {
@@ -295,6 +297,97 @@ func TestSendGoesOnAfterALostConnection(t *testing.T) {
 	}
 	if got, err := os.ReadFile(f.Path); err != nil || !bytes.Equal(got, content) {
 		t.Errorf("the file is another: %v", err)
+	}
+}
+
+// Two writers of one file, one of whom nobody waits for: neither spoils what the other does, whoever ends first.
+func TestTwoWritersOfAPart(t *testing.T) {
+	t.Parallel()
+	content := bytes.Repeat([]byte("0123456789abcdef"), 1<<14)
+	half := len(content) / 2
+	for name, tc := range map[string]struct {
+		order  []int // who ends, of 0 and 1
+		broken bool  // writer 0 gets no more than half
+		codes  [2]int
+	}{
+		"the first ends first":         {order: []int{0, 1}},
+		"the first ends last":          {order: []int{1, 0}},
+		"the first breaks off":         {order: []int{0, 1}, broken: true, codes: [2]int{46, 0}},
+		"the first breaks off at last": {order: []int{1, 0}, broken: true, codes: [2]int{46, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := fileOf(t, content)
+			part := filepath.Join(filepath.Dir(f.Path), ".slipway-"+f.SHA256+".part")
+			for _, stale := range []string{".new", ".999999999"} {
+				if err := os.WriteFile(part+stale, content[:half], 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var writers [2]*exec.Cmd
+			var inputs [2]io.WriteCloser
+			for i := range writers {
+				cmd := exec.CommandContext(t.Context(), "sh", "-c", finishScript, "slipway", f.Path, f.SHA256, "755", strconv.Itoa(i*half), strconv.Itoa(len(content)))
+				in, err := cmd.StdinPipe()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := cmd.Start(); err != nil {
+					t.Fatal(err)
+				}
+				writers[i], inputs[i] = cmd, in
+				if i == 0 {
+					if _, err := in.Write(content[:half]); err != nil {
+						t.Fatal(err)
+					}
+					waitFor(t, func() bool { info, err := os.Stat(part); return err == nil && info.Size() == int64(half) })
+				}
+			}
+			// The second one has taken its copy when the part is that.
+			waitFor(t, func() bool { return sameFile(part, part+"."+strconv.Itoa(writers[1].Process.Pid)) })
+			for _, i := range tc.order {
+				if i == 1 || !tc.broken {
+					if _, err := inputs[i].Write(content[half:]); err != nil {
+						t.Error(err)
+					}
+				}
+				if err := inputs[i].Close(); err != nil {
+					t.Error(err)
+				}
+				_ = writers[i].Wait()
+				if got := writers[i].ProcessState.ExitCode(); got != tc.codes[i] {
+					t.Errorf("writer %d ends with code %d, want %d", i, got, tc.codes[i])
+				}
+				info, err := os.Stat(f.Path)
+				if tc.codes[i] == 0 && (err != nil || info.Mode().Perm() != 0o755 || info.Size() != f.Size) {
+					t.Errorf("after writer %d: %v, %v", i, info, err)
+				}
+			}
+			if got, err := os.ReadFile(f.Path); err != nil || !bytes.Equal(got, content) {
+				t.Errorf("the file is another: %v", err)
+			}
+			if left := parts(t, f); len(left) > 0 {
+				t.Errorf("left over: %v", left)
+			}
+		})
+	}
+}
+
+func sameFile(a, b string) bool {
+	one, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	other, err := os.Stat(b)
+	return err == nil && os.SameFile(one, other)
+}
+
+func waitFor(t *testing.T, is func() bool) {
+	t.Helper()
+	for begun := time.Now(); !is(); time.Sleep(time.Millisecond) {
+		if time.Since(begun) > 20*time.Second {
+			t.Fatal("it does not come to that")
+		}
 	}
 }
 
