@@ -163,6 +163,7 @@ func members(c *kit.Cluster) (names []string) {
 // clean: of all that was made for the cluster nothing is left in the machine.
 func clean(c *kit.Cluster) {
 	c.T.Helper()
+	c.AwaitAgent() // the next one, which makes itself a key
 	begun := time.Now()
 	for what, command := range map[string]string{
 		"a process": "ps -eo args | grep -E '^(/opt/slipway/bin/|/pause|/coredns|/testpod|/var/lib/slipway/store)' | grep -v '^/opt/slipway/bin/slipway \\(agent\\|machine-init\\)'",
