@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"testing"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
@@ -48,6 +49,19 @@ func RealUnit(dir, name string, b Behaviour) plan.Unit {
 	case plan.ProbeNone, plan.ProbeExec, plan.ProbeNotify:
 	}
 	return u
+}
+
+// Guarded is etcd's like: a unit that is never begun without its data once its mark is there. Both are.
+func Guarded(t *testing.T, dir string) (u plan.Unit, data string) {
+	t.Helper()
+	u = RealUnit(dir, "etcd", Behaviour{Ready: plan.ProbeTCP})
+	u.Holds = plan.Holds{Mark: filepath.Join(dir, "mark"), Data: filepath.Join(dir, "data")}
+	for _, path := range []string{u.Holds.Mark, u.Holds.Data} {
+		if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return u, u.Holds.Data
 }
 
 // OpenReal makes what RealUnit made with HoldReady ready.

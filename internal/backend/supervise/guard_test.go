@@ -5,7 +5,6 @@ package supervise
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,15 +24,8 @@ func TestGuardOutlivesTheRecord(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBed(t)
-			mark, data := filepath.Join(b.dir, "mark"), filepath.Join(b.dir, "data")
-			for _, path := range []string{mark, data} {
-				if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
+			u, data := hosttest.Guarded(t, b.dir)
 			h := b.host(t)
-			u := hosttest.RealUnit(b.dir, "etcd", hosttest.Behaviour{Ready: plan.ProbeTCP})
-			u.Holds = plan.Holds{Mark: mark, Data: data}
 			do(t, h, plan.Create, u)
 			await(t, h, u)
 			pid := status(t, h, u.Name).PID

@@ -138,14 +138,7 @@ func TestInsideDeathWithoutAnAgent(t *testing.T) {
 func TestInsideHolds(t *testing.T) {
 	inside(t)
 	b := newBed(t)
-	mark, data := filepath.Join(b.dir, "mark"), filepath.Join(b.dir, "data")
-	for _, path := range []string{mark, data} {
-		if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	u := hosttest.RealUnit(b.dir, "etcd", hosttest.Behaviour{Ready: plan.ProbeTCP})
-	u.Holds = plan.Holds{Mark: mark, Data: data}
+	u, data := hosttest.Guarded(t, b.dir)
 	h := b.host(t)
 	converge(t, h, u)
 	if err := os.Rename(data, data+".away"); err != nil {

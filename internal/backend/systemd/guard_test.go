@@ -5,7 +5,6 @@ package systemd
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -25,14 +24,7 @@ func TestInsideGuardOutlivesTheRecord(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBed(t)
-			mark, data := filepath.Join(b.dir, "mark"), filepath.Join(b.dir, "data")
-			for _, path := range []string{mark, data} {
-				if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			u := hosttest.RealUnit(b.dir, "etcd", hosttest.Behaviour{Ready: plan.ProbeTCP})
-			u.Holds = plan.Holds{Mark: mark, Data: data}
+			u, data := hosttest.Guarded(t, b.dir)
 			first := b.host(t)
 			converge(t, first, u)
 			was := pid(t, first, u.Name)

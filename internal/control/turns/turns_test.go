@@ -87,6 +87,16 @@ func (w *world) take(k *turns.Keeper, item string, limit time.Duration, s *said)
 	return k.Take(ctx, turn, item, s.waiting)
 }
 
+// taken is a turn that nobody keeps from the keeper.
+func (w *world) taken(k *turns.Keeper, item string) (pass func()) {
+	w.t.Helper()
+	pass, err := w.take(k, item, time.Second, &said{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return pass
+}
+
 func TestOneAtATime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -125,14 +135,7 @@ func TestItemsOfOneMachineShare(t *testing.T) {
 		a, b := keeper(), keeper()
 		w.run(a, "a")
 		w.run(b, "b")
-		first, err := w.take(a, "unit/kube-scheduler", time.Second, &said{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		second, err := w.take(a, "unit/kube-controller-manager", time.Second, &said{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		first, second := w.taken(a, "unit/kube-scheduler"), w.taken(a, "unit/kube-controller-manager")
 		first()
 		var s said
 		if _, err := w.take(b, "unit/etcd", time.Minute, &s); !errors.Is(err, context.DeadlineExceeded) {
@@ -157,9 +160,7 @@ func TestWhoDiesLosesIt(t *testing.T) {
 		a, b := keeper(), keeper()
 		dies := w.run(a, "a")
 		w.run(b, "b")
-		if _, err := w.take(a, "unit/etcd", time.Second, &said{}); err != nil {
-			t.Fatal(err)
-		}
+		w.taken(a, "unit/etcd")
 		dies()
 		began := time.Now()
 		if _, err := w.take(b, "unit/etcd", time.Hour, &said{}); err != nil {
@@ -179,9 +180,7 @@ func TestHeldOverRoleAndAgent(t *testing.T) {
 		a, b := keeper(), keeper()
 		stop := w.run(a, "a")
 		w.run(b, "b")
-		if _, err := w.take(a, "unit/etcd", time.Second, &said{}); err != nil {
-			t.Fatal(err)
-		}
+		w.taken(a, "unit/etcd")
 		stop()
 		time.Sleep(5 * time.Second)
 		stop = w.run(a, "a")
@@ -209,9 +208,7 @@ func TestHeldUntilMended(t *testing.T) {
 		a, b := keeper(), keeper()
 		dies := w.run(a, "a")
 		w.run(b, "b")
-		if _, err := w.take(a, "unit/etcd", time.Second, &said{}); err != nil {
-			t.Fatal(err)
-		}
+		w.taken(a, "unit/etcd")
 		w.unwell.Store("etcd of a, which is not healthy")
 		dies()
 		next := keeper()
@@ -243,11 +240,8 @@ func TestHeldForWhatItWasTakenFor(t *testing.T) {
 		a, b := keeper(), keeper()
 		dies := w.run(a, "a")
 		w.run(b, "b")
-		for _, item := range []string{"unit/kube-apiserver", "unit/kube-controller-manager"} {
-			if _, err := w.take(a, item, time.Second, &said{}); err != nil {
-				t.Fatal(err)
-			}
-		}
+		w.taken(a, "unit/kube-apiserver")
+		w.taken(a, "unit/kube-controller-manager")
 		synctest.Wait() // the record knows both
 		dies()
 		next := keeper()

@@ -23,19 +23,13 @@ const extras = 40
 func (c *Cluster) Extra(i int, files map[string][]byte) *Cluster {
 	c.T.Helper()
 	m := c.Boot(i, files)
-	m.AwaitAgent()
-	return m
-}
-
-// AwaitAgent waits until the machine's agent answers, which a new one does a moment after its start. It has made its key by then.
-func (c *Cluster) AwaitAgent() {
-	c.T.Helper()
-	Until(c.T, 30*time.Second, "the agent of "+c.Node+" answers", func() error {
-		if r := c.TryExec(nil, "/opt/slipway/bin/slipway identity"); r.Code != 0 {
+	Until(c.T, 30*time.Second, "the agent of "+m.Node+" answers", func() error {
+		if r := m.TryExec(nil, "/opt/slipway/bin/slipway identity"); r.Code != 0 {
 			return errors.New(r.Err)
 		}
 		return nil
 	})
+	return m
 }
 
 // Boot is Extra for a machine whose agent may fall before it answers.
