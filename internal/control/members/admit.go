@@ -45,7 +45,7 @@ func (m *Manager) Admit(ctx context.Context, node admission.Node, started bool) 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if answer.Wait != nil {
-		m.waiting[node.Name] = *answer.Wait
+		m.waiting[node.Name] = waiting{*answer.Wait, m.now()}
 	} else {
 		delete(m.waiting, node.Name)
 	}

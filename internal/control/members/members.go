@@ -42,6 +42,7 @@ const (
 	penalty    = 30 * time.Second // … and lets others go first
 	grace      = 10 * time.Second // a learner that no slot speaks of may have been added by somebody slow
 	lookEvery  = 5 * time.Second
+	forget     = 10 * time.Second // who has not asked again for so long waits here no more: it may ask another control plane
 	quiet      = 30 * time.Second // before failing looks are told of
 )
 
@@ -114,7 +115,13 @@ type Manager struct {
 	lonely  map[uint64]time.Time // learners without a slot, since when
 	tired   map[string]time.Time // nodes that lost their turn, until when they let others go first
 	told    map[string]bool      // what was logged once
-	waiting map[string]Wait      // node → what it was last told to wait for
+	waiting map[string]waiting   // node → what it was last told to wait for
+}
+
+// waiting is a wait, and when it was told.
+type waiting struct {
+	Wait
+	at time.Time
 }
 
 // New makes a manager. Run has to run beside it.
@@ -124,7 +131,7 @@ func New(c Config) *Manager {
 	}
 	return &Manager{
 		etcd: c.Etcd, records: c.Records, log: c.Log, now: c.Now, slot: slots.New(c.Records, name, c.Now),
-		lonely: map[uint64]time.Time{}, tired: map[string]time.Time{}, told: map[string]bool{}, waiting: map[string]Wait{},
+		lonely: map[uint64]time.Time{}, tired: map[string]time.Time{}, told: map[string]bool{}, waiting: map[string]waiting{},
 	}
 }
 

@@ -16,7 +16,7 @@ type Standing struct {
 	Healthy bool
 	Leader  bool
 	Unknown bool  // the member belongs to no node that has a record
-	Wait    *Wait // what its join waits for; as far as this control plane was asked
+	Wait    *Wait // what its join waits for; as far as this control plane is being asked
 }
 
 // Status is where all stand: by node, and by what etcd calls a member that is no node's.
@@ -39,17 +39,15 @@ func (m *Manager) Status(ctx context.Context) (map[string]Standing, error) {
 	for _, n := range nodes {
 		peer, _ := PeerURL(n) // without an address its name counts
 		own, ok := membership.Find(asked, n.Name, peer)
-		wait, waits := m.waiting[n.Name]
-		if !ok && !waits {
+		wait := m.waits(n.Name, ok && !own.Learner && own.Name == n.Name)
+		if !ok && wait == nil {
 			continue
 		}
 		var st Standing
 		if ok {
 			st, seen[own.ID] = stand(own), true
 		}
-		if waits {
-			st.Wait = &wait
-		}
+		st.Wait = wait
 		out[n.Name] = st
 	}
 	for _, one := range asked {
@@ -60,6 +58,20 @@ func (m *Manager) Status(ctx context.Context) (map[string]Standing, error) {
 		}
 	}
 	return out, nil
+}
+
+// waits is what the node waits for. Each control plane knows only what it said itself: a node that votes, or that asks here no
+// more, has got on elsewhere. The lock is held.
+func (m *Manager) waits(node string, votes bool) *Wait {
+	w, ok := m.waiting[node]
+	if !ok {
+		return nil
+	}
+	if votes || m.now().Sub(w.at) > forget {
+		delete(m.waiting, node)
+		return nil
+	}
+	return &w.Wait
 }
 
 func stand(one membership.Member) Standing {

@@ -143,6 +143,42 @@ func deadJoiner(t *testing.T, w *world, etcd *etcdfake.Cluster, moment int, else
 	runs.Wait()
 }
 
+// A joiner that was told to wait goes on by another control plane: the first one does not say for ever that it waits.
+func TestWaitEndsElsewhere(t *testing.T) {
+	t.Parallel()
+	story(t, func(t *testing.T, w *world, _ *etcdfake.Cluster) {
+		ctx := within(t, 10*time.Minute)
+		if err := w.machine("b").join(ctx, w.manager("a")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(6 * time.Second) // the clock is the test's: etcd settles
+		waits := func(node string) *members.Wait {
+			standing, err := w.manager("a").Status(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return standing[node].Wait
+		}
+		c, d := w.machine("c"), w.machine("d")
+		for _, one := range []*machine{c, d, c} { // permitted; not its turn; not caught up
+			one.ask(ctx, w.manager("a"))
+		}
+		if waits("c") == nil || waits("d") == nil {
+			t.Fatalf("c waits for %v, d for %v: the test is about nothing", waits("c"), waits("d"))
+		}
+		if err := c.join(ctx, w.manager("b")); err != nil {
+			t.Fatal(err)
+		}
+		if wait := waits("c"); wait != nil {
+			t.Errorf("it votes, and waits for %+v", wait)
+		}
+		time.Sleep(20 * time.Second)
+		if wait := waits("d"); wait != nil {
+			t.Errorf("it is gone, and waits for %+v", wait)
+		}
+	})
+}
+
 // Answers of etcd and of the records get lost, or never come, all the time: all get in, one at a time.
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()

@@ -20,7 +20,7 @@ func (c *Cluster) Diagnose() {
 			if err != nil || len(strings.TrimSpace(string(text))) == 0 {
 				continue
 			}
-			c.T.Logf("---- last lines of %s, %s\n%s", filepath.Base(path), machine, lastLines(string(text), 12))
+			c.T.Logf("---- last lines of %s, %s\n%s", filepath.Base(path), machine, lastLines(string(text), 6))
 		}
 	}
 	if _, err := os.Stat(c.Kubeconfig()); err == nil {

@@ -30,7 +30,7 @@ func (r Result) String() string {
 }
 
 func lastLines(s string, n int) string {
-	const width = 500
+	const width = 240 // what CI keeps of a failed test is short
 	lines := strings.SplitAfter(s, "\n")
 	lines = lines[max(0, len(lines)-n):]
 	for i, line := range lines {
