@@ -213,7 +213,7 @@ func TestCancelKillsTheWholeGroup(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want context.Canceled", err)
 	}
-	if took := time.Since(cancelled); took > time.Second {
+	if took := time.Since(cancelled); took > 20*time.Second {
 		t.Errorf("cancelling took %v", took)
 	}
 	text, err := os.ReadFile(pidFile)
@@ -236,7 +236,7 @@ func TestCancelKillsTheWholeGroup(t *testing.T) {
 
 // dead gives the kernel a moment; a zombie is dead too.
 func dead(pid int) bool {
-	for end := time.Now().Add(time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		if err != nil || strings.Contains(string(stat), ") Z ") {
 			return true
