@@ -13,7 +13,7 @@ UPFLAGS ?=
 BENCHFLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build components up down test unit e2e check fmt lint race gen gen-check bench clean
+.PHONY: help build components up down test unit e2e check fmt lint race gen gen-check bench long clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,16 @@ unit: components ## unit, golden and conformance tests
 
 e2e: components ## the real cluster, as a user would see it
 	$(GO) test -count=1 -p 1 -timeout 45m ./test/e2e/...
+
+# The test that reads a variable says what it does. The limit is for each package; it ends what hangs, and says nothing of how long one takes.
+LONG := $(GO) test -count=1 -p 1 -timeout 4h
+long: components ## the long forms of the tests, hours: every crash, ten boots, five machines, static pods (needs root)
+	SIM_ALL=1 $(LONG) ./internal/sim
+	SLIPWAY_E2E_LONG=1 $(LONG) ./test/e2e/ha
+	SLIPWAY_BOOTS=10 $(LONG) -run '^TestBoots$$' ./test/e2e/systemd
+	SLIPWAY_E2E_APPLY=five $(LONG) ./test/e2e/apply
+	SLIPWAY_E2E_FORM=StaticPods $(LONG) ./test/e2e/cluster ./test/e2e/kill
+	SLIPWAY_SWEEP=alone $(LONG) ./test/e2e/sweep
 
 check: fmt lint gen-check race ## exactly what CI runs before the tests
 
