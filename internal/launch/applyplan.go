@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -104,9 +105,12 @@ func (a *apply) planOne(ctx context.Context, all fleet, m *member, p *probe) (Ap
 	return n, a.change(ctx, all, m, &n)
 }
 
+// busyPatience is for an agent that decides what is done to its machine: one that is only slow is not started anew.
+const busyPatience = 10 * time.Second
+
 // change asks a machine of the cluster what its new plan would change.
 func (a *apply) change(ctx context.Context, all fleet, m *member, n *ApplyNode) error {
-	limited, cancel := context.WithTimeout(ctx, agentPatience)
+	limited, cancel := context.WithTimeout(ctx, busyPatience)
 	defer cancel()
 	status, err := m.agent.Status(limited)
 	if err != nil {

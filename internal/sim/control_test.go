@@ -59,8 +59,18 @@ func (a *agent) control(ctx context.Context, text []byte, board *reconcile.Board
 	return group.Wait()
 }
 
+// cluster is the one that the machine belongs to by its disk. What a dead agent still writes is on no disk, and begins no cluster:
+// it is read first, and life is looked at afterwards.
+func (a *agent) cluster() *cluster {
+	pin := certPin(a.root + pkiDir + "/join-ca.crt")
+	if a.alive() != nil {
+		return nil
+	}
+	return a.m.w.cluster(pin)
+}
+
 func (a *agent) records(doc document) (*cluster, *registry.Registry) {
-	c := a.m.w.cluster(certPin(a.root + pkiDir + "/join-ca.crt"))
+	c := a.cluster()
 	if c == nil {
 		return nil, nil
 	}

@@ -133,7 +133,7 @@ func (h host) supervise(ctx context.Context) error {
 
 // startEtcd runs the machine's etcd as its data or its permit say.
 func (h host) startEtcd(u plan.Unit) error {
-	in := h.m.w.cluster(certPin(h.root + pkiDir + "/join-ca.crt"))
+	in := h.cluster()
 	if in == nil {
 		return errors.New("there is no join CA")
 	}

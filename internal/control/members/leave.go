@@ -17,7 +17,10 @@ import (
 // ErrRefused says that a node cannot leave as things are.
 var ErrRefused = errors.New("refused")
 
-const leaveEvery = 200 * time.Millisecond
+const (
+	leaveEvery = 200 * time.Millisecond
+	hush       = 4 * time.Second // for voters that are silent: an election, or a busy moment, takes no longer
+)
 
 // Leave takes a node out of etcd for good. It waits for its turn until ctx ends, and then says what it waited for. It is
 // refused (ErrRefused) when those who stay would have no quorum. A node that is no member has left already.
@@ -103,21 +106,27 @@ func (m *Manager) depart(ctx context.Context, node string) (wait string, err err
 	return "", nil
 }
 
-// mayLeave is what the cluster says to it: Remove, Wait or Done.
+// mayLeave is what the cluster says to it: Remove, Wait or Done. A refusal is the operator's answer, so voters have to be silent for
+// a while before it is one.
 func (m *Manager) mayLeave(ctx context.Context, node string) (membership.Change, error) {
-	all, err := m.etcd.Members(ctx)
-	if err != nil {
-		return membership.Change{}, err
+	begun := m.now()
+	for {
+		all, err := m.etcd.Members(ctx)
+		if err != nil {
+			return membership.Change{}, err
+		}
+		asked, err := m.ask(ctx, all)
+		if err != nil {
+			return membership.Change{}, err
+		}
+		c := membership.Next(asked, membership.Wanted{Leave: node})
+		if c.Do != membership.Refuse {
+			return c, nil
+		}
+		if len(all) == 1 || m.now().Sub(begun) > hush || rest.For(ctx, leaveEvery) != nil {
+			return c, fmt.Errorf("%w: %s (%s)", ErrRefused, c.Reason, c.Provider)
+		}
 	}
-	asked, err := m.ask(ctx, all)
-	if err != nil {
-		return membership.Change{}, err
-	}
-	c := membership.Next(asked, membership.Wanted{Leave: node})
-	if c.Do == membership.Refuse {
-		return c, fmt.Errorf("%w: %s (%s)", ErrRefused, c.Reason, c.Provider)
-	}
-	return c, nil
 }
 
 func (m *Manager) release(ctx context.Context, s *slot) error {

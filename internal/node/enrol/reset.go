@@ -19,8 +19,9 @@ import (
 	"github.com/slipway-project/slipway/internal/node/rosterfile"
 )
 
-// askLimit is how long the cluster may take to say whether it still counts on this machine.
-const askLimit = 10 * time.Second
+// askLimit is how long the cluster may take to say whether it still counts on this machine. It is longer than an API server takes
+// that starts again, which it does while etcd's members change.
+const askLimit = 30 * time.Second
 
 // Reset takes the machine out of its cluster. The cluster must have let it go before: what it still counts on is not taken away.
 // lost says that nobody is left to ask. One that was broken off goes on by itself at the agent's start: who asks meanwhile waits

@@ -209,9 +209,5 @@ func upAgain(t *testing.T, c *kit.Cluster) {
 
 func units(t *testing.T, c *kit.Cluster) map[string]kit.Unit {
 	t.Helper()
-	u, err := c.Units()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return u
+	return c.For(t).MustUnits()
 }

@@ -3,6 +3,7 @@
 package ha_test
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -121,8 +122,12 @@ func writes(c *kit.Cluster, w *kit.Writer, n int) {
 func healthyMembers(c *kit.Cluster) {
 	c.T.Helper()
 	for i := range mains {
-		if said := c.On(c.Main(i)).Etcdctl("endpoint health --cluster 2>&1"); strings.Count(said, "is healthy") != mains {
-			c.T.Errorf("seen from %s, want %d healthy members:\n%s", c.Main(i), mains, said)
-		}
+		kit.Until(c.T, soon, fmt.Sprintf("seen from %s, all %d members are healthy", c.Main(i), mains), func() error {
+			said, err := c.On(c.Main(i)).TryEtcdctl("endpoint health --cluster 2>&1")
+			if err == nil && strings.Count(said, "is healthy") != mains {
+				err = errors.New(said)
+			}
+			return err
+		})
 	}
 }

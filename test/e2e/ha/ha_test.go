@@ -37,7 +37,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8081}]}
 const (
 	mains   = 3
 	workers = 2
-	soon    = time.Minute // far more than anything here takes
+	soon    = 3 * time.Minute // far more than anything here takes
 )
 
 func TestHA(t *testing.T) {

@@ -178,7 +178,7 @@ func services(c *kit.Cluster) {
 	address := c.Kubectl("get", "service", "web", "--output", "jsonpath={.spec.clusterIP}")
 	for _, line := range strings.Fields(c.Kubectl("get", "pods", "--selector", "app=web", "--output", `jsonpath={range .items[*]}{.metadata.name}={.spec.nodeName}{"\n"}{end}`)) {
 		pod, node, _ := strings.Cut(line, "=")
-		if said := c.Kubectl("exec", pod, "--", "/testpod", "get", "--retry-for", "10s", "http://web.default.svc.cluster.local"); !strings.HasPrefix(said, "web-") {
+		if said := c.Kubectl("exec", pod, "--", "/testpod", "get", "--retry-for", "60s", "http://web.default.svc.cluster.local"); !strings.HasPrefix(said, "web-") {
 			c.T.Errorf("Service by name from a pod of %s: %q", node, said)
 		}
 		conn, err := c.On(node).Dial(c.T.Context(), "tcp4", net.JoinHostPort(address, "80"))

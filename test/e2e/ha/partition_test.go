@@ -56,9 +56,9 @@ func cutMain(c *kit.Cluster) {
 	writer.Stop()
 	writer.AllThere(c)
 	healthyMembers(c)
-	if err := read(c.T.Context(), alone, writer.Acked()[len(writer.Acked())-1]); err != nil {
-		c.T.Errorf("what was written meanwhile, read through %s: %v", victim, err)
-	}
+	kit.Until(c.T, soon, "what was written meanwhile is read through "+victim, func() error {
+		return read(c.T.Context(), alone, writer.Acked()[len(writer.Acked())-1])
+	})
 }
 
 // read asks for one object, which an API server answers from a majority of etcd only.
@@ -104,7 +104,7 @@ func cutWorker(c *kit.Cluster) {
 		return nil
 	})
 	unbroken(c, inside, "on the worker that is cut off")
-	now := units(c.On(victim))
+	now := c.On(victim).MustUnits()
 	for _, name := range []string{"api-balancer", "containerd", "kube-proxy", "kubelet"} {
 		if u := now[name]; u.PID == 0 {
 			c.T.Errorf("unit %s of the worker that is cut off: %+v", name, u)
@@ -114,27 +114,20 @@ func cutWorker(c *kit.Cluster) {
 	healed := time.Now()
 	c.AllReady(soon, mains, workers)
 	c.T.Logf("%s is ready again %.1f s after it was healed", victim, time.Since(healed).Seconds())
-	web := func(all map[string]string) map[string]string { // a cluster may move others away after five minutes
-		kept := map[string]string{}
-		for name, id := range all {
-			if strings.Contains(name, ": web-") {
-				kept[name] = id
-			}
-		}
-		return kept
-	}
 	if diff := cmp.Diff(web(pods), web(containers(c, victim))); diff != "" {
 		c.T.Errorf("containers of the worker (- before, + after):\n%s", diff)
 	}
 }
 
-func units(c *kit.Cluster) map[string]kit.Unit {
-	c.T.Helper()
-	u, err := c.Units()
-	if err != nil {
-		c.T.Fatal(err)
+// web are the containers of the workload: a cluster may move others away after five minutes, and probes may end them on a busy host.
+func web(all map[string]string) map[string]string {
+	kept := map[string]string{}
+	for name, id := range all {
+		if strings.Contains(name, ": web-") {
+			kept[name] = id
+		}
 	}
-	return u
+	return kept
 }
 
 // rebootAlone boots a worker and a control plane that see nobody: what their plans want runs, and they join the others again

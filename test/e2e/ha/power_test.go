@@ -107,7 +107,7 @@ func stopAll(c *kit.Cluster) {
 	if diff := cmp.Diff(before, identity(c, all...)); diff != "" {
 		c.T.Errorf("cluster (- before, + after):\n%s", diff)
 	}
-	if diff := cmp.Diff(pods, containers(c, both...)); diff != "" {
+	if diff := cmp.Diff(web(pods), web(containers(c, both...))); diff != "" {
 		c.T.Errorf("containers of the workers (- before, + after):\n%s", diff)
 	}
 	unbroken(c, poller, "from worker to worker")

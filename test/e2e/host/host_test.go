@@ -71,7 +71,7 @@ func leftovers(t *testing.T, c *kit.Cluster) {
 			t.Errorf("%s of the cluster is left: %v", folder, err)
 		}
 	}
-	kit.Until(t, 5*time.Second, "no process is left; the host's own init may still have to reap one", func() error { return processes(c) })
+	kit.Until(t, 30*time.Second, "no process is left; the host's own init may still have to reap one", func() error { return processes(c) })
 	for _, file := range []string{"/proc/net/unix", "/proc/self/mountinfo"} {
 		text, err := os.ReadFile(file)
 		if err != nil {

@@ -50,7 +50,7 @@ func address(c *kit.Cluster) string {
 func initialise(c, operator, machine *kit.Cluster, who, name, secret string) kit.Result {
 	c.T.Helper()
 	root := "/root/" + who
-	script := fmt.Sprintf("mkdir -p %[1]s && ln -sfn /var/lib/slipway/store %[1]s/store && exec /opt/slipway/bin/slipway init --root %[1]s --name %[2]s --server %[3]s --pin %[4]s --timeout 1m",
+	script := fmt.Sprintf("mkdir -p %[1]s && ln -sfn /var/lib/slipway/store %[1]s/store && exec /opt/slipway/bin/slipway init --root %[1]s --name %[2]s --server %[3]s --pin %[4]s --timeout 5m",
 		root, name, address(machine), machine.Pin())
 	return operator.TryExec(strings.NewReader(secret), script)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-const soon = time.Minute // far more than anything here takes
+const soon = 3 * time.Minute // far more than anything here takes
 
 // TestJoin has one cluster of a control plane and a worker. Machines that somebody else has booted come to it.
 func TestJoin(t *testing.T) {

@@ -34,9 +34,12 @@ func copyOfWorker(c *kit.Cluster) {
 	twin := c.Extra(2, nil)
 	c.Machine("stop", twin.Node)
 	for _, folder := range []string{"etc-kubernetes", "slipway"} {
-		if r := kit.Run(c.T, "cp", "-a", "-T", worker.Data(folder), twin.Data(folder)); r.Code != 0 {
-			c.T.Fatal(r)
-		}
+		kit.Until(c.T, soon, folder+" of the running worker is copied", func() error { // what its agent writes meanwhile may go under its hands
+			if r := kit.Run(c.T, "cp", "-a", "-T", worker.Data(folder), twin.Data(folder)); r.Code != 0 {
+				return errors.New(r.String())
+			}
+			return nil
+		})
 	}
 	c.Machine("start", twin.Node)
 	kit.Until(c.T, soon, "the list says that the worker's key is shown elsewhere", func() error {

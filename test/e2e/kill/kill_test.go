@@ -18,7 +18,7 @@ import (
 
 // lasting is how long a client of a Service may be without an answer while one component is started anew. Nothing that
 // dies here lies on the path of the packets; what remains is a busy host.
-const lasting = 2 * time.Second
+const lasting = 5 * time.Second
 
 func TestKill(t *testing.T) {
 	c := kit.New(t, "kill")
@@ -49,7 +49,7 @@ func part(t *testing.T, c *kit.Cluster, name string, test func(c *kit.Cluster)) 
 
 // killAgent: the components never notice, and the next agent takes them as they are.
 func killAgent(c *kit.Cluster, poller *kit.Poller) {
-	before, pods := units(c), containers(c)
+	before, pods := c.MustUnits(), containers(c)
 	agent := c.Process("slipway", "agent")
 	poller.Reset()
 	c.Kill(agent)
@@ -69,7 +69,7 @@ func killAgent(c *kit.Cluster, poller *kit.Poller) {
 	if r := c.MustUp(); !strings.Contains(r.Out, "nothing to do") {
 		c.T.Errorf("up after the agent's death: %s", r)
 	}
-	if diff := cmp.Diff(before, units(c)); diff != "" {
+	if diff := cmp.Diff(before, c.MustUnits()); diff != "" {
 		c.T.Errorf("units (- before, + after):\n%s", diff)
 	}
 	works(c, "after-agent")
@@ -77,7 +77,7 @@ func killAgent(c *kit.Cluster, poller *kit.Poller) {
 }
 
 func killComponent(c *kit.Cluster, poller *kit.Poller, name string) {
-	before, pods := units(c), containers(c)
+	before, pods := c.MustUnits(), containers(c)
 	poller.Reset()
 	begun := time.Now()
 	c.Kill(c.Process(name))
@@ -94,7 +94,7 @@ func killComponent(c *kit.Cluster, poller *kit.Poller, name string) {
 	c.T.Logf("%s is ready again after %.1f s", name, time.Since(begun).Seconds())
 	c.Healthy(time.Minute)
 	works(c, "after-"+name)
-	after := units(c)
+	after := c.MustUnits()
 	others := maps.Clone(before)
 	delete(others, name)
 	delete(after, name)
@@ -114,7 +114,7 @@ metadata: {name: %s, namespace: default}
 spec: {containers: [{name: main, image: "slipway.dev/testpod:1", imagePullPolicy: Never, args: [sleep]}]}
 `, name))
 	c.Wait("pod/"+name, "condition=Ready")
-	c.Kubectl("exec", name, "--", "/testpod", "get", "--retry-for", "10s", "http://web.default.svc.cluster.local")
+	c.Kubectl("exec", name, "--", "/testpod", "get", "--retry-for", "60s", "http://web.default.svc.cluster.local")
 	c.Kubectl("delete", "pod", name, "--grace-period", "1")
 }
 
@@ -165,13 +165,4 @@ func containers(c *kit.Cluster) map[string]string {
 		c.T.Fatalf("only these containers: %v", found)
 	}
 	return found
-}
-
-func units(c *kit.Cluster) map[string]kit.Unit {
-	c.T.Helper()
-	u, err := c.Units()
-	if err != nil {
-		c.T.Fatal(err)
-	}
-	return u
 }

@@ -31,7 +31,7 @@ func TestRoughBoot(t *testing.T) {
 	seen := map[string]string{}
 	for _, moment := range moments(c) {
 		cmd := c.Start("up")
-		kit.Until(t, 30*time.Second, moment+" exists", func() error { _, err := os.Stat(moment); return err })
+		kit.Until(t, 2*time.Minute, moment+" exists", func() error { _, err := os.Stat(moment); return err })
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed
 		if s, err := c.Status(); err == nil && len(s.Machines) == 1 && s.Machines[0].PID != 0 {
@@ -59,7 +59,7 @@ func TestMachineDiesUnderUp(t *testing.T) {
 	c := kit.New(t, "rough")
 	cmd := c.Start("up")
 	moment := c.Data("etcd", "member", "wal")
-	kit.Until(t, 30*time.Second, moment+" exists", func() error { _, err := os.Stat(moment); return err })
+	kit.Until(t, 2*time.Minute, moment+" exists", func() error { _, err := os.Stat(moment); return err })
 	s, err := c.Status()
 	if err != nil || len(s.Machines) != 1 || s.Machines[0].PID == 0 {
 		t.Fatalf("status: %+v, %v", s, err)
@@ -85,7 +85,7 @@ func TestRoughRun(t *testing.T) {
 	c.Healthy(30 * time.Second)
 
 	part(t, c, "all components at once", func(c *kit.Cluster) {
-		before := units(c)
+		before := c.MustUnits()
 		for _, name := range kit.Components() {
 			c.Kill(c.Process(name))
 		}
@@ -135,7 +135,7 @@ func TestRoughRun(t *testing.T) {
 	part(t, c, "down, killed half-way", func(c *kit.Cluster) {
 		cmd := c.Start("down")
 		pid := c.Process("slipway", "agent").PID
-		kit.Until(c.T, 20*time.Second, "the agent is gone", func() error {
+		kit.Until(c.T, time.Minute, "the agent is gone", func() error {
 			if unix.Kill(pid, 0) == nil {
 				return errors.New("it runs")
 			}
@@ -182,7 +182,7 @@ func TestPowerCutAtFirstLog(t *testing.T) {
 	c := kit.New(t, "rough")
 	cmd := c.Start("up")
 	pid := 0
-	kit.Until(t, 20*time.Second, "the machine runs", func() error {
+	kit.Until(t, time.Minute, "the machine runs", func() error {
 		s, err := c.Status()
 		if err != nil || len(s.Machines) != 1 || s.Machines[0].PID == 0 {
 			return fmt.Errorf("status: %+v, %w", s, err)

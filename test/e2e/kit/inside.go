@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const execLimit = 2 * time.Minute
+const execLimit = 6 * time.Minute
 
 // Exec runs a shell command in the machine and returns its output.
 func (c *Cluster) Exec(command string) string {

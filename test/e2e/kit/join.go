@@ -44,7 +44,7 @@ func (c *Cluster) TryJoin(t Token, args ...string) Result {
 // Join is TryJoin that waits until the machine is in.
 func (c *Cluster) Join(t Token, args ...string) {
 	c.T.Helper()
-	if r := c.TryJoin(t, append(args, "--wait", "--timeout", "1m")...); r.Code != 0 {
+	if r := c.TryJoin(t, append(args, "--wait", "--timeout", "3m")...); r.Code != 0 {
 		c.T.Fatal(r)
 	}
 }

@@ -61,7 +61,7 @@ func (c *Cluster) Kubeconfig() string { return filepath.Join(Root, "clusters", c
 func (c *Cluster) TryKubectl(stdin string, args ...string) Result {
 	c.T.Helper()
 	args = append([]string{"--kubeconfig", c.Kubeconfig()}, args...)
-	return run(c.T, 3*time.Minute, strings.NewReader(stdin), Component(c.T, "kubectl"), args...)
+	return run(c.T, 5*time.Minute, strings.NewReader(stdin), Component(c.T, "kubectl"), args...)
 }
 
 // Kubectl is TryKubectl that has to succeed; it returns standard output.
@@ -85,7 +85,7 @@ func (c *Cluster) Apply(manifest string) {
 // Wait is kubectl wait with a reason when it fails.
 func (c *Cluster) Wait(what, condition string, args ...string) {
 	c.T.Helper()
-	r := c.TryKubectl("", append([]string{"wait", what, "--for", condition, "--timeout", "90s"}, args...)...)
+	r := c.TryKubectl("", append([]string{"wait", what, "--for", condition, "--timeout", "180s"}, args...)...)
 	if r.Code != 0 {
 		events := c.TryKubectl("", "get", "events", "--all-namespaces", "--sort-by", ".lastTimestamp")
 		c.T.Fatalf("%s\n%s", r, lastLines(events.Out, 15))
@@ -153,6 +153,16 @@ func (c *Cluster) Units() (map[string]Unit, error) {
 // Components are the long-running units of a machine that is control plane and worker.
 func Components() []string {
 	return []string{"containerd", "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubelet"}
+}
+
+// MustUnits is Units as soon as the agent answers: it may be busy, or just starting.
+func (c *Cluster) MustUnits() (units map[string]Unit) {
+	c.T.Helper()
+	Until(c.T, time.Minute, "the agent of "+c.Node+" tells its units", func() (err error) {
+		units, err = c.Units()
+		return err
+	})
+	return units
 }
 
 // Healthy waits until the cluster is: every component runs and is ready, and the node is.

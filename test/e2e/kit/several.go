@@ -119,16 +119,39 @@ func (c *Cluster) Must(args ...string) Result {
 	return r
 }
 
-// Etcdctl asks the etcd of the machine.
-func (c *Cluster) Etcdctl(args string) string {
+// TryEtcdctl asks the etcd of the machine, which may be electing a leader just now.
+func (c *Cluster) TryEtcdctl(args string) (string, error) {
 	c.T.Helper()
 	const pki = "/etc/kubernetes/pki/etcd/"
-	return c.Exec("etcdctl --endpoints=https://127.0.0.1:2379 --cacert=" + pki + "ca.crt --cert=" + pki + "healthcheck-client.crt --key=" + pki +
-		"healthcheck-client.key " + args)
+	r := c.TryExec(nil, "etcdctl --endpoints=https://127.0.0.1:2379 --cacert="+pki+"ca.crt --cert="+pki+"healthcheck-client.crt --key="+pki+
+		"healthcheck-client.key "+args)
+	if r.Code != 0 {
+		return "", errors.New(r.String())
+	}
+	return r.Out, nil
+}
+
+// Etcdctl is TryEtcdctl until it is answered.
+func (c *Cluster) Etcdctl(args string) (said string) {
+	c.T.Helper()
+	Until(c.T, upLimit, "etcd of "+c.Node+" answers", func() (err error) {
+		said, err = c.TryEtcdctl(args)
+		return err
+	})
+	return said
 }
 
 // Leader is the machine whose etcd leads.
-func (c *Cluster) Leader() string {
+func (c *Cluster) Leader() (name string) {
+	c.T.Helper()
+	Until(c.T, upLimit, "etcd has a leader", func() (err error) {
+		name, err = c.leader()
+		return err
+	})
+	return name
+}
+
+func (c *Cluster) leader() (string, error) {
 	c.T.Helper()
 	var members struct {
 		Members []struct {
@@ -144,15 +167,14 @@ func (c *Cluster) Leader() string {
 	err := errors.Join(json.Unmarshal([]byte(c.Etcdctl("member list --write-out json")), &members),
 		json.Unmarshal([]byte(c.Etcdctl("endpoint status --write-out json")), &status))
 	if err != nil {
-		c.T.Fatal(err)
+		return "", err
 	}
 	for _, m := range members.Members {
 		if len(status) == 1 && m.ID == status[0].Status.Leader {
-			return m.Name
+			return m.Name, nil
 		}
 	}
-	c.T.Fatalf("no leader: members %+v, status %+v", members, status)
-	return ""
+	return "", fmt.Errorf("no leader: members %+v, status %+v", members, status)
 }
 
 // Machines are the names of all machines that the cluster has on this host.
