@@ -21,8 +21,15 @@ func forms(l *launch.Launcher) []launch.Form {
 		{Name: "fleet", Summary: "units with an [X-Fleet] section, and the files that they fetch", Render: func(_ context.Context, p launch.Planned) (render.Rendered, error) {
 			return fleet.With(p.Plan, launch.FleetUnits(p.Cluster))
 		}},
-		l.FirstBoot("cloud-init", "user data with which a blank machine joins the cluster", "user-data", cloudinit.Render),
+		example(l.FirstBoot("cloud-init", "user data with which a blank machine joins the cluster", "user-data", cloudinit.Render),
+			"--name prod --node prod-worker-3 --to out"),
 		l.FirstBoot("ignition", "the same for Ignition", "config.ign", ignition.Render),
-		launch.PlanForm("staticpod", "manifests of static pods, and the files that they read", staticpod.Render),
+		example(launch.PlanForm("staticpod", "manifests of static pods, and the files that they read", staticpod.Render), "-f cluster.yaml --to out"),
 	}
+}
+
+// example gives a form an example in the help of slipway render.
+func example(f launch.Form, flags string) launch.Form {
+	f.Example = flags
+	return f
 }

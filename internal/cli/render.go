@@ -34,11 +34,11 @@ Forms:
 ` + form.list(),
 		Example: `  slipway render --format ` + form.first() + ` -f cluster.yaml --to out
   slipway render --format ` + form.first() + ` --node dev-main-0 --to - | less
-  slipway render --format ` + form.first() + ` --output json`,
+  slipway render --format ` + form.first() + ` --output json` + form.examples(),
 		Args: noArgs,
 	}
 	specFlags(e, cmd, &source)
-	cmd.Flags().Var(&form, "format", "form to write: "+strings.Join(form.names(), ", "))
+	cmd.Flags().Var(&form, "format", "form to write (required): "+strings.Join(form.names(), ", "))
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(form.names(), cobra.ShellCompDirectiveNoFileComp))
 	nodeFlag(e, cmd, &node, &source.Name)
 	cmd.Flags().StringVar(&to, "to", "-", "folder to write to, or - to print")
@@ -194,6 +194,17 @@ func (f *formFlag) names() []string {
 }
 
 func (f *formFlag) first() string { return append(f.names(), "")[0] }
+
+// examples are those that forms have of their own.
+func (f *formFlag) examples() string {
+	var b strings.Builder
+	for _, x := range f.forms {
+		if x.Example != "" {
+			fmt.Fprintf(&b, "\n  slipway render --format %s %s", x.Name, x.Example)
+		}
+	}
+	return b.String()
+}
 
 func (f *formFlag) list() string {
 	var b strings.Builder

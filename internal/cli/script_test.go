@@ -28,11 +28,13 @@ func TestMain(m *testing.M) {
 
 // slipway is the program as main builds it, without the commands that run on nodes. Its root is relative: a script's own folder.
 func slipway() {
+	toys := launch.PlanForm("toy", "three units, for tests", toy)
+	toys.Example = "--node toy-main-0 --to toys"
 	os.Exit(cli.Run(context.Background(), cli.Env{
 		Launcher: &launch.Launcher{Root: "root", Exe: "/nowhere/slipway", Version: "v0.0.0-test", Log: slog.New(slog.NewTextHandler(io.Discard, nil))},
 		Out:      os.Stdout, Err: os.Stderr, In: os.Stdin,
 		Version: "v0.0.0-test",
-		Forms:   []launch.Form{launch.PlanForm("toy", "three units, for tests", toy)},
+		Forms:   []launch.Form{toys},
 	}, os.Args[1:]))
 }
 

@@ -21,7 +21,7 @@ func (l *Launcher) FirstBoot(name, summary, file string, form func(d userdata.Da
 	return Form{Name: name, Summary: summary, Render: func(ctx context.Context, p Planned) (render.Rendered, error) {
 		if p.Node.Pool.Replacement != spec.ByAddress {
 			return render.Rendered{}, fmt.Errorf("node %s is in pool %s, whose machines come in with a token or by a key that is known, and neither belongs in user data: "+
-				"let the pool have replacement: ByAddress (slipway explain spec.pools.replacement), or use slipway token create and slipway join", p.Plan.Node, p.Node.Pool.Name)
+				"let the pool have replacement: ByAddress (slipway spec explain spec.pools.replacement), or use slipway token create and slipway join", p.Plan.Node, p.Node.Pool.Name)
 		}
 		d, err := l.firstBoot(ctx, p)
 		if err != nil {

@@ -22,6 +22,7 @@ type Form struct {
 	Name    string // "systemd"
 	Summary string // a few words for the command's help
 	Render  func(ctx context.Context, p Planned) (render.Rendered, error)
+	Example string // optional: the other flags of an example for the command's help
 }
 
 // PlanForm is a form that says nothing but what stands in the plan.
