@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/roster"
@@ -49,21 +50,38 @@ func (c *Cluster) Boot(i int, files map[string][]byte) *Cluster {
 // Pin is that of the machine's key, as its console shows it.
 func (c *Cluster) Pin() string {
 	c.T.Helper()
-	block, _ := pem.Decode(c.Read("slipway", "state", "machine.key"))
-	if block == nil {
-		c.T.Fatalf("key of machine %s: no PEM", c.Node)
-	}
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		c.T.Fatalf("key of machine %s: %v", c.Node, err)
-	}
-	signer, ok := key.(crypto.Signer)
-	if !ok {
-		c.T.Fatalf("key of machine %s: %T", c.Node, key)
-	}
-	pin, err := roster.PinOf(signer.Public())
+	pin, err := c.TryPin()
 	if err != nil {
 		c.T.Fatal(err)
 	}
 	return pin
+}
+
+// TryPin is Pin of a machine that may just be starting.
+func (c *Cluster) TryPin() (string, error) {
+	text, err := os.ReadFile(c.Data("slipway", "state", "machine.key"))
+	if err != nil {
+		return "", err
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return "", fmt.Errorf("key of machine %s: no PEM", c.Node)
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return "", fmt.Errorf("key of machine %s: %w", c.Node, err)
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return "", fmt.Errorf("key of machine %s: %T", c.Node, key)
+	}
+	return roster.PinOf(signer.Public())
+}
+
+// TryEtcdctl is Etcdctl where etcd may not answer yet.
+func (c *Cluster) TryEtcdctl(args string) Result {
+	c.T.Helper()
+	const pki = "/etc/kubernetes/pki/etcd/"
+	return c.TryExec(nil, "etcdctl --endpoints=https://127.0.0.1:2379 --cacert="+pki+"ca.crt --cert="+pki+"healthcheck-client.crt --key="+pki+
+		"healthcheck-client.key "+args)
 }

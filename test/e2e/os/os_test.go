@@ -81,7 +81,7 @@ func TestOS(t *testing.T) {
 // shows waits until status names the item that fails, and why.
 func shows(t *testing.T, c *kit.Cluster, item, reason string) {
 	t.Helper()
-	kit.Until(t, 90*time.Second, "status shows "+item, func() error {
+	kit.Until(t, 5*time.Minute, "status shows "+item, func() error {
 		text := c.Slipway("status").Out
 		if !strings.Contains(text, item) || !strings.Contains(text, reason) {
 			return fmt.Errorf("it does not say %q:\n%s", reason, text)
@@ -170,8 +170,8 @@ func edited(t *testing.T, c *kit.Cluster, edit func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, u := range after {
-		if before[name].PID != u.PID {
+	for name, pid := range kit.Steady(after) {
+		if before[name].PID != pid {
 			t.Errorf("%s was restarted", name)
 		}
 	}

@@ -53,9 +53,12 @@ func TestALabelMovesWhatDependsOnIt(t *testing.T) {
 	before := [2]map[string]int{pids(first), pids(second)}
 	want(t, "at first", []string{"user-side@a", "user-web"}, before[0])
 	want(t, "at first", []string{"user-rest"}, before[1])
-	if log := first.Exec("cat /var/log/slipway/user-web.log"); !strings.Contains(log, "web of 10.") {
-		t.Errorf("the unit does not know the machine's address: %q", log)
-	}
+	kit.Until(t, time.Minute, "the unit says the machine's address", func() error {
+		if r := first.TryExec(nil, "cat /var/log/slipway/user-web.log"); !strings.Contains(r.Out, "web of 10.") {
+			return fmt.Errorf("%s", r)
+		}
+		return nil
+	})
 	if said := c.Slipway("units").Out; !strings.Contains(said, "it has no label disk, wanted is tape") {
 		t.Errorf("slipway units does not say why a unit runs nowhere: %s", said)
 	}
@@ -76,22 +79,21 @@ func TestALabelMovesWhatDependsOnIt(t *testing.T) {
 	}
 }
 
-// pids are the processes of the machine's units by name.
+// pids are the processes of the machine's units by name, but for those that may end by themselves.
 func pids(c *kit.Cluster) map[string]int {
 	c.T.Helper()
-	out := map[string]int{}
+	var out map[string]int
 	kit.Until(c.T, time.Minute, "the units of "+c.Node, func() error {
 		units, err := c.Units()
 		if err != nil {
 			return err
 		}
-		clear(out)
 		for name, u := range units {
 			if !u.Ready {
 				return fmt.Errorf("%s is not ready", name)
 			}
-			out[name] = u.PID
 		}
+		out = kit.Steady(units)
 		return nil
 	})
 	return out

@@ -5,6 +5,7 @@ package sweep_test
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -78,7 +79,10 @@ func untilRegistered(c, machine *kit.Cluster) {
 		if err != nil {
 			return err
 		}
-		pin := machine.Pin()
+		pin, err := machine.TryPin()
+		if err != nil {
+			return err
+		}
 		for _, n := range nodes {
 			if n.Key == pin {
 				if r := c.TryKubectl("", "get", "node", n.Name); r.Code != 0 {
@@ -167,7 +171,10 @@ func ready(c, machine *kit.Cluster, pool string) (found kit.Node) {
 		if err != nil {
 			return err
 		}
-		pin := machine.Pin()
+		pin, err := machine.TryPin()
+		if err != nil {
+			return err
+		}
 		for _, n := range nodes {
 			if n.Key != pin {
 				continue
@@ -205,14 +212,26 @@ func same(c, machine *kit.Cluster, pool string) error {
 		}
 	}
 	for _, file := range files {
-		if !bytes.Equal(c.Read("etc-kubernetes", "pki", file), machine.Read("etc-kubernetes", "pki", file)) {
+		ours, err := os.ReadFile(c.Data("etc-kubernetes", "pki", file))
+		if err != nil {
+			return err
+		}
+		its, err := os.ReadFile(machine.Data("etc-kubernetes", "pki", file))
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(ours, its) {
 			c.T.Fatalf("%s is another one than the cluster's", file)
 		}
 	}
 	if pool != mainPool {
 		return nil // the other lane changes the members meanwhile
 	}
-	members := strings.Split(strings.TrimSpace(c.Etcdctl("member list")), "\n")
+	r := c.TryEtcdctl("member list")
+	if r.Code != 0 {
+		return fmt.Errorf("%s", r)
+	}
+	members := strings.Split(strings.TrimSpace(r.Out), "\n")
 	bad := slices.ContainsFunc(members, func(m string) bool { return !strings.Contains(m, "started") || !strings.HasSuffix(m, "false") })
 	if len(members) != 2 || bad {
 		return fmt.Errorf("members of etcd, want two voters: %q", members)
