@@ -9,16 +9,21 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
 const form = "StaticPods"
+
+// patience is for the kubelet, which waits longer and longer before it starts again what has ended.
+const patience = 4 * time.Minute
 
 // component names what runs as a pod, in the order in which each depends on the one before.
 func component() []string {
@@ -74,31 +79,32 @@ func arePods(t *testing.T, c *kit.Cluster) {
 
 func killed(t *testing.T, c *kit.Cluster) {
 	for _, name := range component() {
-		p := c.Process(name)
-		c.Kill(p)
-		kit.Until(t, time.Minute, name+" runs again", func() error {
+		var p kit.Process
+		kit.Until(t, patience, name+" is killed", func() (err error) { // it may just have ended by itself
+			if p, err = c.TryProcess(name); err != nil {
+				return err
+			}
+			return unix.Kill(p.PID, unix.SIGKILL)
+		})
+		kit.Until(t, patience, name+" runs again", func() error {
 			now, err := c.TryProcess(name)
 			if err == nil && now.PID == p.PID {
 				err = fmt.Errorf("it has not ended")
 			}
 			return err
 		})
-		c.Healthy(90 * time.Second)
+		c.Healthy(patience)
 	}
 	if r := c.MustUp(); !strings.Contains(r.Out, "nothing to do") {
 		t.Errorf("up after it: %s", r)
 	}
 }
 
-func pids(c *kit.Cluster) map[string]int {
+func units(c *kit.Cluster) map[string]kit.Unit {
 	c.T.Helper()
-	units, err := c.Units()
+	all, err := c.Units()
 	if err != nil {
 		c.T.Fatal(err)
-	}
-	all := map[string]int{}
-	for name, u := range units {
-		all[name] = u.PID
 	}
 	return all
 }
@@ -110,20 +116,18 @@ func edited(t *testing.T, c *kit.Cluster) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	before := pids(c)
+	before := units(c)
 	c.MustUp("--file", file)
 	c.Healthy(time.Minute)
-	var other []string
-	for name, pid := range pids(c) {
-		if before[name] != pid {
-			other = append(other, name)
-		}
+	after := units(c)
+	if diff := cmp.Diff(kit.Steady(before), kit.Steady(after)); diff != "" {
+		t.Errorf("processes (- before, + after):\n%s", diff)
 	}
-	if !slices.Equal(other, []string{"kube-scheduler"}) {
-		t.Errorf("other processes: %v, want only kube-scheduler", other)
+	if before["kube-scheduler"].PID == after["kube-scheduler"].PID {
+		t.Error("kube-scheduler is the one of before")
 	}
-	if units, err := c.Units(); err != nil || units["kube-scheduler"].Restarts != 0 {
-		t.Errorf("kube-scheduler was restarted %d times beyond the one (%v)", units["kube-scheduler"].Restarts, err)
+	if n := after["kube-scheduler"].Restarts; n != 0 {
+		t.Errorf("kube-scheduler was restarted %d times beyond the one", n)
 	}
 	if r := c.Up("--file", c.OtherForm()); r.Code != 3 || !strings.Contains(r.Err, "spec.controlPlane.form") {
 		t.Errorf("another form was not refused: %s", r)
@@ -131,7 +135,7 @@ func edited(t *testing.T, c *kit.Cluster) {
 }
 
 func agentDies(t *testing.T, c *kit.Cluster) {
-	before := pids(c)
+	before := units(c)
 	agent := c.Process("slipway", "agent")
 	c.Kill(agent)
 	kit.Until(t, 20*time.Second, "another agent answers", func() error {
@@ -141,10 +145,8 @@ func agentDies(t *testing.T, c *kit.Cluster) {
 		return nil
 	})
 	c.Healthy(30 * time.Second)
-	for name, pid := range pids(c) {
-		if before[name] != pid {
-			t.Errorf("%s: pid %d, then %d", name, before[name], pid)
-		}
+	if diff := cmp.Diff(kit.Steady(before), kit.Steady(units(c))); diff != "" {
+		t.Errorf("processes (- before, + after):\n%s", diff)
 	}
 }
 
@@ -172,21 +174,27 @@ func lostData(t *testing.T, c *kit.Cluster) {
 	})
 	c.Process("slipway", "agent")
 	c.Exec("test ! -e /var/lib/etcd/member && mv /var/lib/etcd-aside /var/lib/etcd/member")
-	c.Healthy(4 * time.Minute) // the kubelet asks the API meanwhile, which answers late without etcd
-	if got := c.Kubectl("get", "configmap", "memory", "--output", "jsonpath={.data.it}"); got != "is-there" {
+	c.Healthy(patience) // the kubelet asks the API meanwhile, which answers late without etcd
+	if got := answer(c, "configmap/memory", "{.data.it}"); got != "is-there" {
 		t.Errorf("the cluster remembers %q", got)
 	}
 }
 
-func powerCut(t *testing.T, c *kit.Cluster) {
-	uid := ""
-	kit.Until(t, 2*time.Minute, "the API answers at once, which has been without etcd", func() error {
-		r := c.TryKubectl("", "get", "namespace", "kube-system", "--output", "jsonpath={.metadata.uid}", "--request-timeout=5s")
-		if uid = r.Out; r.Code != 0 || uid == "" {
+// answer is a field of an object of the API, which may have been without etcd until now.
+func answer(c *kit.Cluster, object, field string) (value string) {
+	c.T.Helper()
+	kit.Until(c.T, 2*time.Minute, "the API tells "+field+" of "+object, func() error {
+		r := c.TryKubectl("", "get", object, "--output", "jsonpath="+field, "--request-timeout=5s")
+		if value = r.Out; r.Code != 0 || value == "" {
 			return fmt.Errorf("%s", r)
 		}
 		return nil
 	})
+	return value
+}
+
+func powerCut(t *testing.T, c *kit.Cluster) {
+	uid := answer(c, "namespace/kube-system", "{.metadata.uid}")
 	c.Machine("stop", c.Node)
 	c.Machine("start", c.Node)
 	c.Healthy(2 * time.Minute)
@@ -204,7 +212,7 @@ func powerCut(t *testing.T, c *kit.Cluster) {
 	})
 	c.MustUp()
 	c.Healthy(2 * time.Minute)
-	if now := c.Kubectl("get", "namespace", "kube-system", "--output", "jsonpath={.metadata.uid}"); now != uid {
+	if now := answer(c, "namespace/kube-system", "{.metadata.uid}"); now != uid {
 		t.Errorf("another cluster: %s, then %s", uid, now)
 	}
 }
@@ -226,16 +234,20 @@ func TestThree(t *testing.T) {
 	}
 	var starts sync.WaitGroup
 	for _, m := range s.Machines {
-		starts.Go(func() { c.Machine("start", m.Name) })
+		starts.Go(func() {
+			if r := c.Slipway("machine", "start", m.Name); r.Code != 0 {
+				t.Error(r)
+			}
+		})
 	}
 	starts.Wait()
 	for i := range s.Machines {
 		c.On(c.Main(i)).Healthy(3 * time.Minute)
 	}
-	if now := c.Kubectl("get", "namespace", "kube-system", "--output", "jsonpath={.metadata.uid}"); now != uid {
+	if now := answer(c, "namespace/kube-system", "{.metadata.uid}"); now != uid {
 		t.Errorf("another cluster: %s, then %s", uid, now)
 	}
-	if got := c.Kubectl("get", "configmap", "memory", "--output", "jsonpath={.data.it}"); got != "is-there" {
+	if got := answer(c, "configmap/memory", "{.data.it}"); got != "is-there" {
 		t.Errorf("the cluster remembers %q", got)
 	}
 }
