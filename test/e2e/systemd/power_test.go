@@ -5,7 +5,6 @@ package systemd_test
 import (
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,23 +15,15 @@ import (
 // poweredOff shuts the machine down from within: what others need ends after them. Then somebody presses the button.
 func poweredOff(c *kit.Cluster) {
 	c.Kubectl("create", "configmap", "written-before", "--from-literal=value=kept")
-	ends := map[string]<-chan time.Time{}
-	for _, program := range []string{"kubelet", "kube-apiserver", "etcd"} {
-		ends[program] = ending(c, c.Process(program))
-	}
+	late := outliving(c, "etcd", "kubelet", "kube-apiserver")
 	c.Exec("systemctl start --no-block halt.target")
-	at := map[string]time.Time{}
-	for program, end := range ends {
-		select {
-		case at[program] = <-end:
-		case <-time.After(soon):
-			c.T.Fatalf("%s does not end", program)
+	select {
+	case programs := <-late:
+		if len(programs) > 0 {
+			c.T.Errorf("etcd has ended before %v", programs)
 		}
-	}
-	for _, pair := range [][2]string{{"kubelet", "etcd"}, {"kube-apiserver", "etcd"}} {
-		if gap := at[pair[1]].Sub(at[pair[0]]); gap < 5*time.Millisecond { // all at once is no order
-			c.T.Errorf("%s ended %v after %s", pair[1], gap, pair[0])
-		}
+	case <-time.After(2 * soon):
+		c.T.Fatal("etcd does not end")
 	}
 	down(c)
 	c.Machine("start", c.Node)
@@ -73,32 +64,50 @@ func cutAtBoot(c *kit.Cluster) {
 	c.Machine("start", c.Node)
 	backAgain(c)
 	c.Machine("heal", c.Node)
-	if err := converged(c); err != nil {
-		c.T.Errorf("with its network back: %v", err)
-	}
+	kit.Until(c.T, soon, "with its network back it is ready", func() error { return converged(c) })
 }
 
-// ending tells when a process of the machine has ended.
-func ending(c *kit.Cluster, p kit.Process) <-chan time.Time {
+// outliving sends, as soon as a program of the machine has ended, which of the others still run: those have for certain not ended
+// before it, however late this process is to look.
+func outliving(c *kit.Cluster, program string, others ...string) <-chan []string {
 	c.T.Helper()
-	fd, err := unix.PidfdOpen(p.PID, 0)
-	if err != nil {
-		c.T.Fatalf("watch %s: %v", p.Args[0], err)
+	last := watched(c, program)
+	fds := map[string]int{}
+	for _, other := range others {
+		fds[other] = watched(c, other)
 	}
-	file := os.NewFile(uintptr(fd), p.Args[0])
-	c.T.Cleanup(func() { file.Close() })
-	end := make(chan time.Time, 1)
+	late := make(chan []string, 1)
 	go func() {
-		for {
-			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int((2 * soon).Milliseconds()))
-			if errors.Is(err, unix.EINTR) {
-				continue
-			}
-			if err == nil && n > 0 {
-				end <- time.Now()
-			}
-			return
+		if is, err := ended(last, 3*soon); !is || err != nil {
+			return // nothing comes, and the test says so
 		}
+		var running []string
+		for other, fd := range fds {
+			if is, err := ended(fd, 0); !is || err != nil {
+				running = append(running, other)
+			}
+		}
+		late <- running
 	}()
-	return end
+	return late
+}
+
+// watched is a descriptor of the one process of a program.
+func watched(c *kit.Cluster, program string) int {
+	c.T.Helper()
+	fd, err := unix.PidfdOpen(c.Process(program).PID, 0)
+	if err != nil {
+		c.T.Fatalf("watch %s: %v", program, err)
+	}
+	c.T.Cleanup(func() { _ = unix.Close(fd) })
+	return fd
+}
+
+func ended(fd int, limit time.Duration) (bool, error) {
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(limit.Milliseconds()))
+		if !errors.Is(err, unix.EINTR) {
+			return n > 0, err
+		}
+	}
 }

@@ -54,16 +54,19 @@ func TestOneMachine(t *testing.T) {
 	}
 }
 
-// nodeIsReady asks once, without waiting: up's end is the one handle that one waits for.
+// nodeIsReady asks once for the node, without waiting: up's end is the one handle that one waits for. A deployment is counted later.
 func nodeIsReady(c *kit.Cluster) {
-	for _, want := range []struct{ what, path, value string }{
-		{"node/" + c.Node, `{.status.conditions[?(@.type=="Ready")].status}`, "True"},
-		{"deployment/coredns --namespace=kube-system", `{.status.readyReplicas}`, "1"},
-	} {
-		if got := c.Kubectl(append(append([]string{"get"}, strings.Fields(want.what)...), "--output", "jsonpath="+want.path)...); got != want.value {
-			c.T.Errorf("%s %s: %q, want %q", want.what, want.path, got, want.value)
-		}
+	const isReady = `jsonpath={.status.conditions[?(@.type=="Ready")].status}`
+	if got := c.Kubectl("get", "node", c.Node, "--output", isReady); got != "True" {
+		c.T.Errorf("the node is ready: %q", got)
 	}
+	kit.Until(c.T, soon, "CoreDNS is ready", func() error {
+		r := c.TryKubectl("", "get", "deployment", "coredns", "--namespace", "kube-system", "--output", "jsonpath={.status.readyReplicas}")
+		if r.Code != 0 || r.Out != "1" {
+			return errors.New(r.String())
+		}
+		return nil
+	})
 }
 
 // cleanBoot asks systemd what it thinks of its machine.
@@ -158,16 +161,12 @@ func converged(c *kit.Cluster) error {
 	return err
 }
 
-// pids are the components' processes.
+// pids are the components' processes, but for those that may end by themselves.
 func pids(c *kit.Cluster) map[string]int {
 	c.T.Helper()
 	units, err := c.Units()
 	if err != nil {
 		c.T.Fatal(err)
 	}
-	out := map[string]int{}
-	for name, u := range units {
-		out[name] = u.PID
-	}
-	return out
+	return kit.Steady(units)
 }

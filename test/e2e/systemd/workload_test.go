@@ -4,11 +4,13 @@ package systemd_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
@@ -30,29 +32,46 @@ func podsAndNames(c *kit.Cluster) {
 	c.Apply(workload)
 	c.Wait("pod/server", "condition=Ready")
 	address := c.Kubectl("get", "service", "web", "--output", "jsonpath={.spec.clusterIP}")
-	if got := c.Kubectl("exec", "server", "--", "/testpod", "lookup", "web"); !strings.HasPrefix(got, address+" ") {
-		c.T.Errorf("in a pod the name web is %q, want %s", got, address)
-	}
+	kit.Until(c.T, soon, "in a pod the name web is "+address, func() error { // CoreDNS and kube-proxy hear of it in their own time
+		if r := c.TryKubectl("", "exec", "server", "--", "/testpod", "lookup", "web"); r.Code != 0 || !strings.HasPrefix(r.Out, address+" ") {
+			return fmt.Errorf("%s", r)
+		}
+		return nil
+	})
 	dns := c.Kubectl("get", "service", "kube-dns", "--namespace", "kube-system", "--output", "jsonpath={.spec.clusterIP}")
 	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return c.Dial(ctx, network, net.JoinHostPort(dns, "53"))
 	}}
-	if got, err := resolver.LookupHost(c.T.Context(), "web.default.svc.cluster.local."); err != nil || !slices.Equal(got, []string{address}) {
-		c.T.Errorf("on the machine the Service's name is %v, %v; want %s", got, err, address)
-	}
-	client := http.Client{Transport: &http.Transport{DialContext: c.Dial, DisableKeepAlives: true}, Timeout: soon}
-	r, err := http.NewRequestWithContext(c.T.Context(), http.MethodGet, "http://"+address, nil)
+	kit.Until(c.T, soon, "on the machine the Service's name is "+address, func() error {
+		got, err := resolver.LookupHost(c.T.Context(), "web.default.svc.cluster.local.")
+		if err == nil && !slices.Equal(got, []string{address}) {
+			err = fmt.Errorf("it is %v", got)
+		}
+		return err
+	})
+	kit.Until(c.T, soon, "the Service answers", func() error {
+		said, err := get(c, "http://"+address)
+		if err == nil && strings.TrimSpace(said) != "server" {
+			err = fmt.Errorf("it says %q", said)
+		}
+		return err
+	})
+}
+
+// get asks from within the machine's network.
+func get(c *kit.Cluster, url string) (string, error) {
+	client := http.Client{Transport: &http.Transport{DialContext: c.Dial, DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	r, err := http.NewRequestWithContext(c.T.Context(), http.MethodGet, url, nil)
 	if err != nil {
-		c.T.Fatal(err)
+		return "", err
 	}
 	reply, err := client.Do(r)
 	if err != nil {
-		c.T.Fatal(err)
+		return "", err
 	}
 	defer reply.Body.Close()
-	if said, err := io.ReadAll(reply.Body); err != nil || strings.TrimSpace(string(said)) != "server" {
-		c.T.Errorf("the Service answers %q, %v", said, err)
-	}
+	said, err := io.ReadAll(reply.Body)
+	return string(said), err
 }
 
 // rights: the reader's token lists pods, and neither makes nor deletes any.
