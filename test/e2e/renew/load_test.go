@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -128,30 +129,51 @@ func together(c *kit.Cluster) *watch {
 }
 
 func (w *watch) look(ctx context.Context, names []string, clients []*http.Client, gone []bool) {
-	now := make([]bool, len(names))
-	var asking sync.WaitGroup
-	for i := range names {
-		asking.Go(func() { now[i] = refused(ctx, clients[i], gone[i]) })
-	}
-	asking.Wait()
+	now := answers(ctx, clients, gone)
 	if ctx.Err() != nil {
 		return
 	}
-	var down []string
 	for i, is := range now {
 		if is && !gone[i] {
 			w.away[names[i]]++
 		}
-		if gone[i] = is; is {
+	}
+	copy(gone, now)
+	if count(now) < 2 {
+		return
+	}
+	var down []string
+	for i, still := range answers(ctx, clients, now) { // the first answers may lie seconds apart
+		if still && now[i] {
 			down = append(down, names[i])
 		}
 	}
-	if len(down) > 1 {
+	if len(down) > 1 && ctx.Err() == nil {
 		w.both = append(w.both, time.Now().Format(time.TimeOnly)+" "+strings.Join(down, " "))
 	}
 }
 
-// refused tells that nobody listens, or, after that, that it is not ready yet. A server that is only slow is not away.
+// answers asks all at the same time which are away; was tells which have been.
+func answers(ctx context.Context, clients []*http.Client, was []bool) []bool {
+	now := make([]bool, len(clients))
+	var asking sync.WaitGroup
+	for i := range clients {
+		asking.Go(func() { now[i] = refused(ctx, clients[i], was[i]) })
+	}
+	asking.Wait()
+	return now
+}
+
+func count(these []bool) (n int) {
+	for _, is := range these {
+		if is {
+			n++
+		}
+	}
+	return n
+}
+
+// refused tells that nobody listens, or, after that, that it is not ready yet. A server that is only slow is not away, nor any more.
 func refused(ctx context.Context, client *http.Client, was bool) bool {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, kit.API+"/readyz", nil)
 	if err != nil {
@@ -159,7 +181,8 @@ func refused(ctx context.Context, client *http.Client, was bool) bool {
 	}
 	reply, err := client.Do(r)
 	if err != nil {
-		return errors.Is(err, syscall.ECONNREFUSED) || was
+		var slow net.Error
+		return errors.Is(err, syscall.ECONNREFUSED) || was && !(errors.As(err, &slow) && slow.Timeout())
 	}
 	_ = reply.Body.Close()
 	return was && reply.StatusCode != http.StatusOK

@@ -36,7 +36,7 @@ func TestRenew(t *testing.T) {
 
 func mains(c *kit.Cluster) []string { return []string{c.Main(0), c.Main(1), c.Main(2)} }
 
-// pids are the processes of all units that run, by machine and name.
+// pids are the processes by machine and name, but for those that may end by themselves.
 func pids(c *kit.Cluster) map[string]int {
 	c.T.Helper()
 	out := map[string]int{}
@@ -45,8 +45,8 @@ func pids(c *kit.Cluster) map[string]int {
 		if err != nil {
 			c.T.Fatal(err)
 		}
-		for name, u := range units {
-			out[m+" "+name] = u.PID
+		for name, pid := range kit.Steady(units) {
+			out[m+" "+name] = pid
 		}
 	}
 	return out
@@ -61,7 +61,7 @@ var served = map[string]string{
 func renewAll(c *kit.Cluster) {
 	worker := c.On(c.Worker(0)) // whose way to the API is the balancer, as for all that is no control plane
 	load := begin(worker, "renewed")
-	before, old := pids(c), serials(c)
+	before, old, exchanges := pids(c), serials(c), exchanged(c)
 	r := c.Must("certs", "renew", "--all", "--output", "json")
 	var done []struct {
 		Node         string   `json:"node"`
@@ -92,6 +92,9 @@ func renewAll(c *kit.Cluster) {
 	c.AllReady(soon, 3, 1)
 	if diff := cmp.Diff(before, pids(c)); diff != "" {
 		c.T.Errorf("processes (- before, + after):\n%s", diff)
+	}
+	if diff := cmp.Diff(exchanges, exchanged(c)); diff != "" {
+		c.T.Errorf("restarted (- before, + after):\n%s", diff)
 	}
 	load.end(c)
 }
@@ -130,7 +133,11 @@ func serves(c *kit.Cluster, port, file string) error {
 	}
 	host := "127.0.0.1"
 	if port == "2380" { // etcd's peers do not live on loopback
-		host = nodes[c.Node].Addresses[0]
+		addresses := nodes[c.Node].Addresses
+		if len(addresses) == 0 {
+			return fmt.Errorf("node %s has no address", c.Node)
+		}
+		host = addresses[0]
 	}
 	ctx, cancel := context.WithTimeout(c.T.Context(), 5*time.Second)
 	defer cancel()
@@ -218,8 +225,8 @@ func editAPIServer(c *kit.Cluster) {
 	var want []string
 	for _, m := range mains(c) {
 		want = append(want, m+" kube-apiserver")
-		if restarts[m] != 1 {
-			c.T.Errorf("the API server of %s was away %d times, want once", m, restarts[m])
+		if restarts[m] < 1 { // more often where it ends again by itself; that it was exchanged once is told below
+			c.T.Errorf("the API server of %s was never away", m)
 		}
 	}
 	if diff := cmp.Diff(want, changed); diff != "" {

@@ -66,13 +66,14 @@ echo 'datasource_list: [NoCloud]' >/etc/cloud/cloud.cfg.d/99-source.cfg`)
 		if n := nodes["cattle-0"]; n.Key == first || !n.Ready || n.Waiting != "" {
 			return fmt.Errorf("%+v; %s; cloud-init: %s", n, blank.TryExec(nil, "systemctl status slipway-join.service --no-pager | tail -5").Out, said)
 		}
-		return nil
+		_, err = blank.TryProcess("kubelet") // what the API says of the node may still be the dead one's
+		return err
 	})
 	t.Logf("the blank machine took the dead one's place %.1f s after its boot", time.Since(begun).Seconds())
 	if got := blank.Exec("ls /var/lib/slipway/store/blobs/sha256 | wc -l"); got == "0\n" {
 		t.Error("its component store is empty: whose are its components?")
 	}
-	c.Kubectl("wait", "--for=condition=Ready", "node/cattle-0", "--timeout=30s")
+	c.Kubectl("wait", "--for=condition=Ready", "node/cattle-0", "--timeout=150s")
 	c.Machine("start", "cattle-0") // the dead one comes back to life, and to another's place
 	kit.Until(t, time.Minute, "the dead one is kept out", func() error {
 		if n, err := c.Nodes(); err != nil || n["cattle-0"].Key == first {
