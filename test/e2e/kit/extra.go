@@ -77,11 +77,3 @@ func (c *Cluster) TryPin() (string, error) {
 	}
 	return roster.PinOf(signer.Public())
 }
-
-// TryEtcdctl is Etcdctl where etcd may not answer yet.
-func (c *Cluster) TryEtcdctl(args string) Result {
-	c.T.Helper()
-	const pki = "/etc/kubernetes/pki/etcd/"
-	return c.TryExec(nil, "etcdctl --endpoints=https://127.0.0.1:2379 --cacert="+pki+"ca.crt --cert="+pki+"healthcheck-client.crt --key="+pki+
-		"healthcheck-client.key "+args)
-}

@@ -227,11 +227,11 @@ func same(c, machine *kit.Cluster, pool string) error {
 	if pool != mainPool {
 		return nil // the other lane changes the members meanwhile
 	}
-	r := c.TryEtcdctl("member list")
-	if r.Code != 0 {
-		return fmt.Errorf("%s", r)
+	said, err := c.TryEtcdctl("member list")
+	if err != nil {
+		return err
 	}
-	members := strings.Split(strings.TrimSpace(r.Out), "\n")
+	members := strings.Split(strings.TrimSpace(said), "\n")
 	bad := slices.ContainsFunc(members, func(m string) bool { return !strings.Contains(m, "started") || !strings.HasSuffix(m, "false") })
 	if len(members) != 2 || bad {
 		return fmt.Errorf("members of etcd, want two voters: %q", members)
