@@ -25,8 +25,9 @@ const (
 //	       ──hello──► hop 2  … silent for 250 ms
 //	       ──hello──► hop 3  ✓ answers: from here on client and hop 3 are joined
 type contest struct {
-	client net.Conn
-	hops   []dialer
+	client   net.Conn
+	hops     []dialer
+	patience time.Duration // with a silent hop; raceAfter
 
 	mu      sync.Mutex // guards the fields below and those of the runners
 	runners []*runner
@@ -50,8 +51,8 @@ type joined struct {
 	toServer, toClient []byte
 }
 
-func newContest(client net.Conn, hops []dialer) *contest {
-	return &contest{client: client, hops: hops, changed: make(chan struct{})}
+func newContest(client net.Conn, patience time.Duration, hops []dialer) *contest {
+	return &contest{client: client, hops: hops, patience: patience, changed: make(chan struct{})}
 }
 
 // run returns when a hop has won, or all have lost. A single hop has won when it accepts.
@@ -81,7 +82,7 @@ func (c *contest) run(ctx context.Context) (joined, error) {
 
 // decide starts one runner after the other until there is a winner.
 func (c *contest) decide(ctx context.Context, start func(*runner, dialer)) (*runner, error) {
-	timer := time.NewTimer(raceAfter)
+	timer := time.NewTimer(c.patience)
 	defer timer.Stop()
 	next, idle, early, settled := true, false, false, false
 	for {
@@ -90,7 +91,7 @@ func (c *contest) decide(ctx context.Context, start func(*runner, dialer)) (*run
 			r := &runner{}
 			c.runners = append(c.runners, r)
 			start(r, c.hops[len(c.runners)-1])
-			timer.Reset(raceAfter)
+			timer.Reset(c.patience)
 			settled = false
 		}
 		winner, err := c.verdictLocked(settled)
@@ -102,7 +103,7 @@ func (c *contest) decide(ctx context.Context, start func(*runner, dialer)) (*run
 			return winner, err
 		}
 		if (wasIdle && !idle) || (early && !wasEarly) {
-			timer.Reset(raceAfter) // silence counts from here
+			timer.Reset(c.patience) // silence counts from here
 		}
 		if next = lost; next {
 			continue

@@ -29,7 +29,7 @@ func ServeUnix(ctx context.Context, socketPath string, target func() string) err
 		return err
 	}
 	defer removeSocket(socketPath, ln)
-	return serve(ctx, ln, func() []dialer {
+	return serve(ctx, ln, raceAfter, func() []dialer {
 		return []dialer{func(ctx context.Context) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, "tcp", target())
@@ -41,13 +41,15 @@ func ServeUnix(ctx context.Context, socketPath string, target func() string) err
 // It returns nil then, after the last connection is closed. It closes ln. The sockets are asked for each time and need not
 // exist: a connection that cannot be passed on is closed.
 func ServeTCP(ctx context.Context, ln net.Listener, sockets func() []string) error {
-	return serve(ctx, ln, func() []dialer {
-		var out []dialer
-		for _, path := range sockets() {
-			out = append(out, func(ctx context.Context) (net.Conn, error) { return DialUnix(ctx, path) })
-		}
-		return out
-	})
+	return serve(ctx, ln, raceAfter, func() []dialer { return toSockets(sockets()) })
+}
+
+func toSockets(paths []string) []dialer {
+	var out []dialer
+	for _, path := range paths {
+		out = append(out, func(ctx context.Context) (net.Conn, error) { return DialUnix(ctx, path) })
+	}
+	return out
 }
 
 // dialer connects to one next hop.
@@ -56,7 +58,7 @@ type dialer func(ctx context.Context) (net.Conn, error)
 // dialLimit bounds a connection to the next hop, which is on this host.
 const dialLimit = 10 * time.Second
 
-func serve(ctx context.Context, ln net.Listener, hops func() []dialer) error {
+func serve(ctx context.Context, ln net.Listener, patience time.Duration, hops func() []dialer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var conns sync.WaitGroup
 	defer conns.Wait()
@@ -67,7 +69,7 @@ func serve(ctx context.Context, ln net.Listener, hops func() []dialer) error {
 		conn, err := ln.Accept()
 		switch {
 		case err == nil:
-			conns.Go(func() { pass(ctx, conn, hops()) })
+			conns.Go(func() { pass(ctx, conn, patience, hops()) })
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, net.ErrClosed):
@@ -82,9 +84,9 @@ func serve(ctx context.Context, ln net.Listener, hops func() []dialer) error {
 }
 
 // pass joins a client to a new connection until both directions have ended, one has failed, or ctx is done.
-func pass(ctx context.Context, client net.Conn, hops []dialer) {
+func pass(ctx context.Context, client net.Conn, patience time.Duration, hops []dialer) {
 	defer client.Close()
-	to, err := newContest(client, hops).run(ctx)
+	to, err := newContest(client, patience, hops).run(ctx)
 	if err != nil {
 		return // the client sees its connection end; there is nobody else to tell
 	}

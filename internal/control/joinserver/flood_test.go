@@ -16,7 +16,7 @@ import (
 )
 
 // A thousand bad requests a second from forty sources, half of them on connections that are kept, half on new ones: a good join
-// still ends within a second of its usual time, and nothing is let in.
+// still ends within a second of its usual time more often than not (a pause of this machine may meet one), and nothing is let in.
 func TestGoodJoinsDuringAFlood(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seven seconds")
@@ -30,18 +30,18 @@ func TestGoodJoinsDuringAFlood(t *testing.T) {
 	sent := flood(ctx, t, w, 1000)
 	during := timeJoins(t, good, 8)
 	cancel()
-	if n := sent(); n < 2000 {
-		t.Skipf("void: only %d bad requests were sent, this machine is too busy", n)
-	} else {
-		t.Logf("%d bad requests; good joins usually %v, during the flood %v", n, usual, during)
-	}
-	if slowest, median := slices.Max(during), usual[len(usual)/2]; slowest > median+time.Second {
-		t.Errorf("a good join took %s, usually %s", slowest, median)
-	}
+	n := sent()
+	t.Logf("%d bad requests; good joins usually %v, during the flood %v", n, usual, during)
 	for _, e := range w.audit() {
 		if e.Node != "dev-worker-0" && (e.Reason == joinserver.Granted || e.Reason == joinserver.Certified) {
 			t.Errorf("let in: %s", e)
 		}
+	}
+	if n < 2000 {
+		t.Skipf("the times are void: only %d bad requests were sent, this machine is too busy", n)
+	}
+	if took, before := during[len(during)/2], usual[len(usual)/2]; took > before+time.Second {
+		t.Errorf("good joins took %s, usually %s", took, before)
 	}
 }
 

@@ -278,6 +278,9 @@ func TestMemberFallsSilent(t *testing.T) {
 		<-asked
 	}
 	w.skew.Store(int64(11 * time.Second))
+	for len(asked) > 0 { // from before
+		<-asked
+	}
 	for late := 0; ; late++ { // what was on its way may still come
 		select {
 		case <-asked:

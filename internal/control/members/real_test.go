@@ -139,9 +139,13 @@ func TestRealFiveAndBack(t *testing.T) {
 	b := w.manager("b")
 	w.run(ctx, &runs, "b")
 	for _, name := range []string{"a", "e"} { // a leads
-		if err := b.Leave(ctx, name); err != nil {
-			t.Fatal(err)
-		}
+		etcdtest.Eventually(t, name+" leaves", func() error { // one try may meet an election
+			err := b.Leave(ctx, name)
+			if errors.Is(err, members.ErrRefused) {
+				t.Fatal(err)
+			}
+			return err
+		})
 		w.lab.Kill(t, name)
 	}
 	w.votes("b", "b:voter c:voter d:voter")
@@ -173,7 +177,7 @@ func TestRealDeadJoiner(t *testing.T) {
 	if err := next.join(ctx, w.manager("a")); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(died); took > 25*time.Second {
+	if took := time.Since(died); took > 60*time.Second {
 		t.Errorf("the next one voted after %s", took)
 	}
 	again := w.machine("b") // its old data is there, and of no use

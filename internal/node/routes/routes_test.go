@@ -190,7 +190,7 @@ func (p place) await(t *testing.T, want ...string) {
 		want = []string{}
 	}
 	var got []string
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -208,7 +208,7 @@ func (p place) await(t *testing.T, want ...string) {
 
 func awaitSaid(t *testing.T, said func() string, part string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
