@@ -132,9 +132,9 @@ func TestTwoMachines(t *testing.T) {
 	}
 }
 
-// refusedAtOnce connects to nowhere more often than the kernel's default limit of ICMP answers: one that is swallowed or late
-// takes a second, for the kernel asks again then. The machine's own clock tells, so that what the host does around it does not
-// count; three of twelve may fall into a pause of the whole host, and the default limit would swallow five.
+// refusedAtOnce connects to nowhere, more often than the kernel's default limit of ICMP answers. An answer that is swallowed or
+// not heard costs a second, for the kernel asks again then. The connection alone is timed, from inside: what it takes to run a
+// program there is no part of it. Three of twelve may fall into a pause of the whole host.
 func refusedAtOnce(t *testing.T, l *Local, s Spec) {
 	t.Helper()
 	const script = `for i in 1 2 3 4 5 6 7 8 9 10 11 12; do
