@@ -69,7 +69,7 @@ type Keeper struct {
 type member struct {
 	Cluster
 	slot    *slot.Slot
-	adopted bool // what this machine held before its agent began has been looked for; guarded by Keeper.ops
+	adopted bool // what this machine holds without knowing, since before its agent began or since a lost answer, has been looked for; guarded by Keeper.ops
 }
 
 // tenure is how this machine has the turn.

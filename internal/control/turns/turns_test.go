@@ -305,6 +305,32 @@ func TestRecordsDoNotAnswer(t *testing.T) {
 	})
 }
 
+// The answer to a take is lost, and nobody here asks again: what the record says of this machine is passed on all the same.
+func TestTakenWithoutKnowing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := keeper()
+		w.run(a, "a")
+		w.taken(a, "unit/etcd")()
+		time.Sleep(time.Minute) // it is passed on
+		w.store.SetFault(func(op registrytest.Op) (f registrytest.Fault) {
+			if op.Verb == "put" {
+				f.Lost = errors.New("the connection is lost")
+			}
+			return f
+		})
+		if _, err := w.take(a, "unit/etcd", 100*time.Millisecond, &said{}); err == nil {
+			t.Fatal("it got the turn without an answer")
+		}
+		w.store.SetFault(nil)
+		time.Sleep(2 * time.Second)
+		b := keeper()
+		w.run(b, "b")
+		w.taken(b, "unit/etcd")()
+	})
+}
+
 func TestAloneNobodyIsAsked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,7 +41,13 @@ func TestFailureLeavesAFreeMachine(t *testing.T) {
 			r := newRig(t)
 			r.tune = func(c *Config, m *machine) {
 				m.fail = tt.fail
+				if tt.do != nil { // it is tried for so long
+					c.Deadline = 3 * time.Second
+				}
 				c.Pause = func(int) time.Duration { // the disk is mended
+					if m.count("wipe") == 0 {
+						return time.Millisecond
+					}
 					if err := errors.Join(os.RemoveAll(filepath.Join(m.dir, "lock.prev.tmp")), os.RemoveAll(filepath.Join(m.dir, "request.prev.tmp"))); err != nil {
 						t.Error(err)
 					}
@@ -81,6 +88,47 @@ func TestFailureLeavesAFreeMachine(t *testing.T) {
 			result, err := c.Watch(t.Context(), idB, nil)
 			if diff := cmp.Diff(wantResult("n2"), result); err != nil || diff != "" {
 				t.Error(err, diff)
+			}
+		})
+	}
+}
+
+// A disk that is full when the cluster stands, and has room again, takes nothing away.
+func TestFullDiskAtTheEnd(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"request", "lock"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			full := filepath.Join(r.agent.dir, name+".prev.tmp") // no record can be written beside this
+			var tries atomic.Int32
+			r.tune = func(c *Config, _ *machine) {
+				c.Pause = func(try int) time.Duration {
+					if tries.Store(int32(try)); try == 3 {
+						if err := os.RemoveAll(full); err != nil {
+							t.Error(err)
+						}
+					}
+					return time.Millisecond
+				}
+			}
+			a := r.start(r.agent.dir, func(step string) {
+				if step == "installed" {
+					if err := os.MkdirAll(filepath.Join(full, "x"), 0o700); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			c := r.client()
+			if _, err := c.Init(t.Context(), idA, ticket("n1")); err != nil {
+				t.Fatal(err)
+			}
+			result, err := c.Watch(t.Context(), idA, nil)
+			if diff := cmp.Diff(wantResult("n1"), result); err != nil || diff != "" || tries.Load() != 3 {
+				t.Errorf("after %d tries: %v %s", tries.Load(), err, diff)
+			}
+			if a.cfg.Lock.State().Phase != lock.Committed || a.machine.count("wipe") != 0 {
+				t.Errorf("%s, wiped %d times", a.cfg.Lock.State(), a.machine.count("wipe"))
 			}
 		})
 	}

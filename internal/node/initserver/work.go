@@ -97,11 +97,11 @@ func (s *Server) establish(ctx context.Context, r *request) error {
 	if result.Cluster == "" || result.Node == "" || len(result.Kubeconfig) == 0 {
 		return errors.New("the cluster stands without an id, a node's name or a kubeconfig: this is a bug in slipway")
 	}
-	if err := s.keep(r, func(rec *record) { rec.Result = &result }); err != nil {
+	if err := s.keepResult(limited, r, result); err != nil {
 		return err
 	}
 	s.pass("commit")
-	if err := s.commit(ctx, r, result); err != nil {
+	if err := s.commit(ctx, limited, r, result); err != nil {
 		return err
 	}
 	s.pass("committed")
@@ -110,12 +110,27 @@ func (s *Server) establish(ctx context.Context, r *request) error {
 	return nil
 }
 
-// commit returns an error only if the machine is certainly not committed, or ctx ended. While that is in doubt, nothing may be
-// wiped, deadline or not.
-func (s *Server) commit(ctx context.Context, r *request, result Result) error {
+// keepResult tries until the deadline: a cluster that stands is not taken down for a disk that is full for a while.
+func (s *Server) keepResult(limited context.Context, r *request, result Result) error {
+	for try := 0; ; try++ {
+		err := s.keep(r, func(rec *record) { rec.Result = &result })
+		if err == nil {
+			return nil
+		}
+		r.feed.add(Event{Text: err.Error()})
+		if rest.For(limited, s.cfg.Pause(try)) != nil {
+			return err
+		}
+	}
+}
+
+// commit returns an error only if the machine is certainly not committed and that will not change before the deadline, or ctx ended.
+// While it is in doubt, nothing may be wiped, deadline or not.
+func (s *Server) commit(ctx, limited context.Context, r *request, result Result) error {
 	for try := 0; ; try++ {
 		err := s.cfg.Lock.Commit(r.id, result.Cluster, result.Node)
-		if err == nil || !errors.Is(err, lock.ErrInDoubt) {
+		var taken *lock.TakenError
+		if err == nil || errors.As(err, &taken) || limited.Err() != nil && !errors.Is(err, lock.ErrInDoubt) {
 			return err
 		}
 		s.cfg.Log.Error("commit this machine; it is tried until the disk has an answer", "error", err)
