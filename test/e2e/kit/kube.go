@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -85,11 +86,25 @@ func (c *Cluster) Apply(manifest string) {
 // Wait is kubectl wait with a reason when it fails.
 func (c *Cluster) Wait(what, condition string, args ...string) {
 	c.T.Helper()
-	r := c.TryKubectl("", append([]string{"wait", what, "--for", condition, "--timeout", "180s"}, args...)...)
-	if r.Code != 0 {
-		events := c.TryKubectl("", "get", "events", "--all-namespaces", "--sort-by", ".lastTimestamp")
-		c.T.Fatalf("%s\n%s", r, lastLines(events.Out, 15))
+	var r Result
+	for begun := time.Now(); ; <-time.After(100 * time.Millisecond) {
+		r = c.TryKubectl("", append([]string{"wait", what, "--for", condition, "--timeout", "180s"}, args...)...)
+		if r.Code == 0 {
+			return
+		}
+		if !starting(r.Err) || time.Since(begun) > time.Minute {
+			break
+		}
 	}
+	events := c.TryKubectl("", "get", "events", "--all-namespaces", "--sort-by", ".lastTimestamp")
+	c.T.Fatalf("%s\n%s", r, lastLines(events.Out, 15))
+}
+
+// starting tells that the API server has just been started again: it does not listen yet, or has not read its roles.
+func starting(refusal string) bool {
+	return slices.ContainsFunc([]string{"connection refused", "connection reset", "EOF", `User "kubernetes-admin" cannot`}, func(s string) bool {
+		return strings.Contains(refusal, s)
+	})
 }
 
 // Status is what slipway status says.
