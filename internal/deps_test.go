@@ -44,7 +44,7 @@ var neverArrows = []neverArrow{
 	{from: []string{"internal/backend/systemd"}, to: []string{"internal/backend/fake", "internal/backend/supervise"}, why: "siblings never import siblings"},
 	{from: []string{"..."}, except: []string{"internal/backend/systemd"}, to: []string{"github.com/coreos/go-systemd/v22/dbus", "github.com/godbus/..."}, why: "D-Bus only in backend/systemd"},
 	{
-		from: []string{"internal/backend/files", "internal/backend/probe", "internal/backend/holds", "internal/backend/pods", "internal/backend/units"}, to: []string{"internal/backend/supervise", "internal/backend/fake", "internal/backend/systemd"},
+		from: []string{"internal/backend/files", "internal/backend/probe", "internal/backend/dataguard", "internal/backend/pods", "internal/backend/units"}, to: []string{"internal/backend/supervise", "internal/backend/fake", "internal/backend/systemd"},
 		why: "what the backends share knows none of them",
 	},
 	{
@@ -90,7 +90,7 @@ var neverArrows = []neverArrow{
 	{from: []string{"..."}, except: []string{"internal/kube/..."}, to: []string{"k8s.io/client-go/..."}, why: "client-go only in kube"},
 	{from: []string{"..."}, except: []string{"internal/etcd/..."}, to: []string{"go.etcd.io/...", "go.uber.org/zap/..."}, why: "etcd's client only in etcd"},
 	{
-		from: []string{"internal/control/slot", "internal/control/turns"}, to: []string{"internal/etcd/...", "internal/kube/...", "internal/node/...", "internal/reconcile/...", "internal/control", "internal/control/members", "internal/control/joinserver"},
+		from: []string{"internal/control/lease", "internal/control/rollout"}, to: []string{"internal/etcd/...", "internal/kube/...", "internal/node/...", "internal/reconcile/...", "internal/control", "internal/control/members", "internal/control/joinserver"},
 		why: "who waits for a turn and who asks the others meet in main",
 	},
 	{

@@ -35,7 +35,7 @@ func TestNoSecretFields(t *testing.T) {
 	t.Parallel()
 	w := walk{t: t, seen: map[reflect.Type]bool{}, met: map[string]bool{}}
 	for _, it := range []plan.Item{
-		plan.Dir{}, plan.File{}, plan.Artifact{}, plan.Mount{}, plan.Cert{}, plan.Kubeconfig{}, plan.Unit{}, plan.StaticPod{}, plan.Gate{},
+		plan.Dir{}, plan.File{}, plan.Artifact{}, plan.Mount{}, plan.Cert{}, plan.Kubeconfig{}, plan.Unit{}, plan.StaticPod{}, plan.Precondition{},
 	} {
 		w.fields(reflect.TypeOf(it))
 	}

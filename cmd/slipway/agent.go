@@ -23,7 +23,7 @@ import (
 	"github.com/slipway-project/slipway/internal/ca"
 	"github.com/slipway-project/slipway/internal/control"
 	"github.com/slipway-project/slipway/internal/control/registry"
-	"github.com/slipway-project/slipway/internal/control/turns"
+	"github.com/slipway-project/slipway/internal/control/rollout"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/planner"
@@ -160,7 +160,7 @@ func buildAgent(backend string, log *slog.Logger) (b built, err error) {
 	if err = newHost(&b, backend, custody, board, log); err != nil {
 		return b, err
 	}
-	keeper := turns.New(planner.Turn, log, time.Now)
+	keeper := rollout.New(planner.Turn, log, time.Now)
 	b.joinIn = &joining{pin: pin, turns: keeper, crash: crash, lock: journal, log: log, audit: &audit{path: "/var/log/slipway/join-audit.log", log: log}}
 	b.agent, err = node.New(node.Config{
 		Host: unitHost{b.host, b.pods}, Facts: found, PlanFile: filepath.Join(stateDir, "plan", "plan.json"),

@@ -17,8 +17,8 @@ import (
 	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/node/fetch"
 	"github.com/slipway-project/slipway/internal/node/rosterfile"
-	"github.com/slipway-project/slipway/internal/rest"
 	"github.com/slipway-project/slipway/internal/rpc"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 const storeDir = stateDir + "/store"
@@ -76,7 +76,7 @@ func serveStore(ctx context.Context, log *slog.Logger) {
 	server := storeserver.New(storeserver.Config{
 		Blobs: filepath.Join(storeDir, "blobs", "sha256"), Program: config.SlipwayBinary, Certificate: joinCertificate,
 	})
-	for last := ""; ctx.Err() == nil; _ = rest.For(ctx, storeAgain) {
+	for last := ""; ctx.Err() == nil; _ = sleep.For(ctx, storeAgain) {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", config.StorePort))
 		if err == nil {
 			err = server.Serve(ctx, l)

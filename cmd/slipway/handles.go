@@ -69,7 +69,7 @@ func keepHandles(ctx context.Context, board *reconcile.Board, h handles, log *sl
 // works tells whether this node does, and whether the whole cluster does as far as this node knows.
 func works(items []reconcile.Status) (out [2]bool) {
 	kinds := []plan.Kind{
-		plan.KindDir, plan.KindFile, plan.KindArtifact, plan.KindMount, plan.KindCert, plan.KindKubeconfig, plan.KindUnit, plan.KindStaticPod, plan.KindGate,
+		plan.KindDir, plan.KindFile, plan.KindArtifact, plan.KindMount, plan.KindCert, plan.KindKubeconfig, plan.KindUnit, plan.KindStaticPod, plan.KindPrecondition,
 	}
 	node, all, units, checked := true, true, 0, false
 	for _, s := range items {

@@ -23,9 +23,9 @@ import (
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/control/members"
 	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/rollout"
 	"github.com/slipway-project/slipway/internal/control/rosters"
 	"github.com/slipway-project/slipway/internal/control/tickets"
-	"github.com/slipway-project/slipway/internal/control/turns"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/compose"
 	"github.com/slipway-project/slipway/internal/core/config"
@@ -44,7 +44,7 @@ type joining struct {
 	audit *audit
 	crash failpoints
 	log   *slog.Logger
-	turns *turns.Keeper
+	turns *rollout.Keeper
 	admin atomic.Pointer[controlv1.ControlServer] // nil while there is nothing to ask
 }
 
@@ -93,7 +93,7 @@ type parts struct {
 	joins   *joinserver.Server
 	server  *rpc.Server
 	admin   controlv1.ControlServer
-	others  turns.Cluster
+	others  rollout.Cluster
 }
 
 func (j *joining) assemble(doc control.Document) (p parts, err error) {

@@ -16,8 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slipway-project/slipway/internal/backend/dataguard"
 	"github.com/slipway-project/slipway/internal/backend/files"
-	"github.com/slipway-project/slipway/internal/backend/holds"
 	"github.com/slipway-project/slipway/internal/backend/supervise"
 	"github.com/slipway-project/slipway/internal/backend/systemd"
 	"github.com/slipway-project/slipway/internal/balancer"
@@ -40,8 +40,8 @@ func main() {
 		}
 		return
 	}
-	if len(os.Args) > 1 && os.Args[1] == holds.Command { // the same in a container
-		fail(holds.Guard(os.Args[2:]))
+	if len(os.Args) > 1 && os.Args[1] == dataguard.Command { // the same in a container
+		fail(dataguard.Guard(os.Args[2:]))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

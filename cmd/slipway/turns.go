@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/control"
+	"github.com/slipway-project/slipway/internal/control/lease"
 	"github.com/slipway-project/slipway/internal/control/registry"
-	"github.com/slipway-project/slipway/internal/control/slot"
-	"github.com/slipway-project/slipway/internal/control/turns"
+	"github.com/slipway-project/slipway/internal/control/rollout"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/etcd"
 	"github.com/slipway-project/slipway/internal/kube"
@@ -19,9 +19,9 @@ import (
 )
 
 // others is what a control plane knows of the others for its turns: it asks the API servers of its roster, its own one first.
-func others(doc control.Document, own slot.Records, client *kube.Client, members *etcd.Client, joinCA *x509.Certificate) turns.Cluster {
+func others(doc control.Document, own lease.Records, client *kube.Client, members *etcd.Client, joinCA *x509.Certificate) rollout.Cluster {
 	servers := func() map[netip.Addr]*kube.Client { return apiServers(client, joinCA) }
-	peers := turns.Peers{Etcd: members, Self: doc.Self, API: func(ctx context.Context, at netip.Addr) string {
+	peers := rollout.Peers{Etcd: members, Self: doc.Self, API: func(ctx context.Context, at netip.Addr) string {
 		all := servers()
 		if len(all) == 0 {
 			return "there is no roster that names the API servers"
@@ -31,10 +31,10 @@ func others(doc control.Document, own slot.Records, client *kube.Client, members
 		}
 		return "" // nobody is sent there
 	}}
-	return turns.Cluster{
+	return rollout.Cluster{
 		Self: doc.Self, Several: doc.ControlPlanes > 1, Unwell: peers.Unwell,
-		Records: turns.Ways(func() []slot.Records {
-			ways := []slot.Records{own}
+		Records: rollout.Ways(func() []lease.Records {
+			ways := []lease.Records{own}
 			for _, server := range servers() {
 				ways = append(ways, registry.New(server.Records(), time.Now))
 			}

@@ -26,7 +26,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/roster"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // Config says what to balance. Roster, JoinCA and ClusterCA are files, and read again when they matter.
@@ -101,7 +101,7 @@ func run(ctx context.Context, c Config, p pace) error {
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("accept API clients: %w", err)
 		default: // out of files, or a client that went away: others must not suffer
-			_ = rest.For(ctx, p.backOff) // the next accept tells whether ctx has ended
+			_ = sleep.For(ctx, p.backOff) // the next accept tells whether ctx has ended
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // LockFile waits until nobody else, in this process or another, holds the file at path, and makes the file if there is none. The
@@ -70,7 +70,7 @@ func wait(ctx context.Context, path string, open func(string) (*os.File, error),
 				say(holder)
 			}
 		}
-		if err := rest.For(ctx, pause); err != nil {
+		if err := sleep.For(ctx, pause); err != nil {
 			if told == "" {
 				told = "somebody else"
 			}

@@ -23,8 +23,8 @@ import (
 
 	initv1 "github.com/slipway-project/slipway/api/init/v1"
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/rest"
 	"github.com/slipway-project/slipway/internal/rpc"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // Facts is what a machine is.
@@ -162,7 +162,7 @@ const (
 
 // rest waits before the next try, and tells what it waited for if ctx ends meanwhile.
 func (c *Client) rest(ctx context.Context, try int, cause error) error {
-	if err := rest.For(ctx, min(longestRest, firstRest<<min(try, 10))); err != nil {
+	if err := sleep.For(ctx, min(longestRest, firstRest<<min(try, 10))); err != nil {
 		return fmt.Errorf("machine %s: wait for its agent, whose last answer was %q: %w", c.address, status.Convert(cause).Message(), err)
 	}
 	return nil

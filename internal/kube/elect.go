@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // ElectConfig says what is led, and who wants to lead it. The three times are those of Kubernetes' own components.
@@ -104,7 +104,7 @@ func (e *elector) acquire(ctx context.Context) error {
 			continue
 		}
 		pace.reset()
-		if rest.For(ctx, wait) != nil {
+		if sleep.For(ctx, wait) != nil {
 			return ended(ctx, e.why)
 		}
 	}

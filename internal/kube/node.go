@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // Taint keeps pods away from a node.
@@ -93,7 +93,7 @@ func (k *nodeKeeper) write(ctx context.Context, patch []byte) error {
 	now := time.Now()
 	k.written = slices.DeleteFunc(append(k.written, now), func(t time.Time) bool { return now.Sub(t) > time.Minute })
 	if len(k.written) > 6 {
-		if err := rest.For(ctx, 5*time.Second); err != nil {
+		if err := sleep.For(ctx, 5*time.Second); err != nil {
 			return err
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 const (
@@ -42,7 +42,7 @@ func (b *backoff) pause(ctx context.Context) error {
 	}
 	d := b.next/2 + rand.N(b.next) // jitter: agents of many machines must not knock together
 	b.next = min(b.next*8/5, b.longest())
-	return rest.For(ctx, d)
+	return sleep.For(ctx, d)
 }
 
 // longest keeps the pauses short while a server is likely to be starting, which is when somebody waits.

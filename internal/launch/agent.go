@@ -21,7 +21,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/proxy"
 	"github.com/slipway-project/slipway/internal/reconcile"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 	"github.com/slipway-project/slipway/internal/trace"
 )
 
@@ -159,7 +159,7 @@ func (a *Agent) Watch(ctx context.Context, each func(s reconcile.Status, converg
 		case status.Code(err) == codes.Unimplemented:
 			return fmt.Errorf("watch the agent: %w: another slipway runs on the machine: run slipway up again", err)
 		case !heard:
-			_ = rest.For(ctx, 20*time.Millisecond) // it lives and says nothing; to ask at once again would only keep it busy
+			_ = sleep.For(ctx, 20*time.Millisecond) // it lives and says nothing; to ask at once again would only keep it busy
 		}
 	}
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/slipway-project/slipway/internal/initclient"
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/node/initserver"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // founding is what this host remembers of the init that it has begun, so that an up that was broken off takes it up again.
@@ -142,8 +142,8 @@ func (d decided) founding() plan.Ticket {
 }
 
 // founderFiles are the permits of the one machine that makes a cluster.
-func founderFiles(n config.Node) []plan.Given {
-	return []plan.Given{
+func founderFiles(n config.Node) []plan.TicketFile {
+	return []plan.TicketFile{
 		{Path: config.CreatePermit, Mode: 0o600, Content: []byte("made by init\n")},
 		{Path: config.EtcdPermit, Mode: 0o600, Content: planner.EtcdPermit(n)},
 		{Path: config.EtcdVoter, Mode: 0o600, Content: []byte("made by init\n")},
@@ -191,7 +191,7 @@ func (u *up) pin(ctx context.Context, machines provider, first string) (string, 
 		if !errors.Is(err, fs.ErrNotExist) {
 			return "", fmt.Errorf("read the join CA: %w", err)
 		}
-		if err := rest.For(ctx, 10*time.Millisecond); err != nil {
+		if err := sleep.For(ctx, 10*time.Millisecond); err != nil {
 			return "", fmt.Errorf("wait for the join CA of %s: %w", first, err)
 		}
 	}

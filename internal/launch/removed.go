@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // lookRemoved is how long a machine may take to be ready before the cluster is asked whether it knows the machine at all.
@@ -33,7 +33,7 @@ func (u *up) awaitKnown(ctx context.Context, m *member) error {
 
 // stillKnown asks until somebody answers.
 func (u *up) stillKnown(ctx context.Context, m *member) error {
-	for rest.For(ctx, lookRemoved) == nil {
+	for sleep.For(ctx, lookRemoved) == nil {
 		nodes, err := u.Nodes(ctx, u.cluster.Name)
 		if err == nil && ctx.Err() == nil && wasRemoved(nodes, m.enrolment) {
 			return fmt.Errorf("machine %s was removed from cluster %s, and has not forgotten it: slipway node reset %s --name %s, and then slipway up lets it in again as a new one; or leave it out of the spec",

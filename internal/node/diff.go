@@ -24,7 +24,7 @@ func (a *Agent) Diff(ctx context.Context, want plan.Plan) (steps, unknown []plan
 		switch {
 		case err != nil:
 			unknown = append(unknown, plan.Step{Ref: e.Ref, Why: err.Error()})
-		case s.Existence == plan.Unknown && e.Item.Kind() != plan.KindGate:
+		case s.Existence == plan.Unknown && e.Item.Kind() != plan.KindPrecondition:
 			unknown = append(unknown, plan.Step{Ref: e.Ref, Why: s.Detail})
 		default:
 			have[e.Ref] = s

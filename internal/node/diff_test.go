@@ -42,7 +42,7 @@ func TestDiff(t *testing.T) {
 	next.Add(plan.Unit{Name: "reader", Inputs: []plan.Ref{conf}}, conf)
 	next.Add(plan.Unit{Name: "other"})
 	next.Add(plan.Unit{Name: "absent", Inputs: []plan.Ref{conf}}, conf)
-	next.Add(plan.Gate{Name: "door"})
+	next.Add(plan.Precondition{Name: "door"})
 
 	good := plan.State{Existence: plan.Present, Matches: true, Ready: true}
 	absent := plan.State{Existence: plan.Absent}
@@ -50,7 +50,7 @@ func TestDiff(t *testing.T) {
 		Host: has{states: map[string]plan.State{
 			"file//gone": good, "file//gone-already": absent, "file//same": good, "file//new": absent,
 			"file//conf": {Existence: plan.Present, Detail: "its content differs"}, "file//shrug": {Detail: "a folder is in the way"},
-			"unit/reader": good, "unit/other": good, "unit/absent": absent, "gate/door": {},
+			"unit/reader": good, "unit/other": good, "unit/absent": absent, "precondition/door": {},
 		}},
 		PlanFile: filepath.Join(t.TempDir(), "plan.json"), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})

@@ -21,7 +21,7 @@ import (
 // Install makes a free machine what its ticket says: the files first, then the plan, which begins at once. It may be killed and
 // called again with the same ticket. Files of another cluster that lie where the ticket's belong are an error, not overwritten.
 // before, if not nil, is called between files and plan.
-func (a *Agent) Install(ctx context.Context, t plan.Ticket, secrets []plan.Given, before func() error) error {
+func (a *Agent) Install(ctx context.Context, t plan.Ticket, secrets []plan.TicketFile, before func() error) error {
 	files := slices.Concat(t.Files, secrets)
 	for _, f := range files {
 		if err := f.Check(); err != nil {
@@ -46,7 +46,7 @@ func (a *Agent) Install(ctx context.Context, t plan.Ticket, secrets []plan.Given
 }
 
 // noteFiles remembers what a wipe has to remove, before any of it exists.
-func (a *Agent) noteFiles(p plan.Plan, files []plan.Given) error {
+func (a *Agent) noteFiles(p plan.Plan, files []plan.TicketFile) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := a.setAside(); err != nil {
@@ -55,7 +55,7 @@ func (a *Agent) noteFiles(p plan.Plan, files []plan.Given) error {
 	return a.noteFilesLocked(p, files)
 }
 
-func (a *Agent) noteFilesLocked(p plan.Plan, files []plan.Given) error {
+func (a *Agent) noteFilesLocked(p plan.Plan, files []plan.TicketFile) error {
 	if old := a.kept.Want; old.Version != 0 && (old.Cluster != p.Cluster || old.Node != p.Node) {
 		return fmt.Errorf("this machine is node %s of cluster %s already", old.Node, old.Cluster)
 	}
@@ -76,7 +76,7 @@ func (a *Agent) noteFilesLocked(p plan.Plan, files []plan.Given) error {
 	return nil
 }
 
-func (a *Agent) give(f plan.Given) error {
+func (a *Agent) give(f plan.TicketFile) error {
 	at := a.cfg.Root + f.Path
 	have, err := os.ReadFile(at)
 	switch {
@@ -179,7 +179,7 @@ func (a *Agent) halt(ctx context.Context) error {
 
 // Give writes one more file that belongs to the node and goes with it. Once a wipe has begun there is no node any more: what came
 // late would stay for the next one, and a permit or a vote must not.
-func (a *Agent) Give(f plan.Given) error {
+func (a *Agent) Give(f plan.TicketFile) error {
 	f.Path = strings.TrimPrefix(f.Path, a.cfg.Root)
 	if err := f.Check(); err != nil {
 		return err
@@ -189,14 +189,14 @@ func (a *Agent) Give(f plan.Given) error {
 	if a.kept.Want.Version == 0 || a.kept.Wiping {
 		return fmt.Errorf("write %s: this machine is no node, or is being reset", f.Path)
 	}
-	if err := a.noteFilesLocked(a.kept.Want.Plan, []plan.Given{f}); err != nil {
+	if err := a.noteFilesLocked(a.kept.Want.Plan, []plan.TicketFile{f}); err != nil {
 		return err
 	}
 	return a.give(f)
 }
 
 // Holds is what a process of the kept plan must not begin anew without; false if the plan has no such process.
-func (a *Agent) Holds(name string) (plan.Holds, bool) {
+func (a *Agent) Holds(name string) (plan.DataGuard, bool) {
 	e, ok := a.current().Want.Process(name)
 	return plan.HoldsOf(e.Item), ok
 }

@@ -62,7 +62,7 @@ func TestGiveIsForNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	given := plan.Given{Path: "/var/lib/slipway/state/permit", Mode: 0o600, Content: []byte("x")}
+	given := plan.TicketFile{Path: "/var/lib/slipway/state/permit", Mode: 0o600, Content: []byte("x")}
 	at := filepath.Join(m.dir, given.Path)
 	if err := a.Give(given); err == nil {
 		t.Error("a machine without a plan took a file")

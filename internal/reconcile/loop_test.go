@@ -118,7 +118,7 @@ func TestDeadlines(t *testing.T) {
 		once := unit("never")
 		once.Oneshot = true
 		want := build(func(b *plan.Builder) {
-			b.Add(plan.Gate{Name: "quorum", Provider: "the other members"})
+			b.Add(plan.Precondition{Name: "quorum", Provider: "the other members"})
 			b.Add(unit("patient"))
 			b.Add(once)
 		})
@@ -129,7 +129,7 @@ func TestDeadlines(t *testing.T) {
 		go func() { ended <- l.Converge(ctx, want, plan.Plan{}) }()
 
 		time.Sleep(24 * time.Hour)
-		gate, patient, never := phase(l.Board, "gate/quorum"), phase(l.Board, "unit/patient"), phase(l.Board, "unit/never")
+		gate, patient, never := phase(l.Board, "precondition/quorum"), phase(l.Board, "unit/patient"), phase(l.Board, "unit/never")
 		if gate.Phase != reconcile.Starting || gate.For != "it is closed" || gate.Provider != "the other members" || time.Since(gate.Since) != 24*time.Hour {
 			t.Errorf("gate: %+v", gate)
 		}
@@ -142,7 +142,7 @@ func TestDeadlines(t *testing.T) {
 		h.Open("quorum")
 		h.Open("patient")
 		synctest.Wait()
-		if a, b := phase(l.Board, "gate/quorum").Phase, phase(l.Board, "unit/patient").Phase; a != reconcile.Ready || b != reconcile.Ready {
+		if a, b := phase(l.Board, "precondition/quorum").Phase, phase(l.Board, "unit/patient").Phase; a != reconcile.Ready || b != reconcile.Ready {
 			t.Errorf("opened, the gate is %s and the unit %s", a, b)
 		}
 		cancel()
@@ -165,7 +165,7 @@ func TestCancellation(t *testing.T) {
 			b.Add(unit("waits"), hold)
 			b.Add(plan.Dir{Path: "/broken"})
 			b.Add(once)
-			b.Add(plan.Gate{Name: "g"})
+			b.Add(plan.Precondition{Name: "g"})
 		})
 		l := newLoop(h)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 	"github.com/slipway-project/slipway/internal/trace"
 )
 
@@ -105,7 +105,7 @@ func (r *run) attempt(ctx context.Context, e plan.Entry, t *turn) error {
 	}
 	ref := e.Ref.String()
 	provider := ""
-	if g, ok := e.Item.(plan.Gate); ok {
+	if g, ok := e.Item.(plan.Precondition); ok {
 		provider = g.Provider
 	}
 	r.Board.Set(Status{Ref: ref, Phase: Starting, Provider: provider})
@@ -123,7 +123,7 @@ func (r *run) observeAndDo(ctx context.Context, e plan.Entry, t *turn) (plan.Sta
 	}
 	step, ok := plan.Next(e, state)
 	if !ok {
-		if state.Existence == plan.Unknown && e.Item.Kind() != plan.KindGate {
+		if state.Existence == plan.Unknown && e.Item.Kind() != plan.KindPrecondition {
 			return plan.State{}, fmt.Errorf("observe: unknown: %s", state.Detail)
 		}
 		return state, nil
@@ -163,7 +163,7 @@ func (l *Loop) untilDone(ctx context.Context, ref string, f func() error) error 
 		}
 		delay := backoff(n)
 		l.failed(ref, err, n, delay)
-		if err := rest.For(ctx, delay); err != nil {
+		if err := sleep.For(ctx, delay); err != nil {
 			return err
 		}
 	}

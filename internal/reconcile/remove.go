@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 	"github.com/slipway-project/slipway/internal/trace"
 )
 
@@ -46,7 +46,7 @@ func (l *Loop) remove(ctx context.Context, want, before plan.Plan, tried func())
 			l.Board.drop(ref)
 		}
 		if left = stay; len(left) > 0 {
-			if err := rest.For(ctx, delay); err != nil {
+			if err := sleep.For(ctx, delay); err != nil {
 				return err
 			}
 		}

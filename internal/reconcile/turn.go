@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // Turn is what the machines of a cluster agree by: an entry that names a turn is exchanged, while it runs, by one of them at a time.
@@ -85,7 +85,7 @@ func (r *run) takeTurn(ctx context.Context, e plan.Entry, t *turn) error {
 // untilNeedless returns when the entry may be done without a turn, or when ctx ends.
 func (r *run) untilNeedless(ctx context.Context, e plan.Entry) {
 	var none turn
-	for rest.For(ctx, lookWhileWaiting) == nil {
+	for sleep.For(ctx, lookWhileWaiting) == nil {
 		state, err := r.observe(ctx, e)
 		if err != nil {
 			continue // nobody knows: it waits on

@@ -21,7 +21,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/slipway-project/slipway/internal/control/turns"
+	"github.com/slipway-project/slipway/internal/control/rollout"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/core/roster"
@@ -51,7 +51,7 @@ type agent struct {
 	custody custody
 	node    *node.Agent
 	enrol   *enrol.Enrolment
-	turns   *turns.Keeper
+	turns   *rollout.Keeper
 	mislaid atomic.Bool // the answer of the write under way
 
 	joins atomic.Pointer[joinService]
@@ -94,7 +94,7 @@ func newAgent(m *machine, root string) (*agent, error) {
 	if verbose {
 		log = slog.New(slog.NewTextHandler(noter{m}, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	}
-	a.turns = turns.New(planner.Turn, log, time.Now)
+	a.turns = rollout.New(planner.Turn, log, time.Now)
 	facts := node.Facts{Address: m.address.String(), Key: a.pin}
 	a.node, err = node.New(node.Config{
 		Host: host{a}, Facts: facts, PlanFile: root + planFile, TraceFile: root + "/var/lib/slipway/plan/trace.json", Version: "sim", Log: log, Board: a.board, Root: root,

@@ -13,12 +13,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/control/lease"
 	"github.com/slipway-project/slipway/internal/control/registry"
-	"github.com/slipway-project/slipway/internal/control/slot"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/node/lock"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // changeWord: change etcd FLAG: the operator hands every control plane a plan whose etcd has that flag, and goes on until it is kept.
@@ -60,7 +60,7 @@ func (t *teller) changeWord(args []string) error {
 
 // hand gives one machine its plan, unless it is no control plane or another change has come. An agent that dies over it is asked again.
 func (t *teller) hand(m *machine, revision int, flags map[string]string) error {
-	for ; t.ctx.Err() == nil; _ = rest.For(t.ctx, time.Second) {
+	for ; t.ctx.Err() == nil; _ = sleep.For(t.ctx, time.Second) {
 		t.mu.Lock()
 		over := t.revision != revision
 		t.mu.Unlock()
@@ -143,7 +143,7 @@ func (t *teller) turn(args []string) error {
 			Since, Renewed time.Time
 		}
 	}
-	_, err = registry.New(c.store, time.Now).Load(t.ctx, slot.Kind, planner.Turn, &now)
+	_, err = registry.New(c.store, time.Now).Load(t.ctx, lease.Kind, planner.Turn, &now)
 	switch {
 	case err != nil:
 		return err

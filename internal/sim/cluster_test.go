@@ -8,12 +8,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 
+	"github.com/slipway-project/slipway/internal/control/lease"
 	"github.com/slipway-project/slipway/internal/control/members"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
-	"github.com/slipway-project/slipway/internal/control/slot"
 	"github.com/slipway-project/slipway/internal/core/membership"
 	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/etcd/etcdfake"
@@ -74,7 +74,7 @@ var (
 )
 
 func (s store) ask(ctx context.Context) error {
-	if err := rest.For(ctx, s.a.m.w.delay()); err != nil {
+	if err := sleep.For(ctx, s.a.m.w.delay()); err != nil {
 		return err
 	}
 	if err := s.a.alive(); err != nil {
@@ -109,7 +109,7 @@ func (s store) Put(ctx context.Context, item registry.Item) (out registry.Item, 
 		return out, err
 	}
 	what := "put " + item.Kind
-	if item.Kind == slot.Kind && item.Name == planner.Turn {
+	if item.Kind == lease.Kind && item.Name == planner.Turn {
 		what = "put turn"
 	}
 	s.a.pass(what)
@@ -145,7 +145,7 @@ func (s store) Delete(ctx context.Context, kind, name, version string) error {
 func (s store) Watch(ctx context.Context, kind string, changed func()) error {
 	return s.c.store.Watch(ctx, kind, func() {
 		for s.ask(ctx) != nil {
-			if rest.For(ctx, 500*time.Millisecond) != nil {
+			if sleep.For(ctx, 500*time.Millisecond) != nil {
 				return
 			}
 		}
@@ -163,7 +163,7 @@ type etcd struct {
 var _ members.Etcd = etcd{}
 
 func (e etcd) Members(ctx context.Context) ([]membership.Member, error) {
-	if err := rest.For(ctx, e.a.m.w.delay()); err != nil {
+	if err := sleep.For(ctx, e.a.m.w.delay()); err != nil {
 		return nil, err
 	}
 	return e.c.etcd.Client(e.node).Members(ctx)
@@ -195,7 +195,7 @@ func (e etcd) MoveLeader(ctx context.Context, id uint64) error {
 
 // alter is one change: what it must not do is looked at around it.
 func (e etcd) alter(ctx context.Context, what string, do func() error) error {
-	if err := rest.For(ctx, e.a.m.w.delay()); err != nil {
+	if err := sleep.For(ctx, e.a.m.w.delay()); err != nil {
 		return err
 	}
 	e.a.pass(what)

@@ -15,7 +15,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 
 	"golang.org/x/sync/errgroup"
 
@@ -87,7 +87,7 @@ func (a *agent) register(ctx context.Context, doc document, board *reconcile.Boa
 				return nil
 			}
 		}
-		if err := rest.For(ctx, 300*time.Millisecond); err != nil {
+		if err := sleep.For(ctx, 300*time.Millisecond); err != nil {
 			return err
 		}
 	}

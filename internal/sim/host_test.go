@@ -46,7 +46,7 @@ func (h host) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
 	case plan.Dir:
 		there := exists(h.root + it.Path)
 		return state(there, there, there, ""), nil
-	case plan.Gate:
+	case plan.Precondition:
 		open := exists(h.root + it.Ready.Path)
 		return state(true, true, open, it.Ready.Path+" is not there"), nil
 	case plan.Unit:
@@ -127,7 +127,7 @@ func (h host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
 func (h host) Await(ctx context.Context, e plan.Entry, waiting func(reason string)) error {
 	own := false
 	switch it := e.Item.(type) {
-	case plan.Cert, plan.File, plan.Kubeconfig, plan.Gate, plan.Dir:
+	case plan.Cert, plan.File, plan.Kubeconfig, plan.Precondition, plan.Dir:
 		own = true
 	case plan.Unit:
 		own = it.Name == "etcd" || it.Name == "kube-apiserver"

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 
 	"github.com/slipway-project/slipway/internal/backend/fake"
 	"github.com/slipway-project/slipway/internal/core/plan"
@@ -240,7 +240,7 @@ func (m *machine) tell(t node.JoinTarget) {
 			m.mu.Unlock()
 			return
 		}
-		if rest.For(a.ctx, time.Second) != nil {
+		if sleep.For(a.ctx, time.Second) != nil {
 			return
 		}
 	}

@@ -60,7 +60,7 @@ func mutants() map[string]mutant {
 			"internal/control/registry/admit.go", "return j.verdict.UseToken && j.token.UsedBy != j.key", "return false", "TestStories/token-many-at-once",
 		},
 		"a slot never expires": {
-			"internal/control/slot/slot.go", "return life - s.now().Sub(s.since)", "return life", "TestStories/slot-holder-dies",
+			"internal/control/lease/lease.go", "return life - s.now().Sub(s.since)", "return life", "TestStories/slot-holder-dies",
 		},
 		"data of a removed member is kept": {
 			"internal/node/enrol/belong.go", "if anew || err == nil {", "if anew && have == nil {", "TestStories/cut-after-add",
@@ -81,7 +81,7 @@ func mutants() map[string]mutant {
 			"internal/control/members/status.go", "st, seen[own.ID] = stand(own), true\n", "st, seen[own.ID] = stand(own), true\n\t\t\tif !own.Healthy {\n\t\t\t\tcontinue\n\t\t\t}\n", "TestRestarts/0",
 		},
 		"a turn is anybody's": {
-			"internal/control/turns/take.go", "h != nil && h.Node != m.Self &&", "h != nil && h.Node == \"\" &&", "TestStories/change-one-at-a-time",
+			"internal/control/rollout/take.go", "h != nil && h.Node != m.Self &&", "h != nil && h.Node == \"\" &&", "TestStories/change-one-at-a-time",
 		},
 		"an exchange needs no turn": {
 			"internal/reconcile/turn.go", "step.Verb != plan.Replace ||", "step.Verb == plan.Replace ||", "TestStories/change-one-at-a-time",
@@ -90,16 +90,16 @@ func mutants() map[string]mutant {
 			"internal/reconcile/reconcile.go", "\tt.hold(r.Loop, e)\n", "", "TestStories/turn-broken-flag-agent-dies",
 		},
 		"nobody waits for who is unwell": {
-			"internal/control/turns/take.go", "if k.now().Sub(mine.since) < patience {", "if false {", "TestStories/turn-one-is-away",
+			"internal/control/rollout/take.go", "if k.now().Sub(mine.since) < patience {", "if false {", "TestStories/turn-one-is-away",
 		},
 		"who is gone for good stops all changes": {
-			"internal/control/turns/take.go", "if k.now().Sub(mine.since) < patience {", "if true {", "TestStories/turn-holder-dies",
+			"internal/control/rollout/take.go", "if k.now().Sub(mine.since) < patience {", "if true {", "TestStories/turn-holder-dies",
 		},
 		"a turn is not renewed": {
-			"internal/control/turns/keep.go", "if k.now().Sub(mine.renewed) < renewAfter {", "if k.now().Sub(mine.renewed) < 100*renewAfter {", "TestStories/turn-broken-flag",
+			"internal/control/rollout/keep.go", "if k.now().Sub(mine.renewed) < renewAfter {", "if k.now().Sub(mine.renewed) < 100*renewAfter {", "TestStories/turn-broken-flag",
 		},
 		"a renewal whose answer is lost is the end of a turn": {
-			"internal/control/turns/keep.go", "m.adopted = false", "m.adopted = true", "TestStories/turn-broken-flag",
+			"internal/control/rollout/keep.go", "m.adopted = false", "m.adopted = true", "TestStories/turn-broken-flag",
 		},
 		"an undo waits for a loop that has ended": {
 			"internal/node/install.go", "case <-a.over:", "case <-make(chan int):", "TestCrashEverywhere/worker",

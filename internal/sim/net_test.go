@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -42,7 +42,7 @@ var errLink = status.Error(codes.Unavailable, "the connection is lost")
 // dialer is how an agent reaches join services: it believes only those of the pinned join CA.
 func (a *agent) dialer(pin string) joinclient.Dialer {
 	return func(ctx context.Context, to netip.AddrPort) (joinclient.Conn, error) {
-		if err := rest.For(ctx, a.m.w.delay()); err != nil {
+		if err := sleep.For(ctx, a.m.w.delay()); err != nil {
 			return nil, err
 		}
 		peer := a.m.w.at(to.Addr())
@@ -83,7 +83,7 @@ func (a *agent) now() time.Time {
 
 // askTime is joinclient.Clock: a server of the right CA says what time it is there.
 func (a *agent) askTime(ctx context.Context, to netip.AddrPort) (time.Time, error) {
-	if err := rest.For(ctx, a.m.w.delay()); err != nil {
+	if err := sleep.For(ctx, a.m.w.delay()); err != nil {
 		return time.Time{}, err
 	}
 	if peer := a.m.w.at(to.Addr()); peer != nil && a.reaches(peer) {

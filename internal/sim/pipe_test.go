@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"sync"
 
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // listener is where a free machine takes init's connections: real TLS and gRPC over pipes in memory.
@@ -65,7 +65,7 @@ var errRefused = errors.New("connection refused")
 
 // dialInit connects the operator with a machine.
 func (m *machine) dialInit(ctx context.Context, _, _ string) (net.Conn, error) {
-	if err := rest.For(ctx, m.w.delay()); err != nil {
+	if err := sleep.For(ctx, m.w.delay()); err != nil {
 		return nil, err
 	}
 	a := m.running()

@@ -79,9 +79,9 @@ func planOf(name, pool string, flags map[string]string) plan.Plan {
 
 func apiServer(b *plan.Builder, ca, join plan.Ref, name string, flags map[string]string) plan.Ref {
 	server := b.Add(plan.Cert{Want: leafWant("join-server", "join-ca", name, true)}, join)
-	permit := b.Add(plan.Gate{Name: "etcd-permit", Provider: "a control plane", Ready: plan.Probe{Kind: plan.ProbeFile, Path: permitFile}})
-	unit := b.InTurn(b.Add(plan.Unit{Name: "etcd", Args: argsOf("etcd", name, flags), EnvFile: permitFile, Holds: plan.Holds{Mark: etcdMark, Data: etcdData}}, permit, join), planner.Turn)
-	voter := b.Add(plan.Gate{Name: "etcd-voter", Provider: "a control plane", Ready: plan.Probe{Kind: plan.ProbeFile, Path: voterFile}})
+	permit := b.Add(plan.Precondition{Name: "etcd-permit", Provider: "a control plane", Ready: plan.Probe{Kind: plan.ProbeFile, Path: permitFile}})
+	unit := b.InTurn(b.Add(plan.Unit{Name: "etcd", Args: argsOf("etcd", name, flags), EnvFile: permitFile, DataGuard: plan.DataGuard{Mark: etcdMark, Data: etcdData}}, permit, join), planner.Turn)
+	voter := b.Add(plan.Precondition{Name: "etcd-voter", Provider: "a control plane", Ready: plan.Probe{Kind: plan.ProbeFile, Path: voterFile}})
 	mark := b.Add(plan.File{Path: etcdMark, Mode: 0o600, Content: "it was here\n"}, unit, voter)
 	b.Add(plan.Kubeconfig{Path: adminFile, Cluster: "dev", User: "admin", Server: "https://127.0.0.1:6443"}, ca)
 	return b.InTurn(b.Add(plan.Unit{Name: "kube-apiserver", Args: argsOf("kube-apiserver", name, flags)}, mark, ca, server), planner.Turn)
@@ -106,7 +106,7 @@ func (w *world) initTicket(name string, m *machine) (plan.Ticket, error) {
 		return plan.Ticket{}, err
 	}
 	permit := fmt.Sprintf("ETCD_INITIAL_CLUSTER=%s=https://%s:2380\nETCD_INITIAL_CLUSTER_STATE=new\n", name, m.address)
-	return plan.Ticket{Version: plan.Version, Plan: planOf(name, poolMain, nil), Control: control, Files: []plan.Given{
+	return plan.Ticket{Version: plan.Version, Plan: planOf(name, poolMain, nil), Control: control, Files: []plan.TicketFile{
 		{Path: createFile, Mode: 0o600, Content: []byte("made by init\n")},
 		{Path: permitFile, Mode: 0o600, Content: []byte(permit)},
 		{Path: voterFile, Mode: 0o600, Content: []byte("made by init\n")},
@@ -121,7 +121,7 @@ type tickets struct {
 	roster func() []byte
 }
 
-func (t tickets) For(ctx context.Context, n admission.Node) (plan.Ticket, []plan.Given, error) {
+func (t tickets) For(ctx context.Context, n admission.Node) (plan.Ticket, []plan.TicketFile, error) {
 	if err := errors.Join(ctx.Err(), t.a.alive()); err != nil {
 		return plan.Ticket{}, nil, err
 	}
@@ -134,7 +134,7 @@ func (t tickets) For(ctx context.Context, n admission.Node) (plan.Ticket, []plan
 	if err != nil {
 		return plan.Ticket{}, nil, err
 	}
-	out.Files = append(public, plan.Given{Path: rosterFile, Mode: 0o600, Content: roster})
+	out.Files = append(public, plan.TicketFile{Path: rosterFile, Mode: 0o600, Content: roster})
 	if n.Pool != poolMain {
 		return out, nil, nil
 	}
@@ -147,13 +147,13 @@ func (t tickets) For(ctx context.Context, n admission.Node) (plan.Ticket, []plan
 	return out, secrets, err
 }
 
-func (t tickets) read(mode uint32, names ...string) (files []plan.Given, err error) {
+func (t tickets) read(mode uint32, names ...string) (files []plan.TicketFile, err error) {
 	for _, name := range names {
 		text, err := os.ReadFile(t.a.root + pkiDir + "/" + name)
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, plan.Given{Path: pkiDir + "/" + name, Mode: mode, Content: text})
+		files = append(files, plan.TicketFile{Path: pkiDir + "/" + name, Mode: mode, Content: text})
 	}
 	return files, nil
 }

@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // failWord: fail n1 unit/etcd …: these items cannot be done.
@@ -148,7 +148,7 @@ func (a *agent) suffer(due *crash) {
 	switch {
 	case due.stall > 0:
 		close(due.done)
-		_ = rest.For(a.ctx, due.stall)
+		_ = sleep.For(a.ctx, due.stall)
 		return
 	case due.cutOnly:
 		a.m.cut(true)

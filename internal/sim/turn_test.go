@@ -10,12 +10,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/control/lease"
 	"github.com/slipway-project/slipway/internal/control/registry"
-	"github.com/slipway-project/slipway/internal/control/slot"
-	"github.com/slipway-project/slipway/internal/control/turns"
+	"github.com/slipway-project/slipway/internal/control/rollout"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/node/rosterfile"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // broken is the flag with which nothing comes up.
@@ -36,7 +36,7 @@ const lifelessAfter = 20 * time.Second
 func (e *exchanges) forget() { e.away, e.unwell = nil, nil }
 
 // others is what this control plane knows of the others for its turns, put together as cmd/slipway does it.
-func (a *agent) others(c *cluster, doc document) turns.Cluster {
+func (a *agent) others(c *cluster, doc document) rollout.Cluster {
 	servers := func() (all []*machine) {
 		r, err := rosterfile.Load(a.root+rosterFile, readCert(a.root+pkiDir+"/join-ca.crt"))
 		if err != nil {
@@ -49,7 +49,7 @@ func (a *agent) others(c *cluster, doc document) turns.Cluster {
 		}
 		return all
 	}
-	peers := turns.Peers{Etcd: etcd{a, c, doc.Self}, Self: doc.Self, API: func(ctx context.Context, at netip.Addr) string {
+	peers := rollout.Peers{Etcd: etcd{a, c, doc.Self}, Self: doc.Self, API: func(ctx context.Context, at netip.Addr) string {
 		all := servers()
 		if len(all) == 0 {
 			return "there is no roster that names the API servers"
@@ -65,10 +65,10 @@ func (a *agent) others(c *cluster, doc document) turns.Cluster {
 		}
 		return ""
 	}}
-	return turns.Cluster{
+	return rollout.Cluster{
 		Self: doc.Self, Several: doc.ControlPlanes > 1, Unwell: peers.Unwell,
-		Records: turns.Ways(func() []slot.Records {
-			ways := []slot.Records{registry.New(store{a, c, a.m}, time.Now)}
+		Records: rollout.Ways(func() []lease.Records {
+			ways := []lease.Records{registry.New(store{a, c, a.m}, time.Now)}
 			for _, m := range servers() {
 				ways = append(ways, registry.New(store{a, c, m}, time.Now))
 			}
@@ -99,7 +99,7 @@ func (h host) exchange(ctx context.Context, u plan.Unit) error {
 	h.m.changeLocked()
 	h.m.mu.Unlock()
 	h.pass("exchange unit/" + u.Name)
-	return rest.For(ctx, time.Duration(h.m.w.intn(5000))*time.Millisecond)
+	return sleep.For(ctx, time.Duration(h.m.w.intn(5000))*time.Millisecond)
 }
 
 // downLocked tells whether a unit has been of no use for so long that to exchange it takes nothing away.

@@ -149,8 +149,8 @@ func (h host) startEtcd(u plan.Unit) error {
 	if err := h.alive(); err != nil || h.m.etcd != "" {
 		return err
 	}
-	data := exists(h.root + u.Holds.Data)
-	if !data && exists(h.root+u.Holds.Mark) {
+	data := exists(h.root + u.DataGuard.Data)
+	if !data && exists(h.root+u.DataGuard.Mark) {
 		return errors.New("its data is lost, and is not begun anew")
 	}
 	name := u.Args[1]
@@ -167,7 +167,7 @@ func (h host) startEtcd(u plan.Unit) error {
 		err = in.etcd.Start(name, peer, permit)
 	}
 	if err == nil {
-		err = os.MkdirAll(h.root+u.Holds.Data, 0o700)
+		err = os.MkdirAll(h.root+u.DataGuard.Data, 0o700)
 	}
 	if err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // Host is one machine. It is safe for concurrent use.
@@ -54,7 +54,7 @@ func (h *Host) connected(ctx context.Context) (*ssh.Client, error) {
 	if err := h.all.closed(); err != nil {
 		return nil, err
 	}
-	if err := rest.For(ctx, h.pause); err != nil { // only the holder of the turn reads and writes pause
+	if err := sleep.For(ctx, h.pause); err != nil { // only the holder of the turn reads and writes pause
 		return nil, fmt.Errorf("connect to %s: %w", h.Name, err)
 	}
 	limited, cancel := context.WithTimeout(ctx, h.all.cfg.Patience)

@@ -85,7 +85,7 @@ func (h *Host) observeLocked(e plan.Entry) (plan.State, error) {
 	switch it := e.Item.(type) {
 	case plan.Unit:
 		return h.observeUnitLocked(it)
-	case plan.Gate:
+	case plan.Precondition:
 		s := plan.State{Existence: plan.Present, Matches: true, Ready: h.open[it.Name]}
 		if !s.Ready {
 			s.Detail = "it is closed"
@@ -121,7 +121,7 @@ func (h *Host) do(ctx context.Context, s plan.Step, e plan.Entry) error {
 	switch it := e.Item.(type) {
 	case plan.Unit:
 		return h.doUnit(ctx, s.Verb, it)
-	case plan.Gate:
+	case plan.Precondition:
 		if s.Verb != plan.Remove {
 			return errors.New("a gate is opened by " + it.Provider + ", not by this host")
 		}
@@ -146,7 +146,7 @@ func (h *Host) Await(ctx context.Context, e plan.Entry, waiting func(reason stri
 			return err
 		case s.Ready:
 			return nil
-		case s.Existence == plan.Absent || e.Item.Kind() != plan.KindUnit && e.Item.Kind() != plan.KindGate:
+		case s.Existence == plan.Absent || e.Item.Kind() != plan.KindUnit && e.Item.Kind() != plan.KindPrecondition:
 			return fmt.Errorf("%s is not ready: %s", e.Ref, s.Detail)
 		}
 		if s.Detail != "" && s.Detail != last {

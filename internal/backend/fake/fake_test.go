@@ -34,7 +34,7 @@ func TestConformance(t *testing.T) {
 					Name: name, Args: []string{"/bin/" + name, fmt.Sprint(b)}, Oneshot: b.Oneshot, StopTimeout: 5 * time.Second, Ready: plan.Probe{Kind: b.Ready},
 				}
 			},
-			Gate: func(name string) plan.Gate { return plan.Gate{Name: name, Provider: "the test"} },
+			Gate: func(name string) plan.Precondition { return plan.Precondition{Name: name, Provider: "the test"} },
 			Open: h.Open, Crash: h.Crash, Starts: h.Starts, Running: h.Running, Signals: h.Signals,
 			Spoil: h.Write,
 			Read:  func(path string) (fs.FileMode, string, bool) { return h.Read(path) },

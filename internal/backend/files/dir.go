@@ -91,7 +91,7 @@ func remove(item plan.Item) error {
 	case plan.Dir:
 		return removeDir(it.Path)
 	case plan.File:
-		if data, err := os.ReadFile(it.Path); it.Yours && err == nil && string(data) != it.Content {
+		if data, err := os.ReadFile(it.Path); it.UserOwned && err == nil && string(data) != it.Content {
 			return nil // somebody has changed it: it is theirs
 		}
 		return removeFile(it.Path)
@@ -105,7 +105,7 @@ func remove(item plan.Item) error {
 		return unmount(it.Target)
 	case plan.Cert:
 		return removeCert(it.Want)
-	case plan.Gate: // nothing was made
+	case plan.Precondition: // nothing was made
 		return nil
 	}
 	return fmt.Errorf("remove %s: not a kind of file", plan.RefOf(item))

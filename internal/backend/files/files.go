@@ -86,7 +86,7 @@ func (h *Host) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
 		return observeMount(it)
 	case plan.Cert:
 		return h.observeCert(ctx, it)
-	case plan.Gate:
+	case plan.Precondition:
 		return h.observeGate(ctx, it)
 	}
 	return plan.State{}, fmt.Errorf("observe %s: not a kind of file", e.Ref)
@@ -119,7 +119,7 @@ func (h *Host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
 		return makeMount(it)
 	case plan.Cert:
 		return h.makeCert(ctx, it)
-	case plan.Gate:
+	case plan.Precondition:
 		return fmt.Errorf("%s: a gate is opened by %s, not by this host", e.Ref, it.Provider)
 	}
 	return fmt.Errorf("%s %s: not a kind of file", s.Verb, e.Ref)
@@ -127,7 +127,7 @@ func (h *Host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
 
 // Await waits for a gate without limit. Anything else is ready as soon as it is right, or waiting for it is pointless.
 func (h *Host) Await(ctx context.Context, e plan.Entry, waiting func(reason string)) error {
-	if gate, ok := e.Item.(plan.Gate); ok {
+	if gate, ok := e.Item.(plan.Precondition); ok {
 		return h.conf.Probe.Await(ctx, gate.Ready, waiting)
 	}
 	if p, ok := e.Item.(plan.StaticPod); ok && p.Component && h.conf.Pods != nil {
@@ -157,7 +157,7 @@ func (h *Host) input(ref plan.Ref) (plan.Item, bool) {
 }
 
 // observeGate: a gate always exists, for it is only a question.
-func (h *Host) observeGate(ctx context.Context, g plan.Gate) (plan.State, error) {
+func (h *Host) observeGate(ctx context.Context, g plan.Precondition) (plan.State, error) {
 	s := plan.State{Existence: plan.Present, Matches: true}
 	if err := h.conf.Probe.Ask(ctx, g.Ready); err != nil {
 		if ctx.Err() != nil {

@@ -35,7 +35,7 @@ func Fingerprint(item plan.Item) (string, error) {
 			return "", nil
 		}
 		return filepath.Base(target), err
-	case plan.Dir, plan.Mount, plan.Gate: // a process does not read these at its start
+	case plan.Dir, plan.Mount, plan.Precondition: // a process does not read these at its start
 		return "", nil
 	}
 	return "", fmt.Errorf("fingerprint of %s: not a kind of file", plan.RefOf(item))

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/slipway-project/slipway/internal/backend/holds"
+	"github.com/slipway-project/slipway/internal/backend/dataguard"
 	"github.com/slipway-project/slipway/internal/backend/pods"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/durable"
@@ -78,7 +78,7 @@ func observeManifest(p plan.StaticPod, text string) (plan.State, error) {
 const manifestMode = 0o600
 
 func (h *Host) makeStaticPod(p plan.StaticPod) error {
-	if err := holds.Refuse(p.Holds); err != nil { // it must not even be tried: the kubelet would try for ever
+	if err := dataguard.Refuse(p.DataGuard); err != nil { // it must not even be tried: the kubelet would try for ever
 		return err
 	}
 	if err := foreign(p); err != nil {

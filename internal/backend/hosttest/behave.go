@@ -55,13 +55,13 @@ func RealUnit(dir, name string, b Behaviour) plan.Unit {
 func Guarded(t *testing.T, dir string) (u plan.Unit, data string) {
 	t.Helper()
 	u = RealUnit(dir, "etcd", Behaviour{Ready: plan.ProbeTCP})
-	u.Holds = plan.Holds{Mark: filepath.Join(dir, "mark"), Data: filepath.Join(dir, "data")}
-	for _, path := range []string{u.Holds.Mark, u.Holds.Data} {
+	u.DataGuard = plan.DataGuard{Mark: filepath.Join(dir, "mark"), Data: filepath.Join(dir, "data")}
+	for _, path := range []string{u.DataGuard.Mark, u.DataGuard.Data} {
 		if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return u, u.Holds.Data
+	return u, u.DataGuard.Data
 }
 
 // OpenReal makes what RealUnit made with HoldReady ready.

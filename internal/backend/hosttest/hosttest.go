@@ -32,7 +32,7 @@ type Rig struct {
 	// Open makes a unit with HoldReady, or a gate, ready.
 	Open func(name string)
 	// Gate is an item that is closed until Open.
-	Gate func(name string) plan.Gate
+	Gate func(name string) plan.Precondition
 	// Crash ends the unit's main process behind the host's back.
 	Crash func(unit string)
 	// Starts counts the processes that the unit has ever had; a start that is under way may be missing.

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 const (
@@ -22,7 +22,7 @@ const (
 // Run watches the pods that were ready once until ctx ends: the kubelet starts them again and tells nobody.
 func (k *Keeper) Run(ctx context.Context) error {
 	for asked := (map[string]time.Time{}); ; {
-		if err := rest.For(ctx, look); err != nil {
+		if err := sleep.For(ctx, look); err != nil {
 			return nil //nolint:nilerr // it ends with ctx
 		}
 		for _, name := range k.names() {
@@ -123,7 +123,7 @@ func (k *Keeper) end(ctx context.Context, uid string) error {
 				return err
 			}
 		}
-		if err := rest.For(ctx, 20*time.Millisecond); err != nil {
+		if err := sleep.For(ctx, 20*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -138,7 +138,7 @@ func (k *Keeper) AwaitEnd(ctx context.Context, name, uid string) error {
 		if err != nil || len(found) == 0 {
 			return err
 		}
-		if err := rest.For(ctx, 50*time.Millisecond); err != nil {
+		if err := sleep.For(ctx, 50*time.Millisecond); err != nil {
 			return errors.Join(errors.New("its pod has not ended"), err)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // The pace of asking: quick while a start is likely to end soon, calm when it has been long in coming.
@@ -25,7 +25,7 @@ func (p *Prober) Await(ctx context.Context, pr plan.Probe, waiting func(reason s
 		asked := time.Now()
 		err := p.Ask(ctx, pr)
 		if err != nil && (pr.Kind == plan.ProbeExec || pr.Kind == plan.ProbeTask) {
-			_ = rest.For(ctx, min(2*time.Since(asked), time.Second)) // a command costs CPU time that what is being waited for needs
+			_ = sleep.For(ctx, min(2*time.Since(asked), time.Second)) // a command costs CPU time that what is being waited for needs
 		}
 		return err
 	}, waiting)

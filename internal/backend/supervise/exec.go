@@ -13,7 +13,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/slipway-project/slipway/internal/backend/holds"
+	"github.com/slipway-project/slipway/internal/backend/dataguard"
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
@@ -54,7 +54,7 @@ func Exec(args []string) error {
 	if r.Token != *token {
 		return errors.New("another agent has taken over: this start is no longer wanted")
 	}
-	if err := holds.Prepare(r.Unit.Holds); err != nil {
+	if err := dataguard.Prepare(r.Unit.DataGuard); err != nil {
 		return err
 	}
 	limit(*limits, os.Stderr) // which is the unit's log

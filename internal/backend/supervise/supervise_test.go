@@ -134,8 +134,8 @@ func (b *bed) rig(t *testing.T) hosttest.Rig {
 		Host: h,
 		Dir:  b.dir,
 		Unit: func(name string, do hosttest.Behaviour) plan.Unit { return hosttest.RealUnit(b.dir, name, do) },
-		Gate: func(name string) plan.Gate {
-			return plan.Gate{Name: name, Provider: "the test", Ready: plan.Probe{Kind: plan.ProbeFile, Path: filepath.Join(b.dir, name+".open")}}
+		Gate: func(name string) plan.Precondition {
+			return plan.Precondition{Name: name, Provider: "the test", Ready: plan.Probe{Kind: plan.ProbeFile, Path: filepath.Join(b.dir, name+".open")}}
 		},
 		Open: func(name string) {
 			if err := hosttest.OpenReal(b.dir, name); err != nil {

@@ -12,11 +12,11 @@ import (
 	"os"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/backend/holds"
+	"github.com/slipway-project/slipway/internal/backend/dataguard"
 	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/durable"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // restartPause is systemd's own pause before it starts again what has died. All that goes beyond it is waited for in Begin.
@@ -60,7 +60,7 @@ func (b *begun) prepare(path string, fingerprint func(plan.Item) (string, error)
 	if !r.isWhole() { // without its Holds it must not be started, and nobody knows whether it had any
 		return errors.New("not started before the agent says anew how: its record does not tell what the unit is")
 	}
-	if err := holds.Prepare(r.Unit.Holds); err != nil {
+	if err := dataguard.Prepare(r.Unit.DataGuard); err != nil {
 		return err
 	}
 	for _, in := range r.Inputs {
@@ -98,7 +98,7 @@ func holdBack(ctx context.Context, path string) (begun, error) {
 	if time.Since(last.At) < units.SoundAfter {
 		deaths = last.Deaths + 1
 	}
-	if err := rest.For(ctx, max(0, units.RestartDelay(deaths-1)-restartPause)); err != nil {
+	if err := sleep.For(ctx, max(0, units.RestartDelay(deaths-1)-restartPause)); err != nil {
 		return begun{}, fmt.Errorf("hold back: %w", err)
 	}
 	return begun{Deaths: deaths}, nil

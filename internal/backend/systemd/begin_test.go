@@ -87,7 +87,7 @@ func TestBeginNotes(t *testing.T) {
 	}
 	write(input, "1")
 	f := plan.File{Path: input, Mode: 0o600, Content: "1"}
-	u := plan.Unit{Name: "etcd", Args: []string{"/etcd"}, Inputs: []plan.Ref{plan.RefOf(f)}, Holds: plan.Holds{Mark: mark, Data: filepath.Join(dir, "data")}}
+	u := plan.Unit{Name: "etcd", Args: []string{"/etcd"}, Inputs: []plan.Ref{plan.RefOf(f)}, DataGuard: plan.DataGuard{Mark: mark, Data: filepath.Join(dir, "data")}}
 	saveRecord(t, dir, record{Unit: u, Inputs: []units.Input{{Entry: entry(f)}}})
 	if _, err := begins(t, dir); err != nil {
 		t.Fatal(err)

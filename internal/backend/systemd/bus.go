@@ -17,7 +17,7 @@ import (
 	sd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
 
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // privateSocket is systemd's own: it answers only root, and there is no message bus in between that could be missing.
@@ -58,7 +58,7 @@ func (b *bus) open(ctx context.Context, run func(func())) error {
 					break
 				}
 				b.log.Warn("systemd not reached, trying again", "error", err)
-				if rest.For(ctx, pause) != nil {
+				if sleep.For(ctx, pause) != nil {
 					return
 				}
 			}

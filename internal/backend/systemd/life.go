@@ -13,7 +13,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 const defaultStopTimeout = 10 * time.Second
@@ -179,7 +179,7 @@ func (l life) EndHung(ctx context.Context) {
 	l.host.conf.Log.Warn("unit hangs, restarting it", "unit", l.name, "last", last)
 	l.SetReason("hung, being ended")
 	err := l.host.bus.kill(ctx, l.service, sd.Main, syscall.SIGTERM)
-	if err == nil && rest.For(ctx, limit) == nil { // ctx ends with the process
+	if err == nil && sleep.For(ctx, limit) == nil { // ctx ends with the process
 		err = l.host.bus.kill(ctx, l.service, sd.Main, syscall.SIGKILL)
 	}
 	if err != nil && ctx.Err() == nil {

@@ -213,7 +213,7 @@ func (u *unit) text(e plan.Entry, spec plan.Unit) []byte {
 		after = append(after, render.ServiceName(u.host.conf.Prefix, name))
 	}
 	o := render.Options{After: after, LogDir: u.host.conf.LogDir, Pause: "100ms"}
-	if !spec.Oneshot || spec.Holds.Mark != "" {
+	if !spec.Oneshot || spec.DataGuard.Mark != "" {
 		o.Before = []string{u.host.conf.Exe, "unit-begin", "-state", u.host.conf.StateDir, "-unit", u.name}
 	}
 	return render.Service(spec, o)

@@ -175,7 +175,7 @@ func (u *unit) observe(e plan.Entry, spec plan.Unit, inputs []units.Input) plan.
 // settledLocked takes note of what takes effect without a step, such as how the unit is asked. What Begin reads is written down.
 func (u *unit) settledLocked(spec plan.Unit, was units.Begun, inputs []units.Input) {
 	all, adopted := was.Adopt(inputs)
-	guarded := u.rec.Unit.Holds == spec.Holds
+	guarded := u.rec.Unit.DataGuard == spec.DataGuard
 	if u.rec.Unit = spec; !adopted && guarded {
 		return
 	}

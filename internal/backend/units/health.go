@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // HungAfter is how long a unit that was ready may go without an answer once it has been called unwell, before it is ended and
@@ -54,7 +54,7 @@ type Patient interface {
 // with ctx, which must not outlive the process.
 func (h Health) Watch(ctx context.Context, p Patient) {
 	fails, period := 0, h.Period
-	for rest.For(ctx, period) == nil {
+	for sleep.For(ctx, period) == nil {
 		s := p.Standing()
 		err := h.Ask(ctx, s.Probe)
 		if ctx.Err() != nil {

@@ -55,7 +55,7 @@ func read(item plan.Item) []string {
 			return []string{it.Want.KeyPath}
 		}
 		return []string{it.Want.CertPath, it.Want.KeyPath}
-	case plan.Dir, plan.Mount, plan.Gate, plan.Unit:
+	case plan.Dir, plan.Mount, plan.Precondition, plan.Unit:
 		return nil
 	}
 	return []string{""} // unknown: there is no such file

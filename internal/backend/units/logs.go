@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 const (
@@ -72,7 +72,7 @@ func (l Logs) Full() bool {
 
 // Keep rotates the logs of names when they have reached the limit. It looks now and then, which is one stat for each, until ctx ends.
 func (l Logs) Keep(ctx context.Context, each time.Duration, limit int64, names func() []string, log *slog.Logger) {
-	for rest.For(ctx, each) == nil {
+	for sleep.For(ctx, each) == nil {
 		for _, name := range names() {
 			if err := l.Rotate(name, limit); err != nil {
 				log.Warn("log not rotated", "unit", name, "error", err)

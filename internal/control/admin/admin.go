@@ -27,7 +27,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/kube"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // Nodes are the cluster's records of its machines, as package registry keeps them.
@@ -110,7 +110,7 @@ func patiently(ctx context.Context, say func(string), do func() error) error {
 			last = text
 			say("waiting for the API server: " + text)
 		}
-		if rest.For(ctx, askAgain) != nil {
+		if sleep.For(ctx, askAgain) != nil {
 			return err
 		}
 	}

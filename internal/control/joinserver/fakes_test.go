@@ -28,24 +28,24 @@ import (
 )
 
 // For is joinserver.Tickets: a small plan, and the secret canary for control planes.
-func (w *world) For(_ context.Context, n admission.Node) (plan.Ticket, []plan.Given, error) {
+func (w *world) For(_ context.Context, n admission.Node) (plan.Ticket, []plan.TicketFile, error) {
 	var b plan.Builder
 	for _, want := range wantsOf(n) {
 		b.Add(plan.Cert{Want: want})
 	}
-	var secrets []plan.Given
+	var secrets []plan.TicketFile
 	var document []byte
 	if n.Pool == "main" {
 		b.Add(plan.Cert{Want: pki.Want{Name: "etcd-peer", Kind: pki.Leaf, Signer: "etcd-ca", CommonName: n.Name, KeyPath: "/k", CertPath: "/c", SignerCert: "/sc", SignerKey: "/sk"}})
 		b.Add(plan.Unit{Name: "kube-apiserver", Args: []string{"/kube-apiserver"}})
-		secrets = []plan.Given{{Path: "/etc/kubernetes/pki/ca.key", Mode: 0o600, Content: []byte(canary)}}
+		secrets = []plan.TicketFile{{Path: "/etc/kubernetes/pki/ca.key", Mode: 0o600, Content: []byte(canary)}}
 		document = []byte(`{}`)
 	}
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.ca.cert.Raw})
 	signed, _, _ := w.rosters.Current()
 	t := plan.Ticket{
 		Version: plan.Version, Cluster: w.id, Plan: b.Plan("dev", n.Name, "1.36.4"), Control: document,
-		Files: []plan.Given{{Path: "/etc/kubernetes/pki/join-ca.crt", Mode: 0o644, Content: ca}, {Path: "/var/lib/slipway/state/roster.json", Mode: 0o600, Content: signed}},
+		Files: []plan.TicketFile{{Path: "/etc/kubernetes/pki/join-ca.crt", Mode: 0o644, Content: ca}, {Path: "/var/lib/slipway/state/roster.json", Mode: 0o600, Content: signed}},
 	}
 	w.tickets(&t, &secrets)
 	return t, secrets, nil

@@ -40,7 +40,7 @@ func (j *joining) grant(ctx context.Context) (plan.Plan, error) {
 }
 
 // ticket plans for the record. What is planned for somebody else, or holds what only control planes may have, goes nowhere.
-func (e *session) ticket(ctx context.Context) (plan.Ticket, []plan.Given, error) {
+func (e *session) ticket(ctx context.Context) (plan.Ticket, []plan.TicketFile, error) {
 	ticket, secrets, err := e.Tickets.For(ctx, e.node)
 	switch {
 	case err != nil:
@@ -59,7 +59,7 @@ func (e *session) ticket(ctx context.Context) (plan.Ticket, []plan.Given, error)
 }
 
 // seal encrypts to the key of the hello, which the machine's proof covers: nobody between can have put another there.
-func (j *joining) seal(secrets []plan.Given) ([]byte, error) {
+func (j *joining) seal(secrets []plan.TicketFile) ([]byte, error) {
 	public, err := ecdh.X25519().NewPublicKey(j.hello.GetSealKey())
 	if err != nil {
 		return nil, deny(Malformed, "its seal key is none: %v", err)

@@ -23,18 +23,18 @@ import (
 // refused for it, and nothing of it is told.
 func TestBadTickets(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(t *plan.Ticket, secrets *[]plan.Given){
-		"secrets for a worker": func(_ *plan.Ticket, secrets *[]plan.Given) {
-			*secrets = []plan.Given{{Path: "/etc/kubernetes/pki/ca.key", Mode: 0o600, Content: []byte(canary)}}
+	for name, change := range map[string]func(t *plan.Ticket, secrets *[]plan.TicketFile){
+		"secrets for a worker": func(_ *plan.Ticket, secrets *[]plan.TicketFile) {
+			*secrets = []plan.TicketFile{{Path: "/etc/kubernetes/pki/ca.key", Mode: 0o600, Content: []byte(canary)}}
 		},
-		"control document for a worker": func(t *plan.Ticket, _ *[]plan.Given) { t.Control = []byte(canary) },
-		"API server for a worker": func(t *plan.Ticket, _ *[]plan.Given) {
+		"control document for a worker": func(t *plan.Ticket, _ *[]plan.TicketFile) { t.Control = []byte(canary) },
+		"API server for a worker": func(t *plan.Ticket, _ *[]plan.TicketFile) {
 			var b plan.Builder
 			b.Add(plan.Unit{Name: "kube-apiserver", Args: []string{"/kube-apiserver"}})
 			t.Plan = b.Plan("dev", t.Plan.Node, "1.36.4")
 		},
-		"another node":    func(t *plan.Ticket, _ *[]plan.Given) { t.Plan.Node = "dev-main-1" },
-		"another cluster": func(t *plan.Ticket, _ *[]plan.Given) { t.Cluster = "x" },
+		"another node":    func(t *plan.Ticket, _ *[]plan.TicketFile) { t.Plan.Node = "dev-main-1" },
+		"another cluster": func(t *plan.Ticket, _ *[]plan.TicketFile) { t.Cluster = "x" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

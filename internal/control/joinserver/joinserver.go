@@ -68,7 +68,7 @@ type Records interface {
 
 // Tickets plans for nodes. The same record gives the same ticket. Secrets are the files that control planes share.
 type Tickets interface {
-	For(ctx context.Context, node admission.Node) (ticket plan.Ticket, secrets []plan.Given, err error)
+	For(ctx context.Context, node admission.Node) (ticket plan.Ticket, secrets []plan.TicketFile, err error)
 }
 
 // Signer signs what a Want describes for a public key, and puts nothing else into the certificate. The answer is PEM, the leaf only.

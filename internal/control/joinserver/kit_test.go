@@ -51,7 +51,7 @@ type world struct {
 	members  *fakeMembers
 	rosters  *fakeRosters
 	signed   atomic.Int64 // certificates
-	tickets  func(*plan.Ticket, *[]plan.Given)
+	tickets  func(*plan.Ticket, *[]plan.TicketFile)
 	skew     atomic.Int64 // of the server's clock
 	alive    atomic.Bool  // what Kubernetes says of every node
 	silent   atomic.Bool  // … or nothing at all
@@ -101,7 +101,7 @@ func newWorld(tb testing.TB, limits rpc.Limits) *world {
 	tb.Helper()
 	w := &world{
 		tb: tb, ca: newAuthority(tb, "dev join"), cluster: newAuthority(tb, "dev kubernetes"), store: registrytest.NewMemory(),
-		members: &fakeMembers{}, rosters: newRosters(), tickets: func(*plan.Ticket, *[]plan.Given) {},
+		members: &fakeMembers{}, rosters: newRosters(), tickets: func(*plan.Ticket, *[]plan.TicketFile) {},
 	}
 	w.pin = pinOf(tb, w.ca.key.Public())
 	w.id = roster.ClusterID(w.pin)

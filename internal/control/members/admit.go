@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	slots "github.com/slipway-project/slipway/internal/control/slot"
+	"github.com/slipway-project/slipway/internal/control/lease"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/membership"
 )
@@ -36,7 +36,7 @@ func (m *Manager) Admit(ctx context.Context, node admission.Node, started bool) 
 		return Answer{}, err
 	}
 	answer, err := m.admit(ctx, joiner{node, peer, started})
-	if errors.Is(err, slots.ErrLost) {
+	if errors.Is(err, lease.ErrLost) {
 		answer, err = Answer{Wait: m.since(node.Name, Wait{For: "the etcd slot", Provider: "another control plane, which has just written it"})}, nil
 	}
 	if err != nil {

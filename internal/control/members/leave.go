@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"time"
 
-	slots "github.com/slipway-project/slipway/internal/control/slot"
+	"github.com/slipway-project/slipway/internal/control/lease"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/membership"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // ErrRefused says that a node cannot leave as things are.
@@ -29,7 +29,7 @@ func (m *Manager) Leave(ctx context.Context, node string) error {
 	for {
 		wait, err := m.leave(ctx, node)
 		switch {
-		case errors.Is(err, slots.ErrLost):
+		case errors.Is(err, lease.ErrLost):
 		case err != nil:
 			return fmt.Errorf("take %s out of etcd: %w", node, err)
 		case wait == "":
@@ -38,7 +38,7 @@ func (m *Manager) Leave(ctx context.Context, node string) error {
 			m.log.Info("a node waits to leave etcd", "node", node, "for", wait)
 			told = wait
 		}
-		if rest.For(ctx, leaveEvery) != nil {
+		if sleep.For(ctx, leaveEvery) != nil {
 			return fmt.Errorf("take %s out of etcd: still waiting for %s: %w", node, told, ctx.Err())
 		}
 	}
@@ -123,7 +123,7 @@ func (m *Manager) mayLeave(ctx context.Context, node string) (membership.Change,
 		if c.Do != membership.Refuse {
 			return c, nil
 		}
-		if len(all) == 1 || m.now().Sub(begun) > hush || rest.For(ctx, leaveEvery) != nil {
+		if len(all) == 1 || m.now().Sub(begun) > hush || sleep.For(ctx, leaveEvery) != nil {
 			return c, fmt.Errorf("%w: %s (%s)", ErrRefused, c.Reason, c.Provider)
 		}
 	}

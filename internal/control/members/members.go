@@ -28,7 +28,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	slots "github.com/slipway-project/slipway/internal/control/slot"
+	"github.com/slipway-project/slipway/internal/control/lease"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/membership"
 )
@@ -108,7 +108,7 @@ type Manager struct {
 	records Records
 	log     *slog.Logger
 	now     func() time.Time
-	slot    *slots.Slot
+	slot    *lease.Lease
 
 	mu      sync.Mutex           // guards the fields below
 	seen    sighting             // of the slot's holder
@@ -130,7 +130,7 @@ func New(c Config) *Manager {
 		c.Now = time.Now
 	}
 	return &Manager{
-		etcd: c.Etcd, records: c.Records, log: c.Log, now: c.Now, slot: slots.New(c.Records, name, c.Now),
+		etcd: c.Etcd, records: c.Records, log: c.Log, now: c.Now, slot: lease.New(c.Records, name, c.Now),
 		lonely: map[uint64]time.Time{}, tired: map[string]time.Time{}, told: map[string]bool{}, waiting: map[string]waiting{},
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	slots "github.com/slipway-project/slipway/internal/control/slot"
+	"github.com/slipway-project/slipway/internal/control/lease"
 	"github.com/slipway-project/slipway/internal/core/membership"
 )
 
@@ -58,7 +58,7 @@ func (m *Manager) keep(ctx context.Context, poke <-chan struct{}) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err == nil || errors.Is(err, slots.ErrLost):
+		case err == nil || errors.Is(err, lease.ErrLost):
 			failing, told = time.Time{}, ""
 		case failing.IsZero():
 			failing = m.now()

@@ -8,14 +8,14 @@ import (
 	"maps"
 	"time"
 
-	slots "github.com/slipway-project/slipway/internal/control/slot"
+	"github.com/slipway-project/slipway/internal/control/lease"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/membership"
 )
 
 // The slot's record.
 const (
-	kind = slots.Kind
+	kind = lease.Kind
 	name = "etcd"
 )
 

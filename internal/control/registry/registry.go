@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // Registry is the records, typed. It is safe for concurrent use.
@@ -90,5 +90,5 @@ func pause(ctx context.Context, n int) error {
 	if n == 0 {
 		return context.Cause(ctx)
 	}
-	return rest.For(ctx, rand.N(time.Duration(min(n, 20))*time.Millisecond))
+	return sleep.For(ctx, rand.N(time.Duration(min(n, 20))*time.Millisecond))
 }

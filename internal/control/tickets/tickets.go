@@ -34,7 +34,7 @@ type Maker struct {
 }
 
 // For makes the ticket of the machine with this record. secret is what must not travel in the open: only control planes get any.
-func (m Maker) For(ctx context.Context, r admission.Node) (t plan.Ticket, secret []plan.Given, err error) {
+func (m Maker) For(ctx context.Context, r admission.Node) (t plan.Ticket, secret []plan.TicketFile, err error) {
 	if err := ctx.Err(); err != nil {
 		return t, nil, err
 	}
@@ -59,8 +59,8 @@ func (m Maker) For(ctx context.Context, r admission.Node) (t plan.Ticket, secret
 }
 
 // common is what every node is given: whom to trust, and where the others are.
-func (m Maker) common() ([]plan.Given, error) {
-	var files []plan.Given
+func (m Maker) common() ([]plan.TicketFile, error) {
+	var files []plan.TicketFile
 	for _, path := range []string{config.ClusterCA + ".crt", config.JoinCA + ".crt"} {
 		f, err := m.read(path, 0o644)
 		if err != nil {
@@ -72,11 +72,11 @@ func (m Maker) common() ([]plan.Given, error) {
 	if roster == nil {
 		return nil, errors.New("there is no roster yet")
 	}
-	return append(files, plan.Given{Path: config.RosterFile, Mode: 0o600, Content: roster}), nil
+	return append(files, plan.TicketFile{Path: config.RosterFile, Mode: 0o600, Content: roster}), nil
 }
 
 // shared is the key material that all control planes have in common: what is no leaf.
-func (m Maker) shared(p plan.Plan) (files []plan.Given, err error) {
+func (m Maker) shared(p plan.Plan) (files []plan.TicketFile, err error) {
 	for _, e := range p.Entries {
 		c, ok := e.Item.(plan.Cert)
 		if !ok || c.Want.Kind == pki.Leaf {
@@ -96,10 +96,10 @@ func (m Maker) shared(p plan.Plan) (files []plan.Given, err error) {
 	return files, nil
 }
 
-func (m Maker) read(path string, mode uint32) (plan.Given, error) {
+func (m Maker) read(path string, mode uint32) (plan.TicketFile, error) {
 	content, err := os.ReadFile(m.Root + path)
 	if err != nil {
-		return plan.Given{}, fmt.Errorf("read what the machine is given: %w", err)
+		return plan.TicketFile{}, fmt.Errorf("read what the machine is given: %w", err)
 	}
-	return plan.Given{Path: path, Mode: mode, Content: content}, nil
+	return plan.TicketFile{Path: path, Mode: mode, Content: content}, nil
 }

@@ -63,7 +63,7 @@ func maker(t *testing.T) tickets.Maker {
 	}
 }
 
-func paths(files []plan.Given) []string {
+func paths(files []plan.TicketFile) []string {
 	var out []string
 	for _, f := range files {
 		out = append(out, f.Path)

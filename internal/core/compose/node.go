@@ -44,7 +44,7 @@ func guest(c config.Cluster, name string) bool {
 	for _, p := range c.Pools {
 		for _, n := range p.Nodes {
 			if n.Name == name {
-				return n.Guest
+				return n.Unlisted
 			}
 		}
 	}

@@ -92,8 +92,8 @@ type NodeName struct {
 	Index   int // position in the whole cluster; chooses the node's share of the pod range
 	// Labels are the machine's own, beside its pool's.
 	Labels map[string]string
-	// Guest: the spec does not know the machine; it has come with a token.
-	Guest bool
+	// Unlisted: the spec does not know the machine; it has come with a token.
+	Unlisted bool
 }
 
 // Flag is one command-line flag: one value, or several for flags that may be repeated, or none: the user took it away.

@@ -17,7 +17,7 @@ func (c Cluster) WithNode(pool, name string, address netip.Addr, index int) (Clu
 	for i, p := range c.Pools {
 		p.Nodes = slices.DeleteFunc(slices.Clone(p.Nodes), func(n NodeName) bool { return n.Name == name })
 		if p.Name == pool {
-			p.Nodes = append(p.Nodes, NodeName{Name: name, Address: address, Index: index, Labels: known.Labels, Guest: !listed || known.Guest})
+			p.Nodes = append(p.Nodes, NodeName{Name: name, Address: address, Index: index, Labels: known.Labels, Unlisted: !listed || known.Unlisted})
 			found = true
 		}
 		c.Pools[i] = p

@@ -43,7 +43,7 @@ func (c Cluster) Machines() []placement.Machine {
 	var out []placement.Machine
 	for _, p := range c.Pools {
 		for _, n := range p.Nodes {
-			m := placement.Machine{Name: n.Name, Labels: map[string]string{}, Runs: c.runs(p), Guest: n.Guest}
+			m := placement.Machine{Name: n.Name, Labels: map[string]string{}, Runs: c.runs(p), Guest: n.Unlisted}
 			maps.Copy(m.Labels, p.Labels)
 			maps.Copy(m.Labels, n.Labels)
 			for _, role := range p.Roles {

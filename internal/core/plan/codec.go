@@ -71,8 +71,8 @@ func decodeItem(kind Kind, raw []byte) (Item, error) {
 		return decodeAs[Unit](raw)
 	case KindStaticPod:
 		return decodeAs[StaticPod](raw)
-	case KindGate:
-		return decodeAs[Gate](raw)
+	case KindPrecondition:
+		return decodeAs[Precondition](raw)
 	}
 	return nil, fmt.Errorf("unknown kind %q: this agent is older than the plan, update slipway on the node", kind)
 }

@@ -19,7 +19,7 @@ func everyKind() plan.Plan {
 	var b plan.Builder
 	dir := b.Add(plan.Dir{Path: "/etc/x", Mode: 0o755, Data: true})
 	secret := b.Add(plan.Cert{Want: pki.Want{Name: "secret", Kind: pki.Secret, KeyPath: "/etc/x/secret"}}, dir)
-	file := b.Add(plan.File{Path: "/etc/x/f", Mode: 0o600, Content: "<&> \u2028", Fill: map[string]string{"{{s}}": "/etc/x/secret"}, Yours: true}, dir, secret)
+	file := b.Add(plan.File{Path: "/etc/x/f", Mode: 0o600, Content: "<&> \u2028", Fill: map[string]string{"{{s}}": "/etc/x/secret"}, UserOwned: true}, dir, secret)
 	bin := b.Add(plan.Artifact{Path: "/opt/bin/x", Digest: "sha256:00", Name: "x v1"})
 	mount := b.Add(plan.Mount{Target: "/data", Source: "/dev/x", Type: "ext4", Options: []string{"ro"}})
 	cert := b.Add(plan.Cert{Want: pki.Want{
@@ -30,10 +30,10 @@ func everyKind() plan.Plan {
 	conf := b.Add(plan.Kubeconfig{
 		Path: "/etc/k.conf", Cluster: "c", User: "u", Server: "https://127.0.0.1:6443", CAFile: "/ca", CertFile: "/c", KeyFile: "/k", Embed: true,
 	}, cert)
-	gate := b.Add(plan.Gate{Name: "quorum", Provider: "the others", Ready: plan.Probe{Kind: plan.ProbeFile, Path: "/p"}})
+	gate := b.Add(plan.Precondition{Name: "quorum", Provider: "the others", Ready: plan.Probe{Kind: plan.ProbeFile, Path: "/p"}})
 	b.Add(plan.StaticPod{
 		Name: "p", Path: "/etc/kubernetes/manifests/p.yaml", Manifest: "kind: Pod\n", At: "/data/p.yaml", Component: true, Image: "x:1",
-		Ready: plan.Probe{Kind: plan.ProbeTCP, Address: "a:2"}, Inputs: []plan.Ref{file}, Holds: plan.Holds{Mark: "/m", Data: "/d", Anew: "/n"},
+		Ready: plan.Probe{Kind: plan.ProbeTCP, Address: "a:2"}, Inputs: []plan.Ref{file}, DataGuard: plan.DataGuard{Mark: "/m", Data: "/d", FreshStart: "/n"},
 	}, gate, file)
 	b.Add(plan.Unit{
 		Name: "u", Args: []string{"/opt/bin/x", "--a"}, Env: []string{"A=b"}, EnvFile: "/env", Dir: "/", Oneshot: true, Inputs: []plan.Ref{file},
@@ -124,7 +124,7 @@ func FuzzDecode(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(good)
-	f.Add([]byte(`{"version":1,"entries":[{"ref":"gate/g","kind":"gate","item":{"name":"g"}}]}`))
+	f.Add([]byte(`{"version":1,"entries":[{"ref":"precondition/g","kind":"precondition","item":{"name":"g"}}]}`))
 	f.Add([]byte(strings.ReplaceAll(string(good), "unit", "vm")))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p, err := plan.Decode(data)

@@ -49,9 +49,9 @@ func Next(e Entry, s State) (step Step, ok bool) {
 	case s.Existence == Unknown:
 		return Step{}, false
 	case s.Existence == Absent:
-		return Step{Create, e.Ref, orElse(s.Detail, "it does not exist")}, e.Item.Kind() != KindGate
+		return Step{Create, e.Ref, orElse(s.Detail, "it does not exist")}, e.Item.Kind() != KindPrecondition
 	case !s.Matches:
-		return Step{Replace, e.Ref, orElse(s.Detail, "it differs from the plan")}, e.Item.Kind() != KindGate
+		return Step{Replace, e.Ref, orElse(s.Detail, "it differs from the plan")}, e.Item.Kind() != KindPrecondition
 	}
 	return Step{}, false
 }
@@ -81,7 +81,7 @@ func Gone(want, before Plan) []Entry {
 	}
 	var gone []Entry
 	for i := len(before.Entries) - 1; i >= 0; i-- {
-		if e := before.Entries[i]; !keep[e.Ref] && e.Item.Kind() != KindGate {
+		if e := before.Entries[i]; !keep[e.Ref] && e.Item.Kind() != KindPrecondition {
 			gone = append(gone, e)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 func TestDiff(t *testing.T) {
 	t.Parallel()
 	dir, file := plan.Dir{Path: "/d"}, plan.Artifact{Path: "/d/f"}
-	gate := plan.Gate{Name: "g"}
+	gate := plan.Precondition{Name: "g"}
 	chain := func(items ...plan.Item) plan.Plan { // each needs the one before
 		var b plan.Builder
 		var needs []plan.Ref
@@ -39,10 +39,10 @@ func TestDiff(t *testing.T) {
 		},
 		"right, though not ready": {want: chain(dir), have: map[string]plan.State{"dir//d": right}},
 		"a gate is nobody's work": {
-			want: chain(gate), before: chain(plan.Gate{Name: "old"}),
-			have: map[string]plan.State{"gate/g": absent, "gate/old": right},
+			want: chain(gate), before: chain(plan.Precondition{Name: "old"}),
+			have: map[string]plan.State{"precondition/g": absent, "precondition/old": right},
 		},
-		"a gate that differs": {want: chain(gate), have: map[string]plan.State{"gate/g": differs}},
+		"a gate that differs": {want: chain(gate), have: map[string]plan.State{"precondition/g": differs}},
 		"removal, last made first gone": {
 			want: chain(plan.Dir{Path: "/new"}), before: chain(dir, file, plan.StaticPod{Name: "p", Path: "/p"}),
 			have: map[string]plan.State{"dir//d": right, "artifact//d/f": differs, "staticpod/p": right, "dir//new": absent},
@@ -79,7 +79,7 @@ func drawPlan(t *rapid.T, label string) plan.Plan {
 	var refs []plan.Ref
 	for _, name := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f"}), 0, 6, rapid.ID[string]).Draw(t, label) {
 		item := rapid.SampledFrom([]plan.Item{
-			plan.Dir{Path: name}, plan.StaticPod{Name: name, Path: name}, plan.Gate{Name: name}, plan.Artifact{Path: name}, plan.Kubeconfig{Path: name},
+			plan.Dir{Path: name}, plan.StaticPod{Name: name, Path: name}, plan.Precondition{Name: name}, plan.Artifact{Path: name}, plan.Kubeconfig{Path: name},
 		}).Draw(t, "item")
 		var needs []plan.Ref
 		if len(refs) > 0 {
@@ -113,7 +113,7 @@ func TestDiffConverges(t *testing.T) {
 				t.Fatalf("%s %s on no evidence", s.Verb, s.Ref)
 			case wanted == (s.Verb == plan.Remove) || !wanted && old.Item == nil:
 				t.Fatalf("%s %s: wanted %t", s.Verb, s.Ref, wanted)
-			case wanted && e.Item.Kind() == plan.KindGate || !wanted && old.Item.Kind() == plan.KindGate:
+			case wanted && e.Item.Kind() == plan.KindPrecondition || !wanted && old.Item.Kind() == plan.KindPrecondition:
 				t.Fatalf("%s of a gate", s.Verb)
 			}
 			at[s.Ref] = i

@@ -13,15 +13,15 @@ type Kind string
 
 // The kinds. A tenth needs an ADR.
 const (
-	KindDir        Kind = "dir"
-	KindFile       Kind = "file"
-	KindArtifact   Kind = "artifact"
-	KindMount      Kind = "mount"
-	KindCert       Kind = "cert"
-	KindKubeconfig Kind = "kubeconfig"
-	KindUnit       Kind = "unit"
-	KindStaticPod  Kind = "staticpod"
-	KindGate       Kind = "gate"
+	KindDir          Kind = "dir"
+	KindFile         Kind = "file"
+	KindArtifact     Kind = "artifact"
+	KindMount        Kind = "mount"
+	KindCert         Kind = "cert"
+	KindKubeconfig   Kind = "kubeconfig"
+	KindUnit         Kind = "unit"
+	KindStaticPod    Kind = "staticpod"
+	KindPrecondition Kind = "precondition"
 )
 
 // Item is one thing that a node must have. Implemented only by the nine types of this file.
@@ -50,8 +50,8 @@ type File struct {
 	Content string `json:"content"`
 	// Fill maps a placeholder in Content to a file on the node (a Want of kind Secret) whose bytes, base64-encoded, replace it.
 	Fill map[string]string `json:"fill,omitempty"`
-	// Yours: the user's own file. It is taken away only as long as nobody has changed it.
-	Yours bool `json:"yours,omitempty"`
+	// UserOwned: the user's own file. It is taken away only as long as nobody has changed it.
+	UserOwned bool `json:"userOwned,omitempty"`
 }
 
 // Artifact is a file of the component store that must be usable at Path. It is verified when it is taken.
@@ -104,8 +104,8 @@ type Unit struct {
 	// Inputs are items whose change restarts the unit. What the process reloads by itself does not belong here.
 	Inputs []Ref `json:"inputs,omitempty"`
 
-	// Holds names data without which the unit must not begin anew.
-	Holds Holds `json:"holds,omitzero"`
+	// DataGuard names data without which the unit must not begin anew.
+	DataGuard DataGuard `json:"dataGuard,omitzero"`
 
 	StopTimeout time.Duration `json:"stopTimeout,omitempty"` // between SIGTERM and SIGKILL; 0 means 10 s
 	// KillChildren: stop every process of the unit's cgroup, not only the main one. False for what parents containers.
@@ -113,14 +113,14 @@ type Unit struct {
 	OOMScore     int  `json:"oomScore,omitempty"`
 }
 
-// Holds is the memory that data has been there: when Mark exists and Data does not, the data is lost or not mounted, and the
+// DataGuard is the memory that data has been there: when Mark exists and Data does not, the data is lost or not mounted, and the
 // unit is not started over the hole. Mark is an item of the plan that comes after the unit.
-type Holds struct {
+type DataGuard struct {
 	Mark string `json:"mark"` // a file
 	Data string `json:"data"` // a file or folder
-	// Anew is a file, optional. While it exists and Mark does not, nobody counts on Data yet, and each start begins anew: what a start
+	// FreshStart is a file, optional. While it exists and Mark does not, nobody counts on Data yet, and each start begins anew: what a start
 	// that was broken off has left may be less than the unit can go on from.
-	Anew string `json:"anew,omitempty"`
+	FreshStart string `json:"freshStart,omitempty"`
 }
 
 // StaticPod is a manifest that the kubelet runs by itself, and, where Ready says so, the process that comes of it.
@@ -133,11 +133,11 @@ type StaticPod struct {
 
 	// Component: the manifest has the marks PodUID and PodInputs, the pod runs one of the node's components, and it is ready when the
 	// process of this very manifest runs and Ready says yes. Otherwise the pod is the user's, and ready when its manifest is there.
-	Component bool   `json:"component,omitempty"`
-	Ready     Probe  `json:"ready,omitzero"`
-	Inputs    []Ref  `json:"inputs,omitempty"` // as Unit's
-	Holds     Holds  `json:"holds,omitzero"`   // as Unit's; looked at before the manifest is written, and by Guard before each start
-	Image     string `json:"image,omitempty"`  // for people
+	Component bool      `json:"component,omitempty"`
+	Ready     Probe     `json:"ready,omitzero"`
+	Inputs    []Ref     `json:"inputs,omitempty"`   // as Unit's
+	DataGuard DataGuard `json:"dataGuard,omitzero"` // as Unit's; looked at before the manifest is written, and by Guard before each start
+	Image     string    `json:"image,omitempty"`    // for people
 }
 
 // Marks in the manifest of a component's pod, which the node replaces when it writes it: both follow from the manifest and from what
@@ -147,39 +147,39 @@ const (
 	PodInputs = "{{slipway-pod-inputs}}"
 )
 
-// Gate is a condition that somebody else makes true; waiting for it has no limit and always has a reason.
-type Gate struct {
+// Precondition is a condition that somebody else makes true; waiting for it has no limit and always has a reason.
+type Precondition struct {
 	Name     string `json:"name"`
 	Provider string `json:"provider"` // who makes it true, for status
 	Ready    Probe  `json:"ready"`
 }
 
-func (i Dir) Kind() Kind        { return KindDir }
-func (i File) Kind() Kind       { return KindFile }
-func (i Artifact) Kind() Kind   { return KindArtifact }
-func (i Mount) Kind() Kind      { return KindMount }
-func (i Cert) Kind() Kind       { return KindCert }
-func (i Kubeconfig) Kind() Kind { return KindKubeconfig }
-func (i Unit) Kind() Kind       { return KindUnit }
-func (i StaticPod) Kind() Kind  { return KindStaticPod }
-func (i Gate) Kind() Kind       { return KindGate }
+func (i Dir) Kind() Kind          { return KindDir }
+func (i File) Kind() Kind         { return KindFile }
+func (i Artifact) Kind() Kind     { return KindArtifact }
+func (i Mount) Kind() Kind        { return KindMount }
+func (i Cert) Kind() Kind         { return KindCert }
+func (i Kubeconfig) Kind() Kind   { return KindKubeconfig }
+func (i Unit) Kind() Kind         { return KindUnit }
+func (i StaticPod) Kind() Kind    { return KindStaticPod }
+func (i Precondition) Kind() Kind { return KindPrecondition }
 
-func (i Dir) Key() string        { return i.Path }
-func (i File) Key() string       { return i.Path }
-func (i Artifact) Key() string   { return i.Path }
-func (i Mount) Key() string      { return i.Target }
-func (i Cert) Key() string       { return i.Want.Name }
-func (i Kubeconfig) Key() string { return i.Path }
-func (i Unit) Key() string       { return i.Name }
-func (i StaticPod) Key() string  { return i.Name }
-func (i Gate) Key() string       { return i.Name }
+func (i Dir) Key() string          { return i.Path }
+func (i File) Key() string         { return i.Path }
+func (i Artifact) Key() string     { return i.Path }
+func (i Mount) Key() string        { return i.Target }
+func (i Cert) Key() string         { return i.Want.Name }
+func (i Kubeconfig) Key() string   { return i.Path }
+func (i Unit) Key() string         { return i.Name }
+func (i StaticPod) Key() string    { return i.Name }
+func (i Precondition) Key() string { return i.Name }
 
-func (Dir) isItem()        {}
-func (File) isItem()       {}
-func (Artifact) isItem()   {}
-func (Mount) isItem()      {}
-func (Cert) isItem()       {}
-func (Kubeconfig) isItem() {}
-func (Unit) isItem()       {}
-func (StaticPod) isItem()  {}
-func (Gate) isItem()       {}
+func (Dir) isItem()          {}
+func (File) isItem()         {}
+func (Artifact) isItem()     {}
+func (Mount) isItem()        {}
+func (Cert) isItem()         {}
+func (Kubeconfig) isItem()   {}
+func (Unit) isItem()         {}
+func (StaticPod) isItem()    {}
+func (Precondition) isItem() {}

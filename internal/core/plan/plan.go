@@ -81,13 +81,13 @@ func Inputs(it Item) []Ref {
 }
 
 // HoldsOf is what a process must not begin anew without; the zero Holds for what is no process.
-func HoldsOf(it Item) Holds {
+func HoldsOf(it Item) DataGuard {
 	switch it := it.(type) {
 	case Unit:
-		return it.Holds
+		return it.DataGuard
 	case StaticPod:
-		return it.Holds
+		return it.DataGuard
 	default:
-		return Holds{}
+		return DataGuard{}
 	}
 }

@@ -13,16 +13,16 @@ import (
 // Ticket is what init and join hand a machine: all that makes it a node for good. Like a plan it is a wire format and holds no
 // secret; secrets of a control plane travel beside it, sealed, as more files.
 type Ticket struct {
-	Version int     `json:"version"`
-	Cluster string  `json:"cluster"` // the cluster's id; empty for init, which makes it
-	Plan    Plan    `json:"plan"`
-	Control []byte  `json:"control,omitempty"` // the control role's document
-	Files   []Given `json:"files,omitempty"`
+	Version int          `json:"version"`
+	Cluster string       `json:"cluster"` // the cluster's id; empty for init, which makes it
+	Plan    Plan         `json:"plan"`
+	Control []byte       `json:"control,omitempty"` // the control role's document
+	Files   []TicketFile `json:"files,omitempty"`
 }
 
-// Given is a file that a ticket brings. It is written once, before the plan is begun, and belongs to the node from then on: a
+// TicketFile is a file that a ticket brings. It is written once, before the plan is begun, and belongs to the node from then on: a
 // permit, a CA's certificate, the first roster.
-type Given struct {
+type TicketFile struct {
 	Path    string `json:"path"`
 	Mode    uint32 `json:"mode"`
 	Content []byte `json:"content"`
@@ -60,9 +60,9 @@ func DecodeTicket(data []byte) (Ticket, error) {
 	return t, nil
 }
 
-// DecodeGiven reads the secrets that travel beside a ticket, with the same strictness.
-func DecodeGiven(data []byte) ([]Given, error) {
-	var files []Given
+// DecodeTicketFiles reads the secrets that travel beside a ticket, with the same strictness.
+func DecodeTicketFiles(data []byte) ([]TicketFile, error) {
+	var files []TicketFile
 	if err := strict(data, &files); err != nil {
 		return nil, fmt.Errorf("decode files: %w", err)
 	}
@@ -75,7 +75,7 @@ func DecodeGiven(data []byte) ([]Given, error) {
 }
 
 // Check lets files lie only where nodes keep what is theirs.
-func (g Given) Check() error {
+func (g TicketFile) Check() error {
 	ours := slices.ContainsFunc([]string{"/etc/kubernetes/", "/var/lib/slipway/state/"}, func(dir string) bool { return strings.HasPrefix(g.Path, dir) })
 	if !ours || path.Clean(g.Path) != g.Path || g.Mode&^0o777 != 0 {
 		return fmt.Errorf("file %q with mode %o: a ticket brings files below /etc/kubernetes and /var/lib/slipway/state only", g.Path, g.Mode)

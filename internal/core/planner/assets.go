@@ -14,7 +14,7 @@ import (
 func (n *node) fileAssets() {
 	for _, f := range n.cfg.Cluster.FileAssets {
 		if n.cfg.Pool.HasOneOf(f.Roles) {
-			n.assets[f.Path] = n.Add(plan.File{Path: f.Path, Mode: f.Mode, Content: f.Content, Yours: true})
+			n.assets[f.Path] = n.Add(plan.File{Path: f.Path, Mode: f.Mode, Content: f.Content, UserOwned: true})
 		}
 	}
 }

@@ -27,7 +27,7 @@ func (n *node) certificates() {
 		for i := range wants {
 			wants[i].SignerKey = ""
 		}
-		n.certs[pki.ClusterCA] = n.Add(plan.Gate{
+		n.certs[pki.ClusterCA] = n.Add(plan.Precondition{
 			Name: "cluster-ca", Provider: "the control plane, when it lets this node join",
 			Ready: plan.Probe{Kind: plan.ProbeFile, Path: config.ClusterCA + ".crt"},
 		})

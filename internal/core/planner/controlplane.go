@@ -29,23 +29,23 @@ func (n *node) etcd() plan.Ref {
 	if dir != config.EtcdDir {
 		needs = append(needs, n.Add(plan.Dir{Path: dir, Mode: 0o700, Data: true}, n.dirs[config.EtcdDir]))
 	}
-	needs = append(needs, n.Add(plan.Gate{
+	needs = append(needs, n.Add(plan.Precondition{
 		Name: "etcd-permit", Provider: "init, or the control plane that lets this machine's etcd join",
 		Ready: plan.Probe{Kind: plan.ProbeFile, Path: config.EtcdPermit},
 	}))
 	unit := n.inTurn("etcd", c, plan.Unit{
-		EnvFile:  config.EtcdPermit,
-		Inputs:   n.refs("etcd-ca"),
-		Ready:    etcdProbe(c),
-		Holds:    plan.Holds{Mark: config.EtcdMark, Data: dir + "/member", Anew: config.CreatePermit},
-		OOMScore: -997,
+		EnvFile:   config.EtcdPermit,
+		Inputs:    n.refs("etcd-ca"),
+		Ready:     etcdProbe(c),
+		DataGuard: plan.DataGuard{Mark: config.EtcdMark, Data: dir + "/member", FreshStart: config.CreatePermit},
+		OOMScore:  -997,
 		// It hands the lead over at once, and then waits for watches that never end by themselves. What it has acknowledged is on the disk.
 		StopTimeout: 2 * time.Second,
 	}, pod{
 		image: n.cfg.Cluster.EtcdImage, cpu: "100m", live: "/livez", guard: true, files: []string{config.SlipwayBinary},
 		folders: []mount{{config.PKIDir + "/etcd", false}, {dir, true}, {path.Dir(config.EtcdMark), false}},
 	}, needs...)
-	voter := n.Add(plan.Gate{
+	voter := n.Add(plan.Precondition{
 		Name: "etcd-voter", Provider: "the control plane, which promotes this machine's etcd when it has caught up",
 		Ready: plan.Probe{Kind: plan.ProbeFile, Path: config.EtcdVoter},
 	})

@@ -105,7 +105,7 @@ func (g *graph) marks() plan.Ref {
 
 // nodeReady asks the API what it thinks of this node, with the kubelet's own rights.
 func (g *graph) nodeReady() {
-	gate := plan.Gate{
+	gate := plan.Precondition{
 		Name: config.PhaseNodeReady, Provider: "the kubelet and the cluster",
 		Ready: plan.Probe{
 			Kind: plan.ProbeExec, Contains: "True",

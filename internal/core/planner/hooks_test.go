@@ -24,7 +24,7 @@ var phaseSamples = map[string][]string{
 	spec.PhaseControlPlane: {"kube-apiserver", "kube-scheduler", "kube-controller-manager"},
 	spec.PhaseKubelet:      {"unit/kubelet"},
 	spec.PhaseKubeProxy:    {"kube-proxy"},
-	spec.PhaseNodeReady:    {"gate/node-ready"},
+	spec.PhaseNodeReady:    {"precondition/node-ready"},
 }
 
 // dependents wait for a hook after their phase.

@@ -20,7 +20,7 @@ func fileOf(it plan.Item) []string {
 		return []string{it.Path}
 	case plan.Cert:
 		return []string{it.Want.CertPath, it.Want.KeyPath}
-	case plan.Dir, plan.Artifact, plan.Mount, plan.Unit, plan.StaticPod, plan.Gate:
+	case plan.Dir, plan.Artifact, plan.Mount, plan.Unit, plan.StaticPod, plan.Precondition:
 	}
 	return nil
 }

@@ -57,7 +57,7 @@ func (n *node) clock(c config.OS) {
 	if c.TimeSync != config.TimeRequire {
 		return
 	}
-	n.timeSync = n.Add(plan.Gate{
+	n.timeSync = n.Add(plan.Precondition{
 		Name: "time-sync", Provider: "the machine's time daemon (chrony, systemd-timesyncd)",
 		Ready: plan.Probe{Kind: plan.ProbeTask, Args: []string{"time-sync"}},
 	})
@@ -200,7 +200,7 @@ func (n *node) swap(c config.OS) {
 	case config.SwapOff:
 		n.prepared = append(n.prepared, n.task("os-swap", []string{"swap-off"}, 0))
 	case config.SwapRequire:
-		n.prepared = append(n.prepared, n.Add(plan.Gate{
+		n.prepared = append(n.prepared, n.Add(plan.Precondition{
 			Name: "swap", Provider: "the machine's administrator", Ready: plan.Probe{Kind: plan.ProbeTask, Args: []string{"swap-on"}},
 		}))
 	}

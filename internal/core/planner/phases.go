@@ -30,7 +30,7 @@ func (g *graph) phase(name string) map[plan.Ref]bool {
 			return slices.Contains([]string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"}, name)
 		})
 	case config.PhaseNodeReady:
-		return map[plan.Ref]bool{plan.RefOf(plan.Gate{Name: name}): true}
+		return map[plan.Ref]bool{plan.RefOf(plan.Precondition{Name: name}): true}
 	default: // etcd, kubelet, kube-proxy
 		return g.running(func(unit string) bool { return unit == name })
 	}
@@ -57,7 +57,7 @@ func (g *graph) files() map[plan.Ref]bool {
 	for _, e := range ordered(g.entries) {
 		kind := e.Item.Kind()
 		ran[e.Ref] = kind == plan.KindUnit || kind == plan.KindStaticPod || slices.ContainsFunc(e.Needs, func(r plan.Ref) bool { return ran[r] && !isHook(r) })
-		in[e.Ref] = !ran[e.Ref] && kind != plan.KindGate && !slices.Contains(g.prepared, e.Ref) && e.Ref != plan.RefOf(plan.Dir{Path: hookMarks})
+		in[e.Ref] = !ran[e.Ref] && kind != plan.KindPrecondition && !slices.Contains(g.prepared, e.Ref) && e.Ref != plan.RefOf(plan.Dir{Path: hookMarks})
 	}
 	return onlyTrue(in)
 }

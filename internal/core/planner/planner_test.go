@@ -133,7 +133,7 @@ func text(p plan.Plan) string {
 			for line := range strings.Lines(it.Manifest) {
 				fmt.Fprintf(&b, "  | %s", line)
 			}
-		case plan.Gate:
+		case plan.Precondition:
 			fmt.Fprintf(&b, "  waits for %s, from %s\n", it.Ready, it.Provider)
 		case plan.Kubeconfig:
 			fmt.Fprintf(&b, "  %s at %s\n", it.User, it.Server)
@@ -165,7 +165,7 @@ func TestSound(t *testing.T) {
 			case plan.Cert:
 				claim(it.Want.CertPath, e.Ref)
 				claim(it.Want.KeyPath, e.Ref)
-			case plan.Unit, plan.Gate:
+			case plan.Unit, plan.Precondition:
 			case plan.StaticPod:
 				claim(it.Path, e.Ref)
 				claim(it.At, e.Ref)

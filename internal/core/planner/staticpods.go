@@ -57,11 +57,11 @@ func (n *node) component(name string, c config.Component, u plan.Unit, p pod, ne
 	}
 	it := plan.StaticPod{
 		Name: name, Path: config.ManifestsDir + "/" + name + ".yaml", Component: true,
-		Manifest: yamlText(n.manifest(name, c, u, p, mounts)), Ready: u.Ready, Inputs: inputs, Holds: u.Holds, Image: p.image,
+		Manifest: yamlText(n.manifest(name, c, u, p, mounts)), Ready: u.Ready, Inputs: inputs, DataGuard: u.DataGuard, Image: p.image,
 	}
 	needs = append(append(needs, inputs...), image, plan.RefOf(plan.Unit{Name: "kubelet"}), n.dirs[config.ManifestsDir])
 	if p.guard { // on the volume of the data: without the volume there is no manifest
-		folder := path.Dir(u.Holds.Data) + "/manifest"
+		folder := path.Dir(u.DataGuard.Data) + "/manifest"
 		it.At = folder + "/" + name + ".yaml"
 		needs = append(needs, n.Add(plan.Dir{Path: folder, Mode: 0o700}, needs...))
 	}
@@ -129,7 +129,7 @@ func (n *node) command(name string, c config.Component, u plan.Unit, p pod) []an
 	own := append([]string{"/" + name}, arguments(c)...)
 	if p.guard {
 		own = append([]string{
-			config.SlipwayBinary, "pod-exec", "--mark=" + u.Holds.Mark, "--data=" + u.Holds.Data, "--anew=" + u.Holds.Anew, "--env-file=" + u.EnvFile, "--",
+			config.SlipwayBinary, "pod-exec", "--mark=" + u.DataGuard.Mark, "--data=" + u.DataGuard.Data, "--anew=" + u.DataGuard.FreshStart, "--env-file=" + u.EnvFile, "--",
 		}, own...)
 	}
 	return texts(own)

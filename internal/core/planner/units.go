@@ -56,7 +56,7 @@ func (n *node) userUnit(u config.Unit, placed map[string]config.Unit, done map[s
 
 // fact is a gate that the machine opens when it knows the fact.
 func (n *node) fact(name string) plan.Ref {
-	gate := plan.Gate{
+	gate := plan.Precondition{
 		Name: "fact-" + name, Provider: "the machine, which does not know " + name + " yet: " + whyMissing(name),
 		Ready: plan.Probe{Kind: plan.ProbeFile, Path: config.FactsFolder + "/" + name},
 	}

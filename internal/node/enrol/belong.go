@@ -22,7 +22,7 @@ import (
 	"github.com/slipway-project/slipway/internal/node/rosterfile"
 	"github.com/slipway-project/slipway/internal/node/routes"
 	"github.com/slipway-project/slipway/internal/reconcile"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // joinPort is where control planes let machines in.
@@ -92,7 +92,7 @@ func (e *Enrolment) joinCA(ctx context.Context) *x509.Certificate {
 			return ca
 		}
 		e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Failing, Error: err.Error(), Provider: "a backup, or another node's copy"})
-		if rest.For(ctx, lookForCA) != nil {
+		if sleep.For(ctx, lookForCA) != nil {
 			return nil
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/node/rosterfile"
 	"github.com/slipway-project/slipway/internal/reconcile"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 const (
@@ -38,7 +38,7 @@ func (e *Enrolment) Hold(ctx context.Context) {
 			Provider: fmt.Sprintf("a control plane, once the machine at %s has been silent for a minute; or slipway node approve %s, if this machine is the one that is wanted",
 				there, e.cfg.Lock.State().Node),
 		})
-		if rest.For(ctx, lookPlaced) != nil {
+		if sleep.For(ctx, lookPlaced) != nil {
 			return
 		}
 	}

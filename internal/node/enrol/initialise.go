@@ -20,8 +20,8 @@ import (
 	"github.com/slipway-project/slipway/internal/node/initserver"
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/reconcile"
-	"github.com/slipway-project/slipway/internal/rest"
 	"github.com/slipway-project/slipway/internal/rpc"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // initialise serves the init service, if the machine has an init secret. It lives a while longer than the machine is free: whoever
@@ -66,7 +66,7 @@ func (e *Enrolment) wanted(ctx context.Context) (lock.State, bool) {
 		if _, err := os.Stat(e.cfg.Paths.Secret); !errors.Is(err, fs.ErrNotExist) {
 			return now, true // also one of a machine that is committed: its answer may still be asked for
 		}
-		if now.Phase == lock.Committed || rest.For(ctx, lookForSecret) != nil {
+		if now.Phase == lock.Committed || sleep.For(ctx, lookForSecret) != nil {
 			return now, false
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/reconcile"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // joins asks to be let in until somebody has claimed the machine: this flow, or init.
@@ -52,7 +52,7 @@ func (e *Enrolment) joins(ctx context.Context) error {
 		}
 		e.cfg.Log.Error("join undone", "error", err)
 		e.say(reconcile.Status{Ref: itemLock, Phase: reconcile.Failing, Error: err.Error(), Provider: "this machine, which tries again"})
-		if rest.For(ctx, joinAgain) != nil {
+		if sleep.For(ctx, joinAgain) != nil {
 			return nil //nolint:nilerr // ctx has ended
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/reconcile"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 const etcdUnit = "etcd"
@@ -35,14 +35,14 @@ func (e *Enrolment) member(ctx context.Context, s *joinclient.Sync) error {
 			return nil
 		}
 		if e.hasCounted() { // the file was lost; on the only control plane nobody else could give it back
-			return e.cfg.Agent.Give(plan.Given{Path: e.cfg.Paths.Voter, Mode: 0o600, Content: []byte("it has counted before\n")})
+			return e.cfg.Agent.Give(plan.TicketFile{Path: e.cfg.Paths.Voter, Mode: 0o600, Content: []byte("it has counted before\n")})
 		}
 		err := s.Member(ctx, joinclient.Member{
 			Started: func() bool { return e.cfg.Agent.Running(etcdUnit) }, Permit: e.permit, Waiting: e.memberWaits,
 		})
 		if err == nil {
 			e.cfg.Pass("promoted")
-			err = e.cfg.Agent.Give(plan.Given{Path: e.cfg.Paths.Voter, Mode: 0o600, Content: []byte("promoted\n")})
+			err = e.cfg.Agent.Give(plan.TicketFile{Path: e.cfg.Paths.Voter, Mode: 0o600, Content: []byte("promoted\n")})
 			e.cfg.Pass("voter written")
 		}
 		if ctx.Err() != nil {
@@ -54,7 +54,7 @@ func (e *Enrolment) member(ctx context.Context, s *joinclient.Sync) error {
 		}
 		e.cfg.Log.Warn("way into etcd", "error", err)
 		e.say(reconcile.Status{Ref: itemEtcd, Phase: reconcile.Failing, Error: err.Error(), Provider: "this machine, which tries again"})
-		if rest.For(ctx, time.Second) != nil {
+		if sleep.For(ctx, time.Second) != nil {
 			return nil
 		}
 	}
@@ -97,5 +97,5 @@ func (e *Enrolment) permit(content []byte, anew bool) error {
 		}
 	}
 	defer e.cfg.Pass("permit written")
-	return e.cfg.Agent.Give(plan.Given{Path: e.cfg.Paths.Permit, Mode: 0o600, Content: content})
+	return e.cfg.Agent.Give(plan.TicketFile{Path: e.cfg.Paths.Permit, Mode: 0o600, Content: content})
 }

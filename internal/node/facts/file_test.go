@@ -18,7 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 func newFile(t *testing.T) File {
@@ -182,7 +182,7 @@ func await(ctx context.Context, f File, want string) error {
 		}
 		if have := strings.Join(got, " "); err == nil && have == want {
 			return nil
-		} else if rest.For(ctx, 5*time.Millisecond) != nil {
+		} else if sleep.For(ctx, 5*time.Millisecond) != nil {
 			return fmt.Errorf("facts are %q, want %q", have, want)
 		}
 	}

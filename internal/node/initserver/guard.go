@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // guard tells the right secret from wrong ones. Guessing 160 bits is hopeless; the guard makes it slow as well, and keeps it from
@@ -47,7 +47,7 @@ func newGuard(hash [sha256.Size]byte, open bool) *guard {
 func (g *guard) check(ctx context.Context, source netip.Addr, secret []byte) (ok bool, tries int) {
 	from := prefix(source)
 	if wait := g.enter(from); wait > 0 {
-		err := rest.For(ctx, wait)
+		err := sleep.For(ctx, wait)
 		g.leave()
 		if err != nil {
 			return false, 0

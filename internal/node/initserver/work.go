@@ -10,7 +10,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/node/lock"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // Resume goes on with the request that has claimed this machine, if one has, and returns when it is over: committed, or undone.
@@ -118,7 +118,7 @@ func (s *Server) keepResult(limited context.Context, r *request, result Result) 
 			return nil
 		}
 		r.feed.add(Event{Text: err.Error()})
-		if rest.For(limited, s.cfg.Pause(try)) != nil {
+		if sleep.For(limited, s.cfg.Pause(try)) != nil {
 			return err
 		}
 	}
@@ -135,7 +135,7 @@ func (s *Server) commit(ctx, limited context.Context, r *request, result Result)
 		}
 		s.cfg.Log.Error("commit this machine; it is tried until the disk has an answer", "error", err)
 		r.feed.add(Event{Text: err.Error()})
-		if err := rest.For(ctx, s.cfg.Pause(try)); err != nil {
+		if err := sleep.For(ctx, s.cfg.Pause(try)); err != nil {
 			return err
 		}
 	}
@@ -199,7 +199,7 @@ func (s *Server) insist(ctx context.Context, r *request, what string, do func() 
 		}
 		s.cfg.Log.Error(what+"; it is tried again", "error", err, "try", try+1)
 		r.feed.add(Event{Text: fmt.Sprintf("%s (try %d): %s", what, try+1, err)})
-		if err := rest.For(ctx, s.cfg.Pause(try)); err != nil {
+		if err := sleep.For(ctx, s.cfg.Pause(try)); err != nil {
 			return err
 		}
 	}

@@ -66,8 +66,10 @@ func TestBadGrants(t *testing.T) {
 			c.machine = certtest.Key(c.t)
 			return c.seal(s.hello, "n1", c.secrets())
 		}), "not sealed to this machine"},
-		"sealed garbage":              {sealed(func(*cluster, *stream) []byte { return make([]byte, 100) }), "not sealed to this machine"},
-		"secrets elsewhere":           {sealed(func(c *cluster, s *stream) []byte { return c.seal(s.hello, "n1", []plan.Given{{Path: "/etc/shadow"}}) }), "secrets cannot be read"},
+		"sealed garbage": {sealed(func(*cluster, *stream) []byte { return make([]byte, 100) }), "not sealed to this machine"},
+		"secrets elsewhere": {sealed(func(c *cluster, s *stream) []byte {
+			return c.seal(s.hello, "n1", []plan.TicketFile{{Path: "/etc/shadow"}})
+		}), "secrets cannot be read"},
 		"secrets of another form":     {sealed(func(c *cluster, s *stream) []byte { return c.seal(s.hello, "n1", "x") }), "secrets cannot be read"},
 		"no certificates":             {certificates(func(*cluster) map[string][]byte { return nil }), "0 certificates"},
 		"certificate of another name": {certificates(func(c *cluster) map[string][]byte { return map[string][]byte{"x": good(c)} }), "kubelet"},

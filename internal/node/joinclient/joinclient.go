@@ -21,7 +21,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // Config is what a machine joins with.
@@ -64,7 +64,7 @@ type Keys interface {
 // Grant is what a machine was let in with, opened and checked.
 type Grant struct {
 	Ticket       plan.Ticket
-	Secrets      []plan.Given      // of a control plane
+	Secrets      []plan.TicketFile // of a control plane
 	Certificates map[string][]byte // name of the Want → PEM, for the keys that were asked with
 	Endpoint     netip.AddrPort    // who let it in
 }
@@ -105,7 +105,7 @@ func Join(ctx context.Context, c Config) (Grant, error) {
 		if ctx.Err() != nil {
 			return Grant{}, context.Cause(ctx)
 		}
-		if err := rest.For(ctx, j.judge(err)); err != nil {
+		if err := sleep.For(ctx, j.judge(err)); err != nil {
 			return Grant{}, err
 		}
 	}

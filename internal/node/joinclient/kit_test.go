@@ -95,14 +95,14 @@ func kubeletWant() pki.Want {
 func (c *cluster) ticket() plan.Ticket {
 	var b plan.Builder
 	b.Add(plan.Cert{Want: kubeletWant()})
-	return plan.Ticket{Version: plan.Version, Cluster: c.id, Plan: b.Plan("dev", "n1", "1.36.4"), Files: []plan.Given{
+	return plan.Ticket{Version: plan.Version, Cluster: c.id, Plan: b.Plan("dev", "n1", "1.36.4"), Files: []plan.TicketFile{
 		{Path: "/etc/kubernetes/pki/join-ca.crt", Mode: 0o644, Content: pemOf(c.cert)},
 		{Path: "/var/lib/slipway/state/roster.json", Mode: 0o600, Content: c.roster(c.ca)},
 	}}
 }
 
-func (c *cluster) secrets() []plan.Given {
-	return []plan.Given{{Path: "/etc/kubernetes/pki/ca.key", Mode: 0o600, Content: []byte("secret")}}
+func (c *cluster) secrets() []plan.TicketFile {
+	return []plan.TicketFile{{Path: "/etc/kubernetes/pki/ca.key", Mode: 0o600, Content: []byte("secret")}}
 }
 
 // seal encrypts as a join service does, to whoever info names.

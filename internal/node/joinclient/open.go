@@ -40,7 +40,7 @@ func (j *joining) open(t *talk, m *joinv1.Grant) (Grant, error) {
 	return g, j.checkFiles(append(g.Ticket.Files[:len(g.Ticket.Files):len(g.Ticket.Files)], g.Secrets...))
 }
 
-func (j *joining) unseal(t *talk, node string, sealed []byte) ([]plan.Given, error) {
+func (j *joining) unseal(t *talk, node string, sealed []byte) ([]plan.TicketFile, error) {
 	key, err := hpke.NewDHKEMPrivateKey(t.sealKey)
 	if err != nil {
 		return nil, &local{err}
@@ -53,7 +53,7 @@ func (j *joining) unseal(t *talk, node string, sealed []byte) ([]plan.Given, err
 	if err != nil {
 		return nil, odd("its secrets are not sealed to this machine")
 	}
-	files, err := plan.DecodeGiven(text)
+	files, err := plan.DecodeTicketFiles(text)
 	if err != nil {
 		return nil, odd("its secrets cannot be read") // the error may quote them
 	}
@@ -61,7 +61,7 @@ func (j *joining) unseal(t *talk, node string, sealed []byte) ([]plan.Given, err
 }
 
 // checkFiles holds what leads the node later to the pin that it has now: the join CA's certificate, and what that has signed.
-func (j *joining) checkFiles(files []plan.Given) error {
+func (j *joining) checkFiles(files []plan.TicketFile) error {
 	var ca *x509.Certificate
 	for _, f := range files {
 		if !strings.HasSuffix(f.Path, "/join-ca.crt") {

@@ -17,8 +17,8 @@ import (
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
 	"github.com/slipway-project/slipway/internal/core/roster"
-	"github.com/slipway-project/slipway/internal/rest"
 	"github.com/slipway-project/slipway/internal/rpc"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // SyncConfig is what a node stays in touch with.
@@ -98,7 +98,7 @@ func (s *Sync) Run(ctx context.Context) error {
 	for {
 		l, soon := k.connect(ctx)
 		if l == nil {
-			if err := rest.For(ctx, soon); err != nil {
+			if err := sleep.For(ctx, soon); err != nil {
 				return err
 			}
 			continue

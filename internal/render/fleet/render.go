@@ -104,7 +104,7 @@ func (r *rendering) entry(e plan.Entry) error {
 		r.out.Leave(e.Ref, "a mount belongs to the machine: write a mount unit there")
 	case plan.Cert, plan.Kubeconfig:
 		r.out.Leave(e.Ref, bornHere)
-	case plan.Gate:
+	case plan.Precondition:
 		r.out.Leave(e.Ref, byOthers)
 	}
 	return nil
@@ -164,8 +164,8 @@ func (r *rendering) unit(e plan.Entry, u plan.Unit) error {
 		default:
 		}
 	}
-	if u.Holds.Mark != "" { // no start over lost data: here is no agent to see to it
-		w.command("ExecStartPre", []string{"/bin/sh", "-c", `test ! -e "$1" || test -e "$2"`, "holds", u.Holds.Mark, u.Holds.Data})
+	if u.DataGuard.Mark != "" { // no start over lost data: here is no agent to see to it
+		w.command("ExecStartPre", []string{"/bin/sh", "-c", `test ! -e "$1" || test -e "$2"`, "holds", u.DataGuard.Mark, u.DataGuard.Data})
 	}
 	w.command("ExecStart", u.Args)
 	if u.Oneshot { // systemd restarts no such unit

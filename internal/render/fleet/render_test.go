@@ -75,7 +75,7 @@ func everyKind() plan.Plan {
 	b.Add(plan.Mount{Target: "/data", Source: "/dev/x", Type: "ext4"})
 	b.Add(plan.Cert{Want: pki.Want{Name: "leaf"}})
 	b.Add(plan.Kubeconfig{Path: "/etc/k.conf"})
-	gate := b.Add(plan.Gate{Name: "quorum"})
+	gate := b.Add(plan.Precondition{Name: "quorum"})
 	first := b.Add(plan.Unit{Name: "first", Args: []string{"/opt/bin/x"}, Oneshot: true}, file, bin)
 	b.Add(plan.Unit{Name: "kube-u", Args: []string{"/opt/bin/x", "--a=50%", "b c"}, Env: []string{"A=b c"}, KillChildren: true}, first, gate, bin)
 	b.Add(plan.StaticPod{Path: "/etc/kubernetes/manifests/p.yaml", Manifest: "kind: Pod\n"})

@@ -60,7 +60,7 @@ func reason(item plan.Item) string {
 		return "keys are born on the node that uses them and never travel: the agent makes them"
 	case plan.Kubeconfig:
 		return "it comes with the node's own key: the agent writes it"
-	case plan.Gate:
+	case plan.Precondition:
 		return it.Provider + " opens it; a kubelet knows no such wait, so what comes after it tries again by itself"
 	case plan.Dir:
 		return "make the folder " + it.Path + " before the kubelet starts; the agent does"

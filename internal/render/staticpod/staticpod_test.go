@@ -26,7 +26,7 @@ func everyKind(manifest string) plan.Plan {
 	b.Add(plan.Mount{Target: "/var/lib/etcd", Source: "/dev/disk/by-label/etcd", Type: "ext4"})
 	cert := b.Add(plan.Cert{Want: pki.Want{Name: "ca", Kind: pki.CA, KeyPath: "/etc/kubernetes/pki/ca.key"}})
 	b.Add(plan.Kubeconfig{Path: "/etc/kubernetes/admin.conf", Cluster: "c", User: "admin", Server: "https://127.0.0.1:6443"}, cert)
-	gate := b.Add(plan.Gate{Name: "etcd-permit", Provider: "init", Ready: plan.Probe{Kind: plan.ProbeFile, Path: "/permit"}})
+	gate := b.Add(plan.Precondition{Name: "etcd-permit", Provider: "init", Ready: plan.Probe{Kind: plan.ProbeFile, Path: "/permit"}})
 	kubelet := b.Add(plan.Unit{Name: "kubelet", Args: []string{"/bin/true"}}, bin)
 	b.Add(plan.StaticPod{
 		Name: "kube-apiserver", Path: "/etc/kubernetes/manifests/kube-apiserver.yaml", Component: true, Manifest: manifest, Inputs: []plan.Ref{conf},

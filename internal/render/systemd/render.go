@@ -72,7 +72,7 @@ func (r *rendering) entry(e plan.Entry) {
 		r.out.Leave(e.Ref, "keys are born on the node that uses them and never travel: the agent makes them")
 	case plan.Kubeconfig:
 		r.out.Leave(e.Ref, "it comes with the node's own key: the agent writes it")
-	case plan.Gate:
+	case plan.Precondition:
 		r.out.Leave(e.Ref, it.Provider+" opens it; systemd has no such wait, so what comes after it must try again by itself")
 	}
 }
@@ -90,14 +90,14 @@ func (r *rendering) unit(e plan.Entry, u plan.Unit) {
 		}
 	}
 	name := ServiceName(Prefix, u.Name)
-	text := Service(u, Options{Before: holds(u.Holds), After: after, Mounts: mounts})
+	text := Service(u, Options{Before: holds(u.DataGuard), After: after, Mounts: mounts})
 	r.out.Add(unitFolder+name, 0o644, string(text), e.Ref)
 	r.services = append(r.services, name)
 	slices.Sort(r.services)
 }
 
 // holds refuses a start over lost data where there is no agent to do it.
-func holds(h plan.Holds) []string {
+func holds(h plan.DataGuard) []string {
 	if h.Mark == "" {
 		return nil
 	}

@@ -33,11 +33,11 @@ func everyKind() plan.Plan {
 	etcd := b.Add(plan.Unit{
 		Name: "etcd", Args: []string{"/bin/true", "--name=a b", "--cost=100%", "--literal=$HOME", ""},
 		Env: []string{"A=two words", "B=50%"}, EnvFile: "/var/lib/slipway/state/etcd-permit", Dir: "/var/lib/my data/100%",
-		Ready:    plan.Probe{Kind: plan.ProbeHTTP, URL: "http://127.0.0.1:2381/readyz"},
-		Holds:    plan.Holds{Mark: "/var/lib/slipway/state/mark", Data: "/var/lib/my-etcd/member"},
-		OOMScore: -997, StopTimeout: 2500 * time.Millisecond,
+		Ready:     plan.Probe{Kind: plan.ProbeHTTP, URL: "http://127.0.0.1:2381/readyz"},
+		DataGuard: plan.DataGuard{Mark: "/var/lib/slipway/state/mark", Data: "/var/lib/my-etcd/member"},
+		OOMScore:  -997, StopTimeout: 2500 * time.Millisecond,
 	}, dir, bin, mount, cert)
-	gate := b.Add(plan.Gate{Name: "etcd-voter", Provider: "a control plane", Ready: plan.Probe{Kind: plan.ProbeFile, Path: "/voter"}}, etcd)
+	gate := b.Add(plan.Precondition{Name: "etcd-voter", Provider: "a control plane", Ready: plan.Probe{Kind: plan.ProbeFile, Path: "/voter"}}, etcd)
 	b.Add(plan.Unit{Name: "kube-apiserver", Args: []string{"/bin/true"}, Ready: plan.Probe{Kind: plan.ProbeTCP}, KillChildren: true}, gate)
 	runtime := b.Add(plan.Unit{Name: "containerd", Args: []string{"/bin/true"}, Ready: plan.Probe{Kind: plan.ProbeNotify}}, conf)
 	image := b.Add(plan.Unit{Name: "image-pause", Args: []string{"/bin/true"}, Oneshot: true}, runtime)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package holds_test
+package dataguard_test
 
 import (
 	"os"
@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/slipway-project/slipway/internal/backend/holds"
+	"github.com/slipway-project/slipway/internal/backend/dataguard"
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
@@ -23,20 +23,20 @@ func TestHolds(t *testing.T) {
 	}
 	away := filepath.Join(dir, "away")
 	for name, tc := range map[string]struct {
-		given plan.Holds
+		given plan.DataGuard
 		want  string // part of the refusal
 	}{
 		"nothing asked":      {},
-		"first start":        {given: plan.Holds{Mark: away, Data: away}},
-		"first start, again": {given: plan.Holds{Mark: away, Data: data}},
-		"data there":         {given: plan.Holds{Mark: mark, Data: data}},
-		"data lost":          {given: plan.Holds{Mark: mark, Data: away}, want: "lost data"},
-		"data out of sight":  {given: plan.Holds{Mark: mark, Data: filepath.Join(file, "x")}, want: "lost data"},
-		"mark out of sight":  {given: plan.Holds{Mark: filepath.Join(file, "x"), Data: away}, want: "lost data"},
+		"first start":        {given: plan.DataGuard{Mark: away, Data: away}},
+		"first start, again": {given: plan.DataGuard{Mark: away, Data: data}},
+		"data there":         {given: plan.DataGuard{Mark: mark, Data: data}},
+		"data lost":          {given: plan.DataGuard{Mark: mark, Data: away}, want: "lost data"},
+		"data out of sight":  {given: plan.DataGuard{Mark: mark, Data: filepath.Join(file, "x")}, want: "lost data"},
+		"mark out of sight":  {given: plan.DataGuard{Mark: filepath.Join(file, "x"), Data: away}, want: "lost data"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			err := holds.Prepare(tc.given)
+			err := dataguard.Prepare(tc.given)
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
@@ -63,10 +63,10 @@ func TestBeginAnew(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			h := plan.Holds{Mark: filepath.Join(dir, "mark"), Data: filepath.Join(dir, "data")}
+			h := plan.DataGuard{Mark: filepath.Join(dir, "mark"), Data: filepath.Join(dir, "data")}
 			anew := filepath.Join(dir, "anew")
 			if tc.asked {
-				h.Anew = anew
+				h.FreshStart = anew
 			}
 			for path, there := range map[string]bool{h.Mark: tc.mark, anew: tc.anew} {
 				if there && os.WriteFile(path, nil, 0o600) != nil {
@@ -79,7 +79,7 @@ func TestBeginAnew(t *testing.T) {
 					t.Fatal("make " + folder)
 				}
 			}
-			if err := holds.Prepare(h); err != nil {
+			if err := dataguard.Prepare(h); err != nil {
 				t.Fatal(err)
 			}
 			_, err := os.Stat(filepath.Join(h.Data, "wal"))

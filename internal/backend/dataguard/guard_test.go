@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package holds_test
+package dataguard_test
 
 import (
 	"os"
@@ -9,13 +9,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/slipway-project/slipway/internal/backend/holds"
+	"github.com/slipway-project/slipway/internal/backend/dataguard"
 )
 
 // TestMain lets the test's own program be the guarded one.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == holds.Command {
-		if err := holds.Guard(os.Args[2:]); err != nil {
+	if len(os.Args) > 1 && os.Args[1] == dataguard.Command {
+		if err := dataguard.Guard(os.Args[2:]); err != nil {
 			_, _ = os.Stderr.WriteString(err.Error())
 			os.Exit(1)
 		}
@@ -31,7 +31,7 @@ func TestGuardBecomesTheProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	guarded := func() (string, error) {
-		out, err := exec.CommandContext(t.Context(), os.Args[0], holds.Command, "--mark="+mark, "--data="+data, "--anew=", "--env-file="+permit,
+		out, err := exec.CommandContext(t.Context(), os.Args[0], dataguard.Command, "--mark="+mark, "--data="+data, "--anew=", "--env-file="+permit,
 			"--", "/usr/bin/env").CombinedOutput()
 		return string(out), err
 	}

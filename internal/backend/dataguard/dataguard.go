@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package holds keeps a process from beginning anew over data that was lost or is not mounted (see [plan.Holds]), whichever way the
+// Package dataguard keeps a process from beginning anew over data that was lost or is not mounted (see [plan.DataGuard]), whichever way the
 // process is started. It removes data only where somebody has said in so many words that it does not count, and starts nothing but
 // what its own process becomes.
 //
 // Read [Refuse] and [Prepare]; [Guard] is both for a process that a kubelet starts:
 //
 //	slipway pod-exec --mark=… --data=… --anew=… --env-file=… -- /etcd --name=…
-package holds
+package dataguard
 
 import (
 	"errors"
@@ -19,7 +19,7 @@ import (
 )
 
 // Prepare is for the process that is about to become the program: it refuses a start over lost data, and begins anew where it may.
-func Prepare(h plan.Holds) error {
+func Prepare(h plan.DataGuard) error {
 	if h.Mark == "" {
 		return nil
 	}
@@ -30,7 +30,7 @@ func Prepare(h plan.Holds) error {
 }
 
 // Refuse refuses a start over lost data. What cannot be looked at counts as there to have been, and as not there now.
-func Refuse(h plan.Holds) error {
+func Refuse(h plan.DataGuard) error {
 	if h.Mark == "" {
 		return nil
 	}
@@ -46,11 +46,11 @@ func Refuse(h plan.Holds) error {
 
 // beginAnew removes what an earlier start has left, if somebody has said in so many words that it does not count. It runs where the
 // unit's process is going to be, so no other process has the data.
-func beginAnew(h plan.Holds) error {
-	if h.Anew == "" {
+func beginAnew(h plan.DataGuard) error {
+	if h.FreshStart == "" {
 		return nil
 	}
-	if _, err := os.Stat(h.Anew); err != nil {
+	if _, err := os.Stat(h.FreshStart); err != nil {
 		return nil //nolint:nilerr // nobody says so: the unit goes on with what is there
 	}
 	aside := h.Data + ".unfinished" // at once: half of it would be worse than all or nothing
@@ -65,7 +65,7 @@ func beginAnew(h plan.Holds) error {
 		err = os.RemoveAll(aside)
 	}
 	if err != nil {
-		return fmt.Errorf("begin anew, for %s exists and %s does not: %w", h.Anew, h.Mark, err)
+		return fmt.Errorf("begin anew, for %s exists and %s does not: %w", h.FreshStart, h.Mark, err)
 	}
 	return nil
 }

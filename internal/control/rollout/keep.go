@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package turns
+package rollout
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/control/slot"
+	"github.com/slipway-project/slipway/internal/control/lease"
 )
 
 // keep does what there is to do with what is held: renew it, or pass it on.
@@ -31,7 +31,7 @@ func (k *Keeper) keep(ctx context.Context, m *member) error {
 	}
 	if wanted == "" && (k.now().Sub(mine.passed) > settling || m.Unwell(ctx, true) == "") && k.wanted() == "" { // nor since it was asked
 		_, err := m.slot.Save(ctx, mine.version, record{})
-		if err == nil || errors.Is(err, slot.ErrLost) {
+		if err == nil || errors.Is(err, lease.ErrLost) {
 			k.settle(tenure{})
 		}
 		return err
@@ -40,7 +40,7 @@ func (k *Keeper) keep(ctx context.Context, m *member) error {
 		return nil
 	}
 	err := k.write(ctx, m, mine.version, wanted, mine.items, mine.since)
-	if errors.Is(err, slot.ErrLost) {
+	if errors.Is(err, lease.ErrLost) {
 		m.adopted = false // the answer to a renewal of one's own may have been lost, too: then it is taken up again
 		k.settle(tenure{})
 		k.log.Warn("this machine has lost its turn: it was not heard of for too long", "turn", k.turn)
@@ -63,7 +63,7 @@ func (k *Keeper) adopt(ctx context.Context, m *member) error {
 		return nil
 	}
 	err = k.write(ctx, m, version, s.Holder.Item, s.Holder.all(), k.now())
-	m.adopted = err == nil || errors.Is(err, slot.ErrLost) // otherwise nobody knows, and it is tried again
+	m.adopted = err == nil || errors.Is(err, lease.ErrLost) // otherwise nobody knows, and it is tried again
 	return err
 }
 

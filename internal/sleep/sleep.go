@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rest waits for a time to pass or a context to end, whichever is first. It is for pauses between two tries; what can be
+// Package sleep waits for a time to pass or a context to end, whichever is first. It is for pauses between two tries; what can be
 // waited for by an event is not waited for by time.
 //
-//	if err := rest.For(ctx, again); err != nil {
+//	if err := sleep.For(ctx, again); err != nil {
 //		return err // why the context has ended
 //	}
-package rest
+package sleep
 
 import (
 	"context"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package turns_test
+package rollout_test
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
-	"github.com/slipway-project/slipway/internal/control/turns"
+	"github.com/slipway-project/slipway/internal/control/rollout"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -38,17 +38,17 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) cluster(name string) turns.Cluster {
-	return turns.Cluster{
+func (w *world) cluster(name string) rollout.Cluster {
+	return rollout.Cluster{
 		Self: name, Several: true, Records: registry.New(w.store, time.Now),
 		Unwell: func(context.Context, bool) string { return w.unwell.Load().(string) },
 	}
 }
 
-func keeper() *turns.Keeper { return turns.New(turn, slog.New(slog.DiscardHandler), time.Now) }
+func keeper() *rollout.Keeper { return rollout.New(turn, slog.New(slog.DiscardHandler), time.Now) }
 
 // run runs a keeper until stop or the test's end, whichever is first.
-func (w *world) run(k *turns.Keeper, name string) (stop func()) {
+func (w *world) run(k *rollout.Keeper, name string) (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -81,14 +81,14 @@ func (s *said) String() string {
 	return strings.Join(s.all, "\n")
 }
 
-func (w *world) take(k *turns.Keeper, item string, limit time.Duration, s *said) (pass func(), err error) {
+func (w *world) take(k *rollout.Keeper, item string, limit time.Duration, s *said) (pass func(), err error) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), limit)
 	defer cancel()
 	return k.Take(ctx, turn, item, s.waiting)
 }
 
 // taken is a turn that nobody keeps from the keeper.
-func (w *world) taken(k *turns.Keeper, item string) (pass func()) {
+func (w *world) taken(k *rollout.Keeper, item string) (pass func()) {
 	w.t.Helper()
 	pass, err := w.take(k, item, time.Second, &said{})
 	if err != nil {
@@ -347,7 +347,7 @@ func TestAloneNobodyIsAsked(t *testing.T) {
 		if s.String() != "the control role of this machine, which asks the others | the agent of this machine" {
 			t.Errorf("before the control role runs: %q", s.String())
 		}
-		go func() { _ = k.Run(ctx, turns.Cluster{Self: "a"}) }()
+		go func() { _ = k.Run(ctx, rollout.Cluster{Self: "a"}) }()
 		if err := <-took; err != nil {
 			t.Error(err)
 		}

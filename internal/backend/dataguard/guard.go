@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package holds
+package dataguard
 
 import (
 	"errors"
@@ -23,10 +23,10 @@ const Command = "pod-exec"
 func Guard(args []string) error {
 	flags := flag.NewFlagSet(Command, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	var h plan.Holds
+	var h plan.DataGuard
 	flags.StringVar(&h.Mark, "mark", "", "a file that says that there was data")
 	flags.StringVar(&h.Data, "data", "", "the data")
-	flags.StringVar(&h.Anew, "anew", "", "a file that says that data without a mark does not count")
+	flags.StringVar(&h.FreshStart, "anew", "", "a file that says that data without a mark does not count")
 	envFile := flags.String("env-file", "", "NAME=VALUE words for the environment")
 	if err := flags.Parse(args); err != nil {
 		return fmt.Errorf("%s: %w", Command, err)

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package slot is a place among the cluster's records that one at a time holds: whoever does has to write it again and again, and
+// Package lease is a place among the cluster's records that one at a time holds: whoever does has to write it again and again, and
 // when nobody has for the whole of its life, it is free. Clocks of several machines are never compared: a slot has expired when
 // this machine has seen it unchanged for so long. What stands in it, and what follows from losing it, is its users' affair
 // (control/members, control/turns).
 //
-// Read [Slot].
+// Read [Lease].
 //
-//	s := slot.New(records, "etcd", time.Now)
+//	s := lease.New(records, "etcd", time.Now)
 //	version, err := s.Load(ctx, &record)       // "" when it was never written
 //	if s.Left(version, 15*time.Second) <= 0 {  // its holder is not heard of
 //		version, err = s.Save(ctx, version, mine) // ErrLost: somebody else was first
 //	}
-package slot
+package lease
 
 import (
 	"context"
@@ -25,7 +25,7 @@ import (
 )
 
 // Kind is the kind of record that slots are.
-const Kind = "slot"
+const Kind = "lease"
 
 // Records are the cluster's (internal/control/registry), with the registry's errors.
 type Records interface {
@@ -37,8 +37,8 @@ type Records interface {
 // ErrLost says that somebody else wrote first.
 var ErrLost = errors.New("somebody else was first")
 
-// Slot is one machine's view of a slot. Safe for concurrent use.
-type Slot struct {
+// Lease is one machine's view of a slot. Safe for concurrent use.
+type Lease struct {
 	records Records
 	name    string
 	now     func() time.Time
@@ -49,12 +49,12 @@ type Slot struct {
 }
 
 // New only puts together.
-func New(records Records, name string, now func() time.Time) *Slot {
-	return &Slot{records: records, name: name, now: now}
+func New(records Records, name string, now func() time.Time) *Lease {
+	return &Lease{records: records, name: name, now: now}
 }
 
 // Load reads what stands in the slot. What was never written is empty, with the version "".
-func (s *Slot) Load(ctx context.Context, into any) (version string, err error) {
+func (s *Lease) Load(ctx context.Context, into any) (version string, err error) {
 	version, err = s.records.Load(ctx, Kind, s.name, into)
 	if err != nil && !errors.Is(err, registry.ErrNotFound) {
 		return "", fmt.Errorf("read the %s slot: %w", s.name, err)
@@ -64,7 +64,7 @@ func (s *Slot) Load(ctx context.Context, into any) (version string, err error) {
 }
 
 // Save writes the slot if nobody else has (ErrLost). On any other error nobody knows whether it was written: read it again.
-func (s *Slot) Save(ctx context.Context, version string, value any) (string, error) {
+func (s *Lease) Save(ctx context.Context, version string, value any) (string, error) {
 	next, err := s.records.Save(ctx, Kind, s.name, version, value)
 	switch {
 	case errors.Is(err, registry.ErrConflict), errors.Is(err, registry.ErrExists), errors.Is(err, registry.ErrNotFound):
@@ -76,7 +76,7 @@ func (s *Slot) Save(ctx context.Context, version string, value any) (string, err
 	return next, nil
 }
 
-func (s *Slot) saw(version string) {
+func (s *Lease) saw(version string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if version != s.version || s.since.IsZero() {
@@ -86,7 +86,7 @@ func (s *Slot) saw(version string) {
 
 // Left is how long the slot still lives without being written, as far as this machine can tell; it is never less than what
 // another machine thinks by more than the way of one write.
-func (s *Slot) Left(version string, life time.Duration) time.Duration {
+func (s *Lease) Left(version string, life time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.version != version {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package turns_test
+package rollout_test
 
 import (
 	"context"
@@ -9,9 +9,9 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/slipway-project/slipway/internal/control/lease"
 	"github.com/slipway-project/slipway/internal/control/registry"
-	"github.com/slipway-project/slipway/internal/control/slot"
-	"github.com/slipway-project/slipway/internal/control/turns"
+	"github.com/slipway-project/slipway/internal/control/rollout"
 	"github.com/slipway-project/slipway/internal/core/membership"
 )
 
@@ -33,14 +33,14 @@ func TestWays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a, b := &records{err: c.first}, &records{err: c.second}
-			w := turns.Ways(func() []slot.Records { return []slot.Records{a, b} })
-			_, err := w.Save(t.Context(), slot.Kind, "x", "", nil)
+			w := rollout.Ways(func() []lease.Records { return []lease.Records{a, b} })
+			_, err := w.Save(t.Context(), lease.Kind, "x", "", nil)
 			if !errors.Is(err, c.wantErr) || b.asked != c.wantSecond {
 				t.Errorf("error %v, want %v; second asked %d times, want %d", err, c.wantErr, b.asked, c.wantSecond)
 			}
 		})
 	}
-	if _, err := turns.Ways(func() []slot.Records { return nil }).Load(t.Context(), slot.Kind, "x", nil); err == nil {
+	if _, err := rollout.Ways(func() []lease.Records { return nil }).Load(t.Context(), lease.Kind, "x", nil); err == nil {
 		t.Error("no way at all is no error")
 	}
 }
@@ -83,7 +83,7 @@ func TestPeers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := turns.Peers{Etcd: c.etcd, Self: "ill-self", API: func(_ context.Context, at netip.Addr) string {
+			p := rollout.Peers{Etcd: c.etcd, Self: "ill-self", API: func(_ context.Context, at netip.Addr) string {
 				if at == netip.MustParseAddr("10.0.0.9") {
 					return "it says no"
 				}

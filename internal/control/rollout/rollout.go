@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package turns gives the turn among a cluster's control planes: whoever exchanges a running part of its control plane because of a
+// Package rollout gives the turn among a cluster's control planes: whoever exchanges a running part of its control plane because of a
 // change takes it first, keeps it until that part is ready again and etcd's voters are all well, and passes it on. It stands in a
 // slot of the cluster's records (control/slot), so whoever dies with it has lost it half a minute later; an agent that
 // begins anew in time has it still, until what was begun with it is ready. The package never starts or stops anything, and never takes
@@ -16,7 +16,7 @@
 //	k := turns.New("control-plane", log, time.Now)
 //	go k.Run(ctx, turns.Cluster{Self: "dev-main-0", Several: true, Records: records, Unwell: unwell})
 //	pass, err := k.Take(ctx, "control-plane", "unit/etcd", waiting)  // "dev-main-1 restarts unit/etcd since 10:31:02"
-package turns
+package rollout
 
 import (
 	"context"
@@ -25,7 +25,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/control/slot"
+	"github.com/slipway-project/slipway/internal/control/lease"
 )
 
 // How long things last.
@@ -42,7 +42,7 @@ const (
 type Cluster struct {
 	Self    string // the node's name
 	Several bool   // there are other control planes; without any, it is always one's turn
-	Records slot.Records
+	Records lease.Records
 	// Unwell says which control plane is not well, and why; nothing when all are. Of the own one it is asked only with own set.
 	Unwell func(ctx context.Context, own bool) string
 }
@@ -68,7 +68,7 @@ type Keeper struct {
 // member is this machine's place among the control planes during one run of the control role.
 type member struct {
 	Cluster
-	slot    *slot.Slot
+	slot    *lease.Lease
 	adopted bool // what this machine holds without knowing, since before its agent began or since a lost answer, has been looked for; guarded by Keeper.ops
 }
 
@@ -111,7 +111,7 @@ func New(turn string, log *slog.Logger, now func() time.Time) *Keeper {
 
 // Run renews and passes on what is held, until ctx ends.
 func (k *Keeper) Run(ctx context.Context, c Cluster) error {
-	m := &member{Cluster: c, slot: slot.New(c.Records, k.turn, k.now)}
+	m := &member{Cluster: c, slot: lease.New(c.Records, k.turn, k.now)}
 	k.enter(m)
 	defer k.enter(nil)
 	tick := time.NewTicker(lookEvery)

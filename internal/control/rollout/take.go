@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package turns
+package rollout
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/control/slot"
-	"github.com/slipway-project/slipway/internal/rest"
+	"github.com/slipway-project/slipway/internal/control/lease"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // wait is what somebody waits for, and who should provide it.
@@ -69,7 +69,7 @@ func (k *Keeper) pause(ctx context.Context, changed <-chan struct{}) error {
 		case <-ctx.Done():
 		}
 	}()
-	if err := rest.For(ctx, lookEvery); err != nil && !errors.Is(context.Cause(ctx), errChanged) {
+	if err := sleep.For(ctx, lookEvery); err != nil && !errors.Is(context.Cause(ctx), errChanged) {
 		return err
 	}
 	return nil
@@ -99,7 +99,7 @@ func (k *Keeper) try(ctx context.Context, m *member, item string) (wait, error) 
 			items = with(s.Holder.all(), item)
 		}
 		if err := k.write(ctx, m, version, item, items, k.now()); err != nil {
-			if errors.Is(err, slot.ErrLost) {
+			if errors.Is(err, lease.ErrLost) {
 				return wait{"another control plane, which has just taken it", ""}, nil
 			}
 			m.adopted = false // it may be ours: then it is taken up and passed on, even if nobody here asks again
