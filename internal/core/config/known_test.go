@@ -13,6 +13,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/spec"
+	"github.com/slipway-project/slipway/internal/golden"
 )
 
 // TestOwnFlagsAreKnown: what the tables of this package set is known to the release, current, and of the right kind. The
@@ -84,7 +85,7 @@ func TestGatesGoWhereTheyAreKnown(t *testing.T) {
 func TestWithoutTables(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"unknown-flags", "unknown-gates"} {
-		doc := section(stories(t)[name], "spec.yaml")
+		doc := golden.Input(golden.Read(t)[name])
 		if _, problems := completeFor(t, doc, release); len(problems) > 0 {
 			t.Errorf("%s: %s", name, lines(problems))
 		}

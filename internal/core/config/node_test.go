@@ -12,6 +12,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/spec"
+	"github.com/slipway-project/slipway/internal/golden"
 )
 
 func TestForNodeFillsIn(t *testing.T) {
@@ -175,8 +176,8 @@ func thousand() string {
 
 // FuzzComplete: whatever Parse takes, Complete and Print take too, and Print is a fixed point.
 func FuzzComplete(f *testing.F) {
-	for _, story := range stories(f) {
-		f.Add([]byte(section(story, "spec.yaml")))
+	for _, story := range golden.Read(f) {
+		f.Add([]byte(golden.Input(story)))
 	}
 	f.Fuzz(func(t *testing.T, doc []byte) {
 		s, problems := spec.Parse("spec.yaml", doc, spec.Options{})

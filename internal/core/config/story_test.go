@@ -4,17 +4,15 @@ package config_test
 
 import (
 	"flag"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/tools/txtar"
 
 	"github.com/slipway-project/slipway/internal/core/catalog"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/spec"
+	"github.com/slipway-project/slipway/internal/golden"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected sections in testdata")
@@ -45,35 +43,25 @@ func known(t testing.TB) config.Release {
 	return r
 }
 
-// TestStories: testdata/NAME.txtar holds spec.yaml and either completed.yaml or problems.
+// TestStories: testdata/NAME.txtar holds spec.yaml and either the completed spec or its problems.
 func TestStories(t *testing.T) {
 	t.Parallel()
-	for name, story := range stories(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c, problems := complete(t, section(story, "spec.yaml"))
-			kind, got := "completed.yaml", string(config.Print(c))
-			if len(problems) > 0 {
-				kind, got = "problems", lines(problems)
-			}
-			if *update {
-				write(t, name, story, kind, got)
-				return
-			}
-			if diff := cmp.Diff(section(story, kind), got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", kind, diff)
-			}
-		})
-	}
+	golden.Check(t, *update, "shortest", func(t *testing.T, doc string) (string, string) {
+		c, problems := complete(t, doc)
+		if len(problems) > 0 {
+			return "problems", lines(problems)
+		}
+		return "completed.yaml", string(config.Print(c))
+	})
 }
 
 // TestFixedPoint: a completed spec completes to itself, byte by byte.
 func TestFixedPoint(t *testing.T) {
 	t.Parallel()
-	for name, story := range stories(t) {
+	for name, story := range golden.Read(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, problems := complete(t, section(story, "spec.yaml"))
+			c, problems := complete(t, golden.Input(story))
 			if len(problems) > 0 {
 				return
 			}
@@ -101,40 +89,6 @@ func completeFor(t *testing.T, doc string, r config.Release) (config.Cluster, []
 		t.Fatalf("the spec has problems:\n%s", lines(problems))
 	}
 	return config.Complete(s, r)
-}
-
-func stories(t testing.TB) map[string]*txtar.Archive {
-	t.Helper()
-	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("found no stories: %v", err)
-	}
-	out := map[string]*txtar.Archive{}
-	for _, file := range files {
-		story, err := txtar.ParseFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out[strings.TrimSuffix(filepath.Base(file), ".txtar")] = story
-	}
-	return out
-}
-
-func section(a *txtar.Archive, name string) string {
-	for _, f := range a.Files {
-		if f.Name == name {
-			return string(f.Data)
-		}
-	}
-	return ""
-}
-
-func write(t *testing.T, name string, story *txtar.Archive, kind, text string) {
-	t.Helper()
-	story.Files = append(story.Files[:1], txtar.File{Name: kind, Data: []byte(text)})
-	if err := os.WriteFile("testdata/"+name+".txtar", txtar.Format(story), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func lines(problems []spec.Problem) string {

@@ -7,11 +7,12 @@ import (
 	"testing"
 
 	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/golden"
 )
 
 func TestWhy(t *testing.T) {
 	t.Parallel()
-	c, problems := complete(t, section(stories(t)["overrides"], "spec.yaml"))
+	c, problems := complete(t, golden.Input(golden.Read(t)["overrides"]))
 	if len(problems) > 0 {
 		t.Fatal(lines(problems))
 	}
@@ -51,8 +52,12 @@ func TestWhy(t *testing.T) {
 // TestEveryValueHasAnOrigin: what Print shows, Why can explain, and neither invents an origin.
 func TestEveryValueHasAnOrigin(t *testing.T) {
 	t.Parallel()
-	for name, story := range stories(t) {
-		for i, line := range strings.Split(section(story, "completed.yaml"), "\n") {
+	for name, story := range golden.Read(t) {
+		c, problems := complete(t, golden.Input(story))
+		if len(problems) > 0 {
+			continue
+		}
+		for i, line := range strings.Split(string(config.Print(c)), "\n") {
 			if _, comment, ok := strings.Cut(line, " # "); ok && !strings.HasPrefix(comment, "default") &&
 				!strings.HasPrefix(comment, "derived: ") && comment != "user" && !strings.Contains(comment, "# ") {
 				t.Errorf("%s: line %d has no origin: %s", name, i+1, line)

@@ -6,21 +6,19 @@ import (
 	"flag"
 	"fmt"
 	"net/netip"
-	"os"
 	"path"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/tools/txtar"
 
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/core/spec"
+	"github.com/slipway-project/slipway/internal/golden"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected sections in testdata")
@@ -67,43 +65,28 @@ func planOf(t testing.TB, c config.Cluster, node string) plan.Plan {
 	return p
 }
 
-// stories yields the plan of the first machine of each spec in testdata.
-func stories(t *testing.T, each func(t *testing.T, file string, story *txtar.Archive, p plan.Plan)) {
+// eachPlan runs a subtest for each spec in testdata, with the plan of its first machine.
+func eachPlan(t *testing.T, check func(t *testing.T, spec string, p plan.Plan)) {
 	t.Helper()
-	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) < 3 {
-		t.Fatalf("found %v, %v", files, err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+	for name, story := range golden.Read(t) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			story, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c := completed(t, string(story.Files[0].Data))
-			each(t, file, story, planOf(t, c, c.Pools[0].Nodes[0].Name))
+			spec := golden.Input(story)
+			check(t, spec, firstPlan(t, spec))
 		})
 	}
 }
 
+func firstPlan(t *testing.T, spec string) plan.Plan {
+	t.Helper()
+	c := completed(t, spec)
+	return planOf(t, c, c.Pools[0].Nodes[0].Name)
+}
+
 func TestPlans(t *testing.T) {
 	t.Parallel()
-	stories(t, func(t *testing.T, file string, story *txtar.Archive, p plan.Plan) {
-		got := text(p)
-		if *update {
-			story.Files = append(story.Files[:1], txtar.File{Name: "plan.txt", Data: []byte(got)})
-			if err := os.WriteFile(file, txtar.Format(story), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			return
-		}
-		if len(story.Files) != 2 {
-			t.Fatal("the story has no plan.txt: run with -update")
-		}
-		if diff := cmp.Diff(string(story.Files[1].Data), got); diff != "" {
-			t.Errorf("plan (-want +got):\n%s", diff)
-		}
+	golden.Check(t, *update, "shortest", func(t *testing.T, spec string) (string, string) {
+		return "plan.txt", text(firstPlan(t, spec))
 	})
 }
 
@@ -112,7 +95,7 @@ func text(p plan.Plan) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s of %s, Kubernetes %s\n", p.Node, p.Cluster, p.Release)
 	for _, e := range p.Entries {
-		fmt.Fprintf(&b, "\n%s\n", e.Ref)
+		fmt.Fprintf(&b, "%s\n", e.Ref)
 		for _, n := range e.Needs {
 			fmt.Fprintf(&b, "  needs %s\n", n)
 		}
@@ -145,7 +128,7 @@ func text(p plan.Plan) string {
 
 func TestSound(t *testing.T) {
 	t.Parallel()
-	stories(t, func(t *testing.T, _ string, _ *txtar.Archive, p plan.Plan) {
+	eachPlan(t, func(t *testing.T, _ string, p plan.Plan) {
 		wire, err := plan.Encode(p)
 		if err != nil {
 			t.Fatal(err)
@@ -238,7 +221,7 @@ var long = regexp.MustCompile(`[A-Za-z0-9+/]{40,}={0,2}`)
 
 func TestNoSecretsInPlan(t *testing.T) {
 	t.Parallel()
-	stories(t, func(t *testing.T, _ string, _ *txtar.Archive, p plan.Plan) {
+	eachPlan(t, func(t *testing.T, _ string, p plan.Plan) {
 		wire, err := plan.Encode(p)
 		if err != nil {
 			t.Fatal(err)
@@ -270,13 +253,13 @@ func digests() []string {
 
 func TestDeterministic(t *testing.T) {
 	t.Parallel()
-	stories(t, func(t *testing.T, _ string, story *txtar.Archive, p plan.Plan) {
+	eachPlan(t, func(t *testing.T, spec string, p plan.Plan) {
 		first, err := plan.Encode(p)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range 10 {
-			again, err := plan.Encode(planOf(t, completed(t, string(story.Files[0].Data)), p.Node))
+			again, err := plan.Encode(planOf(t, completed(t, spec), p.Node))
 			if err != nil {
 				t.Fatal(err)
 			}
