@@ -31,6 +31,9 @@ func (k *Keeper) keep(ctx context.Context, m *member) error {
 	}
 	if wanted == "" && (k.now().Sub(mine.passed) > settling || m.Unwell(ctx, true) == "") && k.wanted() == "" { // nor since it was asked
 		_, err := m.slot.Save(ctx, mine.version, record{})
+		if err != nil {
+			m.adopted = false // a renewal whose answer was lost may have made another version: then it is taken up again
+		}
 		if err == nil || errors.Is(err, lease.ErrLost) {
 			k.settle(tenure{})
 		}
@@ -41,7 +44,6 @@ func (k *Keeper) keep(ctx context.Context, m *member) error {
 	}
 	err := k.write(ctx, m, mine.version, wanted, mine.items, mine.since)
 	if errors.Is(err, lease.ErrLost) {
-		m.adopted = false // the answer to a renewal of one's own may have been lost, too: then it is taken up again
 		k.settle(tenure{})
 		k.log.Warn("this machine has lost its turn: it was not heard of for too long", "turn", k.turn)
 	}
@@ -62,15 +64,15 @@ func (k *Keeper) adopt(ctx context.Context, m *member) error {
 		m.adopted = true
 		return nil
 	}
-	err = k.write(ctx, m, version, s.Holder.Item, s.Holder.all(), k.now())
-	m.adopted = err == nil || errors.Is(err, lease.ErrLost) // otherwise nobody knows, and it is tried again
-	return err
+	return k.write(ctx, m, version, s.Holder.Item, s.Holder.all(), k.now())
 }
 
-// write takes the turn or renews it.
+// write takes the lease or renews it. After an error the record may be this machine's all the same, because the answer to this
+// write or to an earlier one was lost: then adopt finds out, even if no item asks again.
 func (k *Keeper) write(ctx context.Context, m *member, version, item string, items []string, since time.Time) error {
 	asked := k.now()
 	next, err := m.slot.Save(ctx, version, record{Holder: &holder{Node: m.Self, Item: item, Items: items, Since: since, Renewed: asked}})
+	m.adopted = err == nil
 	if err != nil {
 		return err
 	}

@@ -102,7 +102,6 @@ func (k *Keeper) try(ctx context.Context, m *member, item string) (wait, error) 
 			if errors.Is(err, lease.ErrLost) {
 				return wait{"another control plane, which has just taken it", ""}, nil
 			}
-			m.adopted = false // it may be ours: then it is taken up and passed on, even if nobody here asks again
 			return wait{}, err
 		}
 		mine = k.tenure()
