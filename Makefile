@@ -35,8 +35,8 @@ down: build ## remove the cluster that `make up` made
 
 test: unit e2e ## all tests: unit, golden, conformance, real cluster
 
-unit: components ## unit, golden and conformance tests
-	$(GO) test ./api/... ./cmd/... ./internal/... ./test/bare ./test/bench
+unit: components ## unit, golden and conformance tests, and a sample of the mutants
+	SIM_MUTANTS=3 $(GO) test ./api/... ./cmd/... ./internal/... ./test/bare ./test/bench
 
 e2e: components ## the real cluster, as a user would see it
 	$(GO) test -count=1 -p 1 -timeout 45m ./test/e2e/...
@@ -45,6 +45,7 @@ e2e: components ## the real cluster, as a user would see it
 LONG := $(GO) test -count=1 -p 1 -timeout 4h
 long: components ## the long forms of the tests, hours: every crash, ten boots, five machines, static pods (needs root)
 	SIM_ALL=1 $(LONG) ./internal/sim
+	SIM_MUTANTS=all $(LONG) -run Mutants ./internal/sim
 	SLIPWAY_E2E_LONG=1 $(LONG) ./test/e2e/ha
 	SLIPWAY_BOOTS=10 $(LONG) -run '^TestBoots$$' ./test/e2e/systemd
 	SLIPWAY_E2E_APPLY=five $(LONG) ./test/e2e/apply

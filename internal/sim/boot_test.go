@@ -13,58 +13,44 @@ import (
 // machinesOfBoots are three control planes and two workers.
 var machinesOfBoots = []string{"n1", "n2", "n3", "n4", "n5"}
 
-// TestBoots brings up three control planes and two workers a hundred times: machines are switched on in any order, and whoever
-// joins may be told before there is a cluster. It is always the same cluster.
+// TestBoots brings up three control planes and two workers: machines are switched on in any order, and machines that
+// join may be told to before there is a cluster. All of them end in one cluster.
 func TestBoots(t *testing.T) {
 	t.Parallel()
-	boots := 100
-	if testing.Short() {
-		boots = 5
-	}
-	for worker := range 2 {
-		t.Run(fmt.Sprint(worker), func(t *testing.T) {
+	sampled := newSample(t)
+	for _, i := range sampled.pick(t, 50, 100, "boots") {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
-			for i := worker; i < boots; i += 2 {
-				if i > boots/2 && spent() {
-					return
-				}
-				dice := rand.New(rand.NewPCG(uint64(i), 0xb007))
-				lines := []string{"init n1", "join n2 control-plane", "join n3 control-plane", "join n4 worker", "join n5 worker"}
-				dice.Shuffle(len(lines), func(i, j int) { lines[i], lines[j] = lines[j], lines[i] })
-				text := "machines 5\n"
-				if i%2 == 1 { // blank machines that are not on yet
-					text += "crash n1 n2 n3 n4 n5\n"
-				}
-				for _, l := range lines {
-					text += fmt.Sprintf("%s\nwait %s\n", l, upTo(dice, 3*time.Second))
-				}
-				if i%2 == 1 {
-					text += comeBack(dice)
-				}
-				text += "wait\nexpect init request-n1 committed\nexpect clusters 1\nexpect members 3\nexpect records 5\nexpect nodes 5\n"
-				tellBoot(t, fmt.Sprintf("boot %d", i), text, uint64(i))
+			dice := rand.New(rand.NewPCG(uint64(i), 0xb007))
+			lines := []string{"init n1", "join n2 control-plane", "join n3 control-plane", "join n4 worker", "join n5 worker"}
+			dice.Shuffle(len(lines), func(i, j int) { lines[i], lines[j] = lines[j], lines[i] })
+			text := "machines 5\n"
+			if i%2 == 1 { // blank machines that are not on yet
+				text += "crash n1 n2 n3 n4 n5\n"
 			}
+			for _, l := range lines {
+				text += fmt.Sprintf("%s\nwait %s\n", l, upTo(dice, 3*time.Second))
+			}
+			if i%2 == 1 {
+				text += comeBack(dice)
+			}
+			text += "wait\nexpect init request-n1 committed\nexpect clusters 1\nexpect members 3\nexpect records 5\nexpect nodes 5\n"
+			tellBoot(t, fmt.Sprintf("boot %d", i), text, uint64(i))
 		})
 	}
 }
 
-// TestRestarts takes the power from ten such clusters ten times each. However the machines come back, it is the same cluster, and
-// nothing of it was made anew.
+// TestRestarts takes the power from such clusters ten times each. However the machines come back, they are the same
+// cluster, and nothing of it was made again.
 func TestRestarts(t *testing.T) {
 	t.Parallel()
-	clusters, each := 10, 10
-	if testing.Short() {
-		clusters, each = 2, 3
-	}
-	for i := range clusters {
+	sampled := newSample(t)
+	for _, i := range sampled.pick(t, 5, 10, "clusters") {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
-			if i > clusters/2 && spent() {
-				t.Skip("a busy machine: half of them are told")
-			}
 			dice := rand.New(rand.NewPCG(uint64(i), 0x0ff0))
 			text := "machines 5\ninit n1\njoin n2 control-plane\njoin n3 control-plane\njoin n4 worker\njoin n5 worker\nwait\nexpect nodes 5\nremember\n"
-			for range each {
+			for range 10 {
 				text += goAway(dice) + comeBack(dice) + "wait\nwithin 10s same everything\n"
 			}
 			tellBoot(t, fmt.Sprintf("restarts of cluster %d", i), text, uint64(i))

@@ -5,10 +5,7 @@ package sim
 import (
 	"fmt"
 	"maps"
-	"os"
 	"slices"
-	"strconv"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -64,7 +61,7 @@ expect records 2
 expect nodes 2`,
 }
 
-// longSweeps take too long for every day: SIM_ALL=1 tells them, too.
+// longSweeps take too long for every run: only SIM_ALL=1 includes them.
 var longSweeps = map[string]string{
 	"third control plane": `machines 3
 init n1
@@ -102,10 +99,10 @@ expect init request-two committed
 expect nodes 1`,
 }
 
-// swept are the sweeps of this run.
-func swept() map[string]string {
+// sweepsOf returns the sweeps of this run.
+func sweepsOf(sampled sample) map[string]string {
 	all := maps.Clone(sweeps)
-	if os.Getenv("SIM_ALL") != "" {
+	if sampled.all {
 		maps.Copy(all, longSweeps)
 	}
 	return all
@@ -114,71 +111,48 @@ func swept() map[string]string {
 // back is how long a machine stays off after a crash.
 const back = 3 * time.Second
 
-// share is how much of the sweeps is done: all with SIM_ALL=1, every so many-th otherwise.
-func share(usual int) int {
-	switch {
-	case os.Getenv("SIM_ALL") != "":
-		return 1
-	case testing.Short():
-		return 10 * usual
-	}
-	return usual
-}
+// Sizes of the samples of each sweep.
+const (
+	crashPoints  = 80 // of TestCrashEverywhere
+	firstPoints  = 8  // of TestCrashTwice
+	secondPoints = 4  // of TestCrashTwice, for each of the first
+)
 
-// started is when the whole package's tests have begun; those that can be cut short end in time for the others.
-var started = time.Now()
-
-// few is what a test that can be cut short does in any case.
-const few = 6
-
-// spent tells that a test that can be cut short has to end.
-func spent() bool { return os.Getenv("SIM_ALL") == "" && time.Since(started) > 40*time.Second }
-
-// TestCrashEverywhere lets each machine fall once at each of its steps: by power, and its agent alone.
+// TestCrashEverywhere crashes each machine at each of its steps: by power, and its agent alone.
 func TestCrashEverywhere(t *testing.T) {
 	t.Parallel()
-	for name, text := range swept() {
+	sampled := newSample(t)
+	for name, text := range sweepsOf(sampled) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, points := survey(t, name, text)
-			var missed atomic.Int32
-			tried := 0
-			for i, p := range points {
-				if i%share(2) != 0 || tried >= few && spent() {
-					continue
-				}
-				tried++
-				agentOnly := i/share(2)%2 == 1
-				if os.Getenv("SIM_ALL") != "" {
-					missed.Add(fallAt(t, s, &crash{machine: p.machine, name: p.name, n: p.n, agentOnly: true}))
-					agentOnly = false
-				}
-				missed.Add(fallAt(t, s, &crash{machine: p.machine, name: p.name, n: p.n, agentOnly: agentOnly}))
+			picked := sampled.pick(t, crashPoints, 2*len(points), "crash points")
+			missed := 0
+			for _, i := range picked {
+				p := points[i/2]
+				missed += crashAt(t, s, &crash{machine: p.machine, name: p.name, n: p.n, agentOnly: i%2 == 1})
 			}
-			t.Logf("%d of %d steps were tried", tried, len(points))
-			if n := int(missed.Load()); n*5 > len(points) || tried == 0 {
-				t.Errorf("%d of %d steps did not come again: the survey says nothing", n, len(points))
+			if missed*5 > len(picked) {
+				t.Errorf("%d of %d crash points were not reached again, want at most a fifth", missed, len(picked))
 			}
 		})
 	}
 }
 
-// TestCrashTwice lets a machine fall a second time while it recovers from the first.
+// TestCrashTwice crashes a machine a second time while it recovers from the first crash.
 func TestCrashTwice(t *testing.T) {
 	t.Parallel()
-	for name, text := range swept() {
+	sampled := newSample(t)
+	for name, text := range sweepsOf(sampled) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, points := survey(t, name, text)
-			for i, p := range points {
-				if i%share(8) != 0 || i > 0 && spent() {
-					continue
-				}
+			for _, i := range sampled.pick(t, firstPoints, len(points), "first crash points") {
+				p := points[i]
 				again := recovery(t, s, p)
-				for j, q := range again {
-					if j%share(12) == 0 && (i+j == 0 || !spent()) {
-						fallAt(t, s, &crash{machine: p.machine, name: p.name, n: p.n, then: &crash{machine: q.machine, name: q.name, n: q.n}})
-					}
+				for _, j := range sampled.pick(t, secondPoints, len(again), fmt.Sprintf("crash points after %s", p)) {
+					q := again[j]
+					crashAt(t, s, &crash{machine: p.machine, name: p.name, n: p.n, then: &crash{machine: q.machine, name: q.name, n: q.n}})
 				}
 			}
 		})
@@ -221,8 +195,8 @@ func recovery(t *testing.T, s story, at step) (after []step) {
 	return after
 }
 
-// fallAt tells the story with a crash, and counts it if its step has not come.
-func fallAt(t *testing.T, s story, c *crash) (missed int32) {
+// crashAt runs the story with a crash. It returns 1 if the run did not reach the crash's step, otherwise 0.
+func crashAt(t *testing.T, s story, c *crash) (missed int) {
 	t.Helper()
 	what := fmt.Sprintf("%s, crash of %s at %q #%d (agent only: %t)", s.name, c.machine, c.name, c.n, c.agentOnly)
 	if c.then != nil {
@@ -241,12 +215,4 @@ func fallAt(t *testing.T, s story, c *crash) (missed int32) {
 		return w
 	})
 	return missed
-}
-
-// number reads a count from the environment.
-func number(name string, usual int) int {
-	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
-		return n
-	}
-	return usual
 }

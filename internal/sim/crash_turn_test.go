@@ -38,18 +38,14 @@ func TestCrashInTurn(t *testing.T) {
 			if len(points) < 6 {
 				t.Fatalf("%d steps: the survey says nothing", len(points))
 			}
-			var missed int32
-			told := 0
-			for i, p := range points {
-				if i%share(9) == 0 && !spent() {
-					c := how
-					c.machine, c.name, c.n = p.machine, p.name, p.n
-					missed += fallAt(t, s, &c)
-					told++
-				}
+			picked, missed := newSample(t).pick(t, 16, len(points), "crash points"), 0
+			for _, i := range picked {
+				c := how
+				c.machine, c.name, c.n = points[i].machine, points[i].name, points[i].n
+				missed += crashAt(t, s, &c)
 			}
-			if int(missed)*2 > told {
-				t.Errorf("%d of %d steps did not come again: the survey says nothing", missed, told)
+			if missed*2 > len(picked) {
+				t.Errorf("%d of %d crash points were not reached again, want at most half", missed, len(picked))
 			}
 		})
 	}

@@ -146,35 +146,35 @@ func disturb(dice *rand.Rand, machines int, say func(string, ...any)) {
 	}
 }
 
-// TestSeed tells invented stories for some seconds, and a few in any case; SIM_SEEDS says how many instead, -seed tells one again.
+// usualSeeds is how many invented stories a run tells.
+const usualSeeds = 100
+
+// TestSeed tells invented stories: those of the sample, or SIM_SEEDS many from SIM_FIRST on, or the one of -seed.
 func TestSeed(t *testing.T) {
 	t.Parallel()
 	if *seedFlag != 0 {
 		inventAndTell(t, *seedFlag)
 		return
 	}
-	count, limit := number("SIM_SEEDS", 1<<20), 12*time.Second
+	sampled := newSample(t)
+	first, count := 1+sampled.dice("seeds").Uint64N(1_000_000), uint64(usualSeeds)
 	if testing.Short() {
-		limit = time.Second
+		count /= 4
 	}
-	if os.Getenv("SIM_SEEDS") != "" {
-		limit = time.Hour
+	for name, value := range map[string]*uint64{"SIM_SEEDS": &count, "SIM_FIRST": &first} {
+		if text := os.Getenv(name); text != "" {
+			if _, err := fmt.Sscan(text, value); err != nil {
+				t.Fatalf("%s=%s: %v", name, text, err)
+			}
+		}
 	}
-	end := time.Now().Add(limit)
-	first := uint64(number("SIM_FIRST", 1))
+	t.Logf("seeds %d to %d, %s", first, first+count-1, sampled)
 	var next atomic.Uint64
-	var told atomic.Int64
-	t.Cleanup(func() { t.Logf("%d seeds", told.Load()) })
 	for worker := range 2 {
 		t.Run(fmt.Sprint(worker), func(t *testing.T) {
 			t.Parallel()
-			for !t.Failed() && (told.Load() < few || time.Now().Before(end) && (!spent() || os.Getenv("SIM_SEEDS") != "")) {
-				n := next.Add(1) - 1
-				if n >= uint64(count) {
-					return
-				}
+			for n := next.Add(1) - 1; n < count && !t.Failed(); n = next.Add(1) - 1 {
 				inventAndTell(t, first+n)
-				told.Add(1)
 			}
 		})
 	}
