@@ -35,8 +35,8 @@ func (a *audit) decision(e joinserver.Entry) {
 }
 
 func (a *audit) refused(r rpc.Refused) {
-	a.write(a.path, fmt.Sprintf("%s rpc id=%s peer=%s key=%s method=%q code=%s reason=%q untold=%d",
-		r.At.UTC().Format(time.RFC3339Nano), r.ID, r.Peer.Addr, r.Peer.Key, r.Method, r.Code, r.Reason, r.Untold))
+	a.write(a.path, fmt.Sprintf("%s rpc id=%s peer=%s key=%s method=%q code=%s reason=%q suppressed=%d",
+		r.At.UTC().Format(time.RFC3339Nano), r.ID, r.Peer.Addr, r.Peer.Key, r.Method, r.Code, r.Reason, r.Suppressed))
 }
 
 func (a *audit) write(path, line string) {

@@ -144,15 +144,19 @@ func (c *Client) explain(ctx context.Context, what string, err error) error {
 		hint = ": the machine knows another init secret"
 	}
 	if s, ok := status.FromError(err); ok && s.Code() != codes.Unknown {
-		err = &callError{s}
+		err = &callError{s, err}
 	}
 	return fmt.Errorf("machine %s: %s: %w%s", c.address, what, err, hint)
 }
 
 // callError is a status without the words that gRPC puts around it.
-type callError struct{ status *status.Status }
+type callError struct {
+	status *status.Status
+	cause  error
+}
 
 func (e *callError) Error() string              { return e.status.Message() }
+func (e *callError) Unwrap() error              { return e.cause }
 func (e *callError) GRPCStatus() *status.Status { return e.status }
 
 const (

@@ -15,12 +15,12 @@ import (
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
 )
 
-// unlimited lets one source do what only a crowd may.
+// unlimited lets one source make any number of connections and calls.
 func unlimited() Limits {
 	return Limits{Connections: Rate{1e9, 1e9}, ConnectionsAll: Rate{1e9, 1e9}, Calls: Rate{1e9, 1e9}, PerSource: 1 << 20, Total: 1 << 20}
 }
 
-// BenchmarkBare is the yardstick: a mutual TLS 1.3 handshake, one signature and its check, two small messages; no gRPC.
+// BenchmarkBare is the baseline: a mutual TLS 1.3 handshake, one signature and its verification, two small messages, no gRPC.
 func BenchmarkBare(b *testing.B) {
 	key, cert := identity(b)
 	config := ServerTLS(func() (*tls.Certificate, error) { return cert, nil }, AnyKey)
@@ -54,7 +54,7 @@ func BenchmarkBare(b *testing.B) {
 		if _, err := conn.Write([]byte{1}); err != nil {
 			b.Fatal(err)
 		}
-		signAndCheck(b, key, digest[:])
+		signAndVerify(b, key, digest[:])
 		if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
 			b.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func BenchmarkBare(b *testing.B) {
 	}
 }
 
-func signAndCheck(b *testing.B, key *ecdsa.PrivateKey, digest []byte) {
+func signAndVerify(b *testing.B, key *ecdsa.PrivateKey, digest []byte) {
 	b.Helper()
 	signature, err := ecdsa.SignASN1(rand.Reader, key, digest)
 	if err != nil {
@@ -73,10 +73,10 @@ func signAndCheck(b *testing.B, key *ecdsa.PrivateKey, digest []byte) {
 	}
 }
 
-// BenchmarkConnectAndCall is what a join costs before its own work: connection, handshake, a stream with four messages, the
-// exporter on both sides, one signature and its check.
+// BenchmarkConnectAndCall measures the fixed cost of a join: connection, handshake, a stream with four messages, the exporter on
+// both sides, one signature and its verification.
 func BenchmarkConnectAndCall(b *testing.B) {
-	s := open(b, ServerOptions{Limits: unlimited()}, AnyKey, joiner{join: func(stream joinStream) error {
+	s := startServer(b, ServerOptions{Limits: unlimited()}, AnyKey, joiner{join: func(stream joinStream) error {
 		if _, err := Exporter(stream.Context()); err != nil {
 			return err
 		}
@@ -113,14 +113,14 @@ func BenchmarkConnectAndCall(b *testing.B) {
 		if _, err := Exporter(stream.Context()); err != nil {
 			b.Fatal(err)
 		}
-		signAndCheck(b, key, digest[:])
+		signAndVerify(b, key, digest[:])
 		_ = conn.Close()
 	}
 }
 
-// BenchmarkCall is one more call on a connection that is open.
+// BenchmarkCall measures a call on an open connection.
 func BenchmarkCall(b *testing.B) {
-	s := open(b, ServerOptions{Limits: unlimited()}, AnyKey, joiner{}, initer{})
+	s := startServer(b, ServerOptions{Limits: unlimited()}, AnyKey, joiner{}, initer{})
 	client := initv1.NewInitClient(s.dial(b))
 	b.ReportAllocs()
 	for b.Loop() {
@@ -130,14 +130,14 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// BenchmarkRefusedCall is what a stranger without a rule costs.
+// BenchmarkRefusedCall measures a call to a method without a rule.
 func BenchmarkRefusedCall(b *testing.B) {
-	s := open(b, ServerOptions{Limits: unlimited(), Authorize: both(anybody)}, AnyKey, joiner{}, initer{})
+	s := startServer(b, ServerOptions{Limits: unlimited(), Authorize: both(allowAll)}, AnyKey, joiner{}, initer{})
 	client := initv1.NewInitClient(s.dial(b))
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := client.Facts(b.Context(), &initv1.FactsRequest{}); err == nil {
-			b.Fatal("it was let in")
+			b.Fatal("the call was not refused")
 		}
 	}
 }

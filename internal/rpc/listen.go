@@ -3,8 +3,11 @@
 package rpc
 
 import (
+	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/netip"
@@ -15,21 +18,25 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/slipway-project/slipway/internal/core/roster"
 )
 
-// listener lets only so many connections through. Whom it refuses is cut off without a word: a word costs a handshake.
+// listener limits the connections that it accepts. It closes a refused connection without an answer: an answer would cost a
+// handshake.
 type listener struct {
 	net.Listener
-	gate  *gate
-	audit auditor
+	limiter *limiter
+	audit   auditor
 
-	mu      sync.Mutex         // guards the fields below
-	greeted map[*conn]struct{} // connections whose handshake goes on: gRPC's Stop would wait for them
-	ended   bool
+	mu          sync.Mutex         // guards the fields below
+	handshaking map[*conn]struct{} // gRPC's Stop would wait for these connections
+	closed      bool
 }
 
-func newListener(l net.Listener, g *gate, a auditor) *listener {
-	return &listener{Listener: l, gate: g, audit: a, greeted: map[*conn]struct{}{}}
+func newListener(l net.Listener, limiter *limiter, a auditor) *listener {
+	return &listener{Listener: l, limiter: limiter, audit: a, handshaking: map[*conn]struct{}{}}
 }
 
 func (l *listener) Accept() (net.Conn, error) {
@@ -39,117 +46,116 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		now := time.Now()
-		addr, from := sourceOf(raw.RemoteAddr())
-		if err := l.gate.admit(from, now); err != nil {
-			l.audit.refused(from, Refused{ID: newID(), At: now, Peer: Peer{Addr: addr}, Code: codes.ResourceExhausted, Reason: err.Error()})
+		addr, source := sourceOf(raw.RemoteAddr())
+		if err := l.limiter.admit(source, now); err != nil {
+			l.audit.refused(source, Refused{ID: newID(), At: now, Peer: Peer{Addr: addr}, Code: codes.ResourceExhausted, Reason: err.Error()})
 			if tcp, ok := raw.(*net.TCPConn); ok {
-				_ = tcp.SetLinger(0) // no memory of it stays in the kernel
+				_ = tcp.SetLinger(0) // the kernel forgets the connection at once
 			}
 			raw.Close()
 			continue
 		}
-		c := &conn{Conn: raw, listener: l, gate: l.gate, audit: l.audit, addr: addr, from: from}
-		c.left.Store(int64(l.gate.limits.HandshakeBytes))
+		c := &conn{Conn: raw, listener: l, addr: addr, source: source}
+		c.handshakeLeft.Store(int64(l.limiter.limits.HandshakeBytes))
 		c.mu.Lock()
-		c.age = time.AfterFunc(l.gate.limits.Age, c.old)
+		c.age = time.AfterFunc(l.limiter.limits.Age, c.expire)
 		c.mu.Unlock()
-		if l.greet(c) {
+		if l.add(c) {
 			return c, nil
 		}
 		_ = c.Close()
 	}
 }
 
-func (l *listener) greet(c *conn) bool {
+func (l *listener) add(c *conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.ended {
-		l.greeted[c] = struct{}{}
+	if !l.closed {
+		l.handshaking[c] = struct{}{}
 	}
-	return !l.ended
+	return !l.closed
 }
 
-func (l *listener) forget(c *conn) {
+func (l *listener) remove(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.greeted, c)
+	delete(l.handshaking, c)
 }
 
-// Close also ends the handshakes that go on.
+// Close also closes the connections whose handshake has not finished.
 func (l *listener) Close() error {
 	err := l.Listener.Close()
 	l.mu.Lock()
-	l.ended = true
-	greeted := slices.Collect(maps.Keys(l.greeted))
+	l.closed = true
+	handshaking := slices.Collect(maps.Keys(l.handshaking))
 	l.mu.Unlock()
-	for _, c := range greeted {
+	for _, c := range handshaking {
 		_ = c.Close()
 	}
 	return err
 }
 
-// conn is one admitted connection: handshaking → a stranger's → known (see NoTimeout). Its slot is given back by Close.
+// conn is an admitted connection. It starts with a handshake, then belongs to an unknown peer and possibly to a known one (see
+// NoTimeout). Close releases it from the limiter.
 type conn struct {
 	net.Conn
-	listener *listener
-	gate     *gate
-	audit    auditor
-	addr     netip.AddrPort
-	from     netip.Addr
-	left     atomic.Int64 // bytes that the handshake may still read; -1 after it
+	listener      *listener
+	addr          netip.AddrPort
+	source        netip.Addr
+	handshakeLeft atomic.Int64 // bytes that the handshake may still read; -1 after it
 
-	mu     sync.Mutex // guards the fields below
-	age    *time.Timer
-	calls  int
-	known  bool
-	late   bool // it was old and in a call
-	closed bool
+	mu      sync.Mutex // guards the fields below
+	age     *time.Timer
+	calls   int
+	known   bool
+	expired bool // the age limit passed while a call was running
+	closed  bool
 }
+
+func (c *conn) limits() Limits { return c.listener.limiter.limits }
 
 func (c *conn) refuse(code codes.Code, reason string) {
-	c.audit.refused(c.from, Refused{ID: newID(), At: time.Now(), Peer: Peer{Addr: c.addr}, Code: code, Reason: reason})
+	c.listener.audit.refused(c.source, Refused{ID: newID(), At: time.Now(), Peer: Peer{Addr: c.addr}, Code: code, Reason: reason})
 }
 
-// Read bounds what a handshake may cost: names of 64 KiB and chains of 256 KiB are refused before they are parsed.
+// Read limits the bytes of a handshake: server names of 64 KiB and chains of 256 KiB are refused before they are parsed.
 func (c *conn) Read(b []byte) (int, error) {
-	left := c.left.Load()
+	left := c.handshakeLeft.Load()
 	if left == 0 {
-		return 0, fmt.Errorf("the handshake needs more than %d bytes", c.gate.limits.HandshakeBytes)
+		return 0, fmt.Errorf("the handshake needs more than %d bytes", c.limits().HandshakeBytes)
 	}
 	if left > 0 && int64(len(b)) > left {
 		b = b[:left]
 	}
 	n, err := c.Conn.Read(b)
 	if left > 0 {
-		c.left.Store(left - int64(n)) // the handshake's goroutine is the only one that reads yet
+		c.handshakeLeft.Store(left - int64(n)) // only the handshake's goroutine reads at this stage
 	} else if errors.Is(err, os.ErrDeadlineExceeded) { // gRPC sets no other deadline than the handshake's
-		c.refuse(codes.DeadlineExceeded, fmt.Sprintf("HTTP/2 settings: not finished within %s", c.gate.limits.Handshake))
+		c.refuse(codes.DeadlineExceeded, fmt.Sprintf("HTTP/2 settings: not finished within %s", c.limits().Handshake))
 	}
 	return n, err
 }
 
-func (c *conn) handshaken() { c.left.Store(-1) }
-
-// old ends a stranger's connection: at once when it is in no call, otherwise after the time that a call may take.
-func (c *conn) old() {
+// expire closes the connection of an unknown peer at its age limit. If a call is running, it waits for the duration of a call.
+func (c *conn) expire() {
 	c.mu.Lock()
 	switch {
 	case c.known || c.closed:
 		c.mu.Unlock()
 		return
-	case c.calls > 0 && !c.late:
-		c.late = true
-		c.age.Reset(c.gate.limits.Call)
+	case c.calls > 0 && !c.expired:
+		c.expired = true
+		c.age.Reset(c.limits().Call)
 		c.mu.Unlock()
 		return
 	}
 	c.mu.Unlock()
-	c.refuse(codes.DeadlineExceeded, fmt.Sprintf("the connection is older than %s", c.gate.limits.Age))
+	c.refuse(codes.DeadlineExceeded, fmt.Sprintf("the connection is older than %s", c.limits().Age))
 	_ = c.Close()
 }
 
-// begin counts a call; end must follow. It fails when there are too many.
-func (c *conn) begin() error {
+// beginCall counts a call, which endCall must follow even after an error. It fails if the source makes too many calls.
+func (c *conn) beginCall() error {
 	c.mu.Lock()
 	c.calls++
 	known := c.known
@@ -157,43 +163,127 @@ func (c *conn) begin() error {
 	if known {
 		return nil
 	}
-	return c.gate.call(c.from, time.Now())
+	return c.listener.limiter.allowCall(c.source, time.Now())
 }
 
-func (c *conn) end() {
+func (c *conn) endCall() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls--
 }
 
-// know marks the connection as one of ours, if its source has not too many of them.
-func (c *conn) know() {
+// markKnown marks the connection as that of a known peer, unless its source has too many of them.
+func (c *conn) markKnown() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.known || c.closed || !c.gate.know(c.from) {
+	if c.known || c.closed || !c.listener.limiter.markKnown(c.source) {
 		return
 	}
 	c.known = true
 	c.age.Stop()
 }
 
-// SetDeadline is how gRPC says when the handshake must be over (a time), and that it is (none).
+// SetDeadline also observes the handshake: gRPC sets a deadline before it and the zero time after it.
 func (c *conn) SetDeadline(t time.Time) error {
 	if t.IsZero() {
-		c.listener.forget(c)
+		c.listener.remove(c)
 	}
 	return c.Conn.SetDeadline(t)
 }
 
 func (c *conn) Close() error {
-	c.listener.forget(c)
+	c.listener.remove(c)
 	c.mu.Lock()
 	first := !c.closed
 	c.closed = true
 	if first {
 		c.age.Stop()
-		c.gate.release(c.from, c.known)
+		c.listener.limiter.release(c.source, c.known)
 	}
 	c.mu.Unlock()
 	return c.Conn.Close()
 }
+
+const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" // RFC 9113, 3.4: the first bytes of a client
+
+// serverCredentials makes the handshakes of a Server. gRPC's own credentials do not report why a handshake failed.
+type serverCredentials struct{ config *tls.Config }
+
+var _ credentials.TransportCredentials = serverCredentials{}
+
+// ServerHandshake is called by gRPC for each connection, with a deadline of Limits.Handshake on the connection.
+func (s serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	c, ok := raw.(*conn)
+	if !ok {
+		raw.Close()
+		return nil, nil, errors.New("TLS handshake: the connection was not accepted by this server's listener")
+	}
+	secured := tls.Server(c, s.config)
+	if err := secured.HandshakeContext(context.Background()); err != nil { // it has a deadline; a context would cost a goroutine
+		return nil, nil, c.handshakeFailed("TLS handshake", err)
+	}
+	first := make([]byte, len(preface))
+	if _, err := io.ReadFull(secured, first); err != nil {
+		return nil, nil, c.handshakeFailed("HTTP/2 preface", err)
+	}
+	if string(first) != preface {
+		return nil, nil, c.handshakeFailed("HTTP/2 preface", fmt.Errorf("got %q", first))
+	}
+	c.handshakeLeft.Store(-1)
+	state := secured.ConnectionState()
+	info := authInfo{
+		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
+		peer:           Peer{Addr: c.addr}, state: state, conn: c,
+	}
+	if len(state.PeerCertificates) > 0 {
+		leaf := state.PeerCertificates[0]
+		info.peer.Key, info.peer.Public = roster.Pin(leaf.RawSubjectPublicKeyInfo), leaf.PublicKey
+	}
+	return &replayConn{Conn: secured, first: first}, info, nil
+}
+
+// handshakeFailed closes the connection and audits the reason.
+func (c *conn) handshakeFailed(stage string, err error) error {
+	_ = c.Close()
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		c.refuse(codes.DeadlineExceeded, fmt.Sprintf("%s: not finished within %s", stage, c.limits().Handshake))
+	case errors.Is(err, net.ErrClosed): // the server was stopped
+	case errors.Is(err, io.EOF):
+		c.refuse(codes.Canceled, stage+": the client closed the connection")
+	default:
+		c.refuse(codes.Unauthenticated, fmt.Sprintf("%s: %v", stage, err))
+	}
+	return fmt.Errorf("%s: %w", stage, err)
+}
+
+// replayConn returns the bytes in first before those of Conn.
+type replayConn struct {
+	net.Conn
+	first []byte
+}
+
+func (r *replayConn) Read(b []byte) (int, error) {
+	if len(r.first) == 0 {
+		return r.Conn.Read(b)
+	}
+	n := copy(b, r.first)
+	r.first = r.first[n:]
+	return n, nil
+}
+
+// ClientHandshake always fails: these credentials are a server's.
+func (s serverCredentials) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("TLS handshake: these credentials are for servers only")
+}
+
+// Info is used by channelz only.
+func (s serverCredentials) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
+}
+
+// Clone returns s itself: the configuration is never changed.
+func (s serverCredentials) Clone() credentials.TransportCredentials { return s }
+
+// OverrideServerName does nothing: it is for clients.
+func (s serverCredentials) OverrideServerName(string) error { return nil }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rpc is the ground that Slipway's network services stand on: TLS 1.3 and gRPC servers and clients that expect
-// strangers. It decides who may connect how often, how long and how much, that nobody may call anything without a rule, and
-// what strangers learn (nothing but an id). It never knows what the services say to each other, and it holds no keys: it
-// is given them.
+// Package rpc provides the TLS 1.3 and gRPC servers and clients that Slipway's network services are built on. A server accepts
+// connections from unauthenticated clients: it limits how many connections and calls a client may make, how long they may last
+// and how large they may be. It refuses every method that has no authorization rule, and it tells a refused client nothing but an
+// id. The package does not know what the services say to each other, and it stores no keys: callers pass them in.
 //
 // Read [ServerOptions], [Refusal] and [ClientOptions] first.
 //
@@ -16,10 +16,9 @@
 //	joinv1.RegisterJoinServer(s, service)
 //	err := s.Serve(listener)
 //
-// A connection on its way:
+// A connection passes these stages. Each stage may refuse it, and each refusal is reported to Audit:
 //
-//	Accept ─► slots, rates ─► TLS 1.3 (10 s, 16 KiB) ─► HTTP/2 ─► rate of calls ─► rule of the method ─► message ─► handler
-//	   └───────────┴─────────────────┴────────────────────┴─────────────┴──────────────┴───────────────┴──────► Audit
+//	Accept → connection limits → TLS 1.3 (10 s, 16 KiB) → HTTP/2 → call rate → rule of the method → message → handler
 package rpc
 
 import (
@@ -40,14 +39,14 @@ const (
 	alpn           = "h2"
 )
 
-// Peer is who calls. The key is proven by the handshake; everything else in the certificate is ignored.
+// Peer identifies the caller. The handshake proves the key; everything else in the certificate is ignored.
 type Peer struct {
 	Addr   netip.AddrPort
-	Key    string           // roster.Pin of its public key; "" without a client certificate
+	Key    string           // roster.Pin of the public key; "" without a client certificate
 	Public crypto.PublicKey // nil without a client certificate; otherwise *ecdsa.PublicKey (P-256) or ed25519.PublicKey
 }
 
-// authInfo is what a handshake on the server's side has found out.
+// authInfo is the result of a handshake on the server's side.
 type authInfo struct {
 	credentials.CommonAuthInfo
 	peer  Peer
@@ -55,40 +54,40 @@ type authInfo struct {
 	conn  *conn
 }
 
-// AuthType is gRPC's word for the kind of this value.
+// AuthType implements credentials.AuthInfo.
 func (authInfo) AuthType() string { return "tls" }
 
-var errNotOurs = errors.New("the call did not come through a server of this package")
+var errForeignCall = errors.New("the call was not received by a server of package rpc")
 
-// PeerFrom is who makes the call whose context this is. Only for calls to a [Server].
+// PeerFrom returns the caller of a call to a [Server]; ctx is the context of the call.
 func PeerFrom(ctx context.Context) (Peer, error) {
-	info, err := serverSide(ctx)
+	info, err := authInfoFrom(ctx)
 	return info.peer, err
 }
 
-func serverSide(ctx context.Context) (authInfo, error) {
+func authInfoFrom(ctx context.Context) (authInfo, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
-		return authInfo{}, errNotOurs
+		return authInfo{}, errForeignCall
 	}
 	info, ok := p.AuthInfo.(authInfo)
 	if !ok {
-		return authInfo{}, errNotOurs
+		return authInfo{}, errForeignCall
 	}
 	return info, nil
 }
 
-// Exporter is 32 bytes that only the two ends of this TLS connection know, on either side: on the server's with the context
-// of the call, on the client's with the stream's own context (not the one it was opened with).
+// Exporter returns 32 bytes of keying material that only the two ends of the TLS connection know. A server passes the context of
+// the call; a client passes the stream's own context, not the one that the stream was opened with.
 func Exporter(ctx context.Context) ([]byte, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
-		return nil, errors.New("export keying material: the context belongs to no call (a client asks the stream's own context)")
+		return nil, errors.New("export keying material: the context has no peer (a client must pass the stream's own context)")
 	}
 	return ExporterOf(p)
 }
 
-// ExporterOf is Exporter for who has the peer already, such as by the call option grpc.Peer.
+// ExporterOf is like [Exporter] for a caller that already has the peer, for example from the call option grpc.Peer.
 func ExporterOf(p *peer.Peer) ([]byte, error) {
 	var state tls.ConnectionState
 	switch info := p.AuthInfo.(type) {

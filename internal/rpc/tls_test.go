@@ -4,6 +4,7 @@ package rpc
 
 import (
 	"bytes"
+	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -13,8 +14,10 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"io"
 	"math/big"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -22,37 +25,38 @@ import (
 	"google.golang.org/grpc/codes"
 
 	initv1 "github.com/slipway-project/slipway/api/init/v1"
+	"github.com/slipway-project/slipway/internal/certtest"
 )
 
-// liar signs with one key and says that it is another.
-type liar struct {
+// wrongSigner signs with one key and claims another public key.
+type wrongSigner struct {
 	crypto.Signer
-	says crypto.PublicKey
+	claims crypto.PublicKey
 }
 
-func (l liar) Public() crypto.PublicKey { return l.says }
+func (w wrongSigner) Public() crypto.PublicKey { return w.claims }
 
-// certify makes a certificate for any public key; signer signs it and the handshake.
+// certify makes a certificate for any public key. The signer signs the certificate and the handshake.
 func certify(t testing.TB, public crypto.PublicKey, signer *ecdsa.PrivateKey, names ...string) *tls.Certificate {
 	t.Helper()
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "x"}, DNSNames: names,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, public, liar{signer, signer.Public()})
+	der, err := x509.CreateCertificate(rand.Reader, template, template, public, wrongSigner{signer, signer.Public()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: signer}
 }
 
-// unusual encodes the P-256 key of a certificate in another way: its bits begin three bits earlier, and three unused ones follow.
-// The same key would have two pins.
-func unusual(t testing.TB, der []byte) []byte {
+// nonCanonical encodes the P-256 key of a certificate in another way: its bits start three bits earlier, and three unused bits
+// follow. If it were accepted, one key would have two pins.
+func nonCanonical(t testing.TB, der []byte) []byte {
 	t.Helper()
 	at := bytes.Index(der, []byte{0x03, 66, 0, 4}) // BIT STRING of 66 bytes, no unused bits, uncompressed point
 	if at < 0 {
-		t.Fatal("the certificate holds no P-256 key")
+		t.Fatal("the certificate has no P-256 key")
 	}
 	out := bytes.Clone(der)
 	point := out[at+3 : at+3+65]
@@ -66,8 +70,8 @@ func hugeRSA(bits int) *rsa.PublicKey {
 	return &rsa.PublicKey{N: n.SetBit(n, 0, 1), E: 65537}
 }
 
-// shows makes a client show that certificate, whatever the server asks for.
-func shows(cert *tls.Certificate) func(*tls.Config) {
+// presents makes a client present this certificate, whatever the server asks for.
+func presents(cert *tls.Certificate) func(*tls.Config) {
 	return func(c *tls.Config) {
 		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
 	}
@@ -110,58 +114,58 @@ func TestHandshakesRefused(t *testing.T) {
 		"ALPN of HTTP/1.1":       {func(c *tls.Config) { c.NextProtos = []string{"http/1.1"} }, []string{"does not offer", "ALPN"}},
 		"other ALPN":             {func(c *tls.Config) { c.NextProtos = []string{"h3"} }, []string{"unsupported application protocols"}},
 		"curve P-521 only":       {func(c *tls.Config) { c.CurvePreferences = []tls.CurveID{tls.CurveP521} }, []string{"no key exchanges supported"}},
-		"no certificate":         {shows(&tls.Certificate{}), []string{"didn't provide a certificate"}},
-		"two certificates":       {shows(chain(2)), []string{"shows 2 certificates"}},
-		"chain of 40 KiB":        {shows(chain(100)), []string{"more than 16384 bytes"}},
-		"chain of 400 KiB":       {shows(chain(1000)), []string{"more than 16384 bytes"}},
-		"RSA-2048":               {shows(certify(t, hugeRSA(2048), key)), []string{"key is RSA"}},
-		"RSA-16384":              {shows(certify(t, hugeRSA(16384), key)), []string{"RSA key larger than"}},
-		"P-224":                  {shows(certify(t, p224.Public(), key)), []string{"curve P-224"}},
-		"P-384":                  {shows(certify(t, p384.Public(), key)), []string{"curve P-384"}},
-		"large certificate":      {shows(certify(t, key.Public(), key, names...)), []string{"more than 4096"}},
-		"key encoded otherwise":  {shows(&tls.Certificate{Certificate: [][]byte{unusual(t, own.Certificate[0])}, PrivateKey: key}), []string{"encoded in an unusual way"}},
-		"another's certificate":  {shows(&tls.Certificate{Certificate: other.Certificate, PrivateKey: key}), []string{"invalid signature by the client certificate"}},
-		"no certificate at all":  {shows(&tls.Certificate{Certificate: [][]byte{[]byte("garbage")}, PrivateKey: key}), []string{"parse client certificate"}},
+		"no certificate":         {presents(&tls.Certificate{}), []string{"didn't provide a certificate"}},
+		"two certificates":       {presents(chain(2)), []string{"presents 2 certificates"}},
+		"chain of 40 KiB":        {presents(chain(100)), []string{"more than 16384 bytes"}},
+		"chain of 400 KiB":       {presents(chain(1000)), []string{"more than 16384 bytes"}},
+		"RSA-2048":               {presents(certify(t, hugeRSA(2048), key)), []string{"key is RSA"}},
+		"RSA-16384":              {presents(certify(t, hugeRSA(16384), key)), []string{"RSA key larger than"}},
+		"P-224":                  {presents(certify(t, p224.Public(), key)), []string{"curve P-224"}},
+		"P-384":                  {presents(certify(t, p384.Public(), key)), []string{"curve P-384"}},
+		"large certificate":      {presents(certify(t, key.Public(), key, names...)), []string{"more than 4096"}},
+		"non-canonical key":      {presents(&tls.Certificate{Certificate: [][]byte{nonCanonical(t, own.Certificate[0])}, PrivateKey: key}), []string{"not in its canonical encoding"}},
+		"another's certificate":  {presents(&tls.Certificate{Certificate: other.Certificate, PrivateKey: key}), []string{"invalid signature by the client certificate"}},
+		"malformed certificate":  {presents(&tls.Certificate{Certificate: [][]byte{[]byte("garbage")}, PrivateKey: key}), []string{"parse client certificate"}},
 		"server name, 300 bytes": {func(c *tls.Config) { c.ServerName = strings.Repeat("a", 300) }, []string{"300 bytes"}},
 		"server name, 60 KiB":    {func(c *tls.Config) { c.ServerName = strings.Repeat("\x01ä", 20000) }, []string{"more than 16384 bytes"}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := open(t, ServerOptions{}, AnyKey, joiner{}, initer{})
-			config := hostile(t)
+			s := startServer(t, ServerOptions{}, AnyKey, joiner{}, initer{})
+			config := attackerTLS(t)
 			c.change(config)
 			conn, err := dialTLS(t, s.addr, config)
 			if err == nil {
 				_, _ = io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-				closed(t, conn)
+				waitClosed(t, conn)
 			}
 			r := s.wait(t, append([]string{"TLS handshake"}, c.want...)...)
 			if r.Peer.Key != "" || !r.Peer.Addr.IsValid() || r.Method != "" || r.Code != codes.Unauthenticated {
 				t.Errorf("audit: %+v", r)
 			}
-			s.empty(t)
+			s.waitNoConnections(t)
 		})
 	}
 }
 
-// A server without client certificates does not even ask for one.
+// A server without client certificates does not ask for one.
 func TestNoClients(t *testing.T) {
 	t.Parallel()
-	s := open(t, ServerOptions{}, NoClients, joiner{}, initer{})
+	s := startServer(t, ServerOptions{}, NoClients, joiner{}, initer{})
 	r, err := initv1.NewInitClient(s.dial(t)).Facts(t.Context(), &initv1.FactsRequest{})
 	if err != nil || r.GetSlipway() != "" {
-		t.Errorf("facts: %v, %v", r, err)
+		t.Errorf("got facts %v, error %v", r, err)
 	}
 }
 
-func TestZeroClientAuthLetsNobodyIn(t *testing.T) {
+func TestZeroClientAuth(t *testing.T) {
 	t.Parallel()
-	s := open(t, ServerOptions{}, 0, joiner{}, initer{})
+	s := startServer(t, ServerOptions{}, 0, joiner{}, initer{})
 	if _, err := initv1.NewInitClient(s.dial(t)).Facts(t.Context(), &initv1.FactsRequest{}); err == nil {
-		t.Error("a server that forgot its clients let one in")
+		t.Error("a server without ClientAuth accepted a client")
 	}
-	s.wait(t, "lets no client in")
+	s.wait(t, "accepts no client certificates")
 }
 
 func TestEd25519(t *testing.T) {
@@ -174,29 +178,29 @@ func TestEd25519(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := open(t, ServerOptions{}, AnyKey, joiner{}, initer{})
+	s := startServer(t, ServerOptions{}, AnyKey, joiner{}, initer{})
 	conn := dialWith(t, s.addr, ClientOptions{Pin: s.pin, Certificate: cert})
 	if _, err := initv1.NewInitClient(conn).Facts(t.Context(), &initv1.FactsRequest{}); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestSelfSignedRefusesUnfitKeys(t *testing.T) {
+func TestSelfSignedRefusesP384(t *testing.T) {
 	t.Parallel()
 	key, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if c, err := SelfSigned(key, "machine", time.Now()); err == nil || c != nil {
-		t.Errorf("a certificate was made for P-384: %v", err)
+		t.Errorf("got certificate %v, error %v for a P-384 key", c, err)
 	}
 }
 
-// cache counts what a client is given for later.
-type cache struct{ puts chan struct{} }
+// sessionCache counts the session tickets that a client gets.
+type sessionCache struct{ puts chan struct{} }
 
-func (c cache) Get(string) (*tls.ClientSessionState, bool) { return nil, false }
-func (c cache) Put(_ string, s *tls.ClientSessionState) {
+func (c sessionCache) Get(string) (*tls.ClientSessionState, bool) { return nil, false }
+func (c sessionCache) Put(_ string, s *tls.ClientSessionState) {
 	if s != nil {
 		c.puts <- struct{}{}
 	}
@@ -204,9 +208,9 @@ func (c cache) Put(_ string, s *tls.ClientSessionState) {
 
 func TestNoSessionIsEverResumed(t *testing.T) {
 	t.Parallel()
-	s := open(t, ServerOptions{}, AnyKey, joiner{}, initer{})
-	c := cache{make(chan struct{}, 16)}
-	config := hostile(t)
+	s := startServer(t, ServerOptions{}, AnyKey, joiner{}, initer{})
+	c := sessionCache{make(chan struct{}, 16)}
+	config := attackerTLS(t)
 	config.ClientSessionCache = c
 	for range 3 {
 		conn, err := dialTLS(t, s.addr, config)
@@ -216,7 +220,7 @@ func TestNoSessionIsEverResumed(t *testing.T) {
 		if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.ReadFull(conn, make([]byte, 9)); err != nil { // the server's settings: tickets would have come before
+		if _, err := io.ReadFull(conn, make([]byte, 9)); err != nil { // the server's settings; session tickets would come before them
 			t.Fatal(err)
 		}
 		if conn.ConnectionState().DidResume {
@@ -225,6 +229,223 @@ func TestNoSessionIsEverResumed(t *testing.T) {
 		_ = conn.Close()
 	}
 	if len(c.puts) > 0 {
-		t.Errorf("the server gave %d tickets", len(c.puts))
+		t.Errorf("the server sent %d session tickets", len(c.puts))
+	}
+}
+
+// authority is a test CA and the leaf that it has signed.
+type authority struct {
+	ca   *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pin  string
+	leaf *tls.Certificate // chain: leaf, CA
+}
+
+func newAuthority(t testing.TB, change func(ca, leaf *x509.Certificate)) authority {
+	t.Helper()
+	now := time.Now()
+	ca := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "join-ca"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	leaf := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "join-server"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	if change != nil {
+		change(ca, leaf)
+	}
+	key, leafKey := certtest.Key(t), certtest.Key(t)
+	a := authority{key: key, pin: pinOf(t, key)}
+	a.ca = certtest.Sign(t, ca, ca, key.Public(), key)
+	signed := certtest.Sign(t, leaf, a.ca, leafKey.Public(), key)
+	a.leaf = &tls.Certificate{Certificate: [][]byte{signed.Raw, a.ca.Raw}, PrivateKey: leafKey}
+	return a
+}
+
+func serving(cert *tls.Certificate) *tls.Config {
+	return ServerTLS(func() (*tls.Certificate, error) { return cert, nil }, NoClients)
+}
+
+func TestTrust(t *testing.T) {
+	t.Parallel()
+	good, other := newAuthority(t, nil), newAuthority(t, nil)
+	byPin := func(a authority) ClientOptions { return ClientOptions{CAPin: a.pin} }
+	mixed := &tls.Certificate{Certificate: [][]byte{other.leaf.Certificate[0], good.ca.Raw}, PrivateKey: other.leaf.PrivateKey}
+	bare := &tls.Certificate{Certificate: good.leaf.Certificate[:1], PrivateKey: good.leaf.PrivateKey}
+	long := &tls.Certificate{Certificate: append(append([][]byte{}, other.leaf.Certificate...), good.ca.Raw), PrivateKey: other.leaf.PrivateKey}
+	changed := func(change func(ca, leaf *x509.Certificate)) authority { return newAuthority(t, change) }
+	expired := changed(func(_, leaf *x509.Certificate) { leaf.NotAfter = time.Now().Add(-time.Minute) })
+	early := changed(func(_, leaf *x509.Certificate) { leaf.NotBefore = time.Now().Add(time.Minute) })
+	oldCA := changed(func(ca, _ *x509.Certificate) { ca.NotAfter = time.Now().Add(-time.Minute) })
+	notCA := changed(func(ca, _ *x509.Certificate) { ca.IsCA, ca.KeyUsage = false, x509.KeyUsageDigitalSignature })
+	noSign := changed(func(ca, _ *x509.Certificate) { ca.KeyUsage = x509.KeyUsageDigitalSignature })
+	otherHost := changed(func(_, leaf *x509.Certificate) { leaf.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 2)} })
+	nameless := changed(func(_, leaf *x509.Certificate) { leaf.IPAddresses, leaf.Subject.CommonName = nil, "127.0.0.1" })
+	client := changed(func(_, leaf *x509.Certificate) { leaf.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} })
+	named := changed(func(_, leaf *x509.Certificate) { leaf.DNSNames, leaf.IPAddresses = []string{"api.example"}, nil })
+	_, self := identity(t)
+	cases := map[string]struct {
+		presents *tls.Certificate
+		trusts   ClientOptions
+		want     []string // nil: trusted
+	}{
+		"CA pin":                   {good.leaf, byPin(good), nil},
+		"CA":                       {good.leaf, ClientOptions{CA: good.ca}, nil},
+		"CA, leaf only":            {bare, ClientOptions{CA: good.ca}, nil},
+		"name":                     {named.leaf, ClientOptions{CAPin: named.pin, ServerName: "api.example"}, nil},
+		"CA pin of another":        {good.leaf, byPin(other), []string{"key of its CA is", "not " + other.pin}},
+		"another CA":               {good.leaf, ClientOptions{CA: other.ca}, []string{"unknown authority"}},
+		"right CA, other's leaf":   {mixed, byPin(good), []string{"unknown authority"}},
+		"CA not presented":         {bare, byPin(good), []string{"does not present its CA"}},
+		"three certificates":       {long, byPin(good), []string{"presents 3 certificates"}},
+		"pin of leaf as CA's":      {&tls.Certificate{Certificate: [][]byte{self.Certificate[0], self.Certificate[0]}, PrivateKey: self.PrivateKey}, ClientOptions{CAPin: pinOf(t, self.PrivateKey.(*ecdsa.PrivateKey))}, []string{"presents as its CA is not a CA"}},
+		"CA without CA flag":       {notCA.leaf, byPin(notCA), []string{"presents as its CA is not a CA"}},
+		"CA that may not sign":     {noSign.leaf, byPin(noSign), []string{"presents as its CA is not a CA"}},
+		"expired leaf":             {expired.leaf, byPin(expired), []string{"its certificate was valid until", "but the local clock says"}},
+		"leaf of tomorrow":         {early.leaf, byPin(early), []string{"its certificate is valid from", "but the local clock says"}},
+		"expired CA":               {oldCA.leaf, byPin(oldCA), []string{"certificate of its CA was valid until"}},
+		"expired leaf, any time":   {expired.leaf, ClientOptions{CAPin: expired.pin, AnyTime: true}, nil},
+		"early leaf, any time":     {early.leaf, ClientOptions{CAPin: early.pin, AnyTime: true}, nil},
+		"expired CA, any time":     {oldCA.leaf, ClientOptions{CAPin: oldCA.pin, AnyTime: true}, nil},
+		"another CA, any time":     {good.leaf, ClientOptions{CA: other.ca, AnyTime: true}, []string{"unknown authority"}},
+		"pin of another, any time": {good.leaf, ClientOptions{CAPin: other.pin, AnyTime: true}, []string{"key of its CA is"}},
+		"other host, any time":     {otherHost.leaf, ClientOptions{CAPin: otherHost.pin, AnyTime: true}, []string{"valid for 127.0.0.2"}},
+		"wrong clock here":         {good.leaf, ClientOptions{CAPin: good.pin, Now: func() time.Time { return time.Unix(1, 0) }}, []string{"the local clock says 1970-01-01T00:00:01Z"}},
+		"leaf of another host":     {otherHost.leaf, byPin(otherHost), []string{"valid for 127.0.0.2, not 127.0.0.1"}},
+		"address as name":          {nameless.leaf, byPin(nameless), []string{"use SANs instead"}},
+		"leaf for clients":         {client.leaf, byPin(client), []string{"incompatible key usage"}},
+		"other name":               {named.leaf, ClientOptions{CAPin: named.pin, ServerName: "other.example"}, []string{"valid for api.example, not other.example"}},
+		"pin":                      {self, ClientOptions{Pin: pinOf(t, self.PrivateKey.(*ecdsa.PrivateKey))}, nil},
+		"pin, expired":             {expired.leaf, ClientOptions{Pin: pinOf(t, expired.leaf.PrivateKey.(*ecdsa.PrivateKey))}, nil},
+		"wrong pin":                {self, ClientOptions{Pin: good.pin}, []string{"its key is", "not " + good.pin}},
+		"CA's pin as pin":          {good.leaf, ClientOptions{Pin: good.pin}, []string{"its key is"}},
+		"half a pin":               {self, ClientOptions{Pin: pinOf(t, self.PrivateKey.(*ecdsa.PrivateKey))[:30]}, []string{"its key is"}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startServer(t, ServerOptions{TLS: serving(c.presents)}, NoClients, joiner{}, initer{})
+			_, err := initv1.NewInitClient(dialWith(t, s.addr, c.trusts)).Facts(t.Context(), &initv1.FactsRequest{})
+			if got, want := IsWrongClock(err), err != nil && strings.Contains(err.Error(), "the local clock says"); got != want {
+				t.Errorf("IsWrongClock: got %t, want %t: %v", got, want, err)
+			}
+			switch {
+			case c.want == nil && err != nil:
+				t.Errorf("got %v, want a trusted server", err)
+			case c.want != nil && (err == nil || !containsAll(err.Error(), c.want) || !IsUntrusted(err)):
+				t.Errorf("got %v (IsUntrusted: %t), want an error with %q", err, IsUntrusted(err), c.want)
+			}
+		})
+	}
+}
+
+func TestContradictoryOptions(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t, nil)
+	cases := map[string]struct {
+		target string
+		o      ClientOptions
+		want   string
+	}{
+		"nothing":    {"127.0.0.1:1", ClientOptions{}, "want exactly one"},
+		"two":        {"127.0.0.1:1", ClientOptions{Pin: a.pin, CAPin: a.pin}, "want exactly one"},
+		"all":        {"127.0.0.1:1", ClientOptions{Pin: a.pin, CAPin: a.pin, CA: a.ca}, "want exactly one"},
+		"no port":    {"127.0.0.1", ClientOptions{Pin: a.pin}, "missing port"},
+		"empty host": {":1", ClientOptions{CAPin: a.pin}, "name or address is missing"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn, err := Dial(c.target, c.o)
+			if err == nil {
+				_ = conn.Close()
+				t.Fatal("Dial accepted the options")
+			}
+			if !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+	if err := ClientTLS(ClientOptions{}).VerifyConnection(tls.ConnectionState{NegotiatedProtocol: "h2"}); err == nil {
+		t.Error("a client without a pin or CA trusts a server")
+	}
+}
+
+// A server must support TLS 1.3 and HTTP/2. A server that cannot be reached is not untrusted.
+func TestOtherServers(t *testing.T) {
+	t.Parallel()
+	key, cert := identity(t)
+	cases := map[string]struct {
+		config *tls.Config
+		want   string
+	}{
+		"TLS 1.2": {&tls.Config{Certificates: []tls.Certificate{*cert}, MaxVersion: tls.VersionTLS12, NextProtos: []string{"h2"}}, "protocol version"},
+		"no ALPN": {&tls.Config{Certificates: []tls.Certificate{*cert}}, "does not offer the protocol h2"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, err := tls.Listen("tcp", "127.0.0.1:0", c.config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			go func() {
+				for {
+					conn, err := l.Accept()
+					if err != nil {
+						return
+					}
+					_ = conn.(*tls.Conn).HandshakeContext(t.Context())
+					conn.Close()
+				}
+			}()
+			_, err = initv1.NewInitClient(dialWith(t, l.Addr().String(), ClientOptions{Pin: pinOf(t, key)})).Facts(t.Context(), &initv1.FactsRequest{})
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	_, err := initv1.NewInitClient(dialWith(t, "127.0.0.1:1", ClientOptions{Pin: pinOf(t, key)})).Facts(ctx, &initv1.FactsRequest{})
+	if err == nil || IsUntrusted(err) || IsUntrusted(nil) {
+		t.Errorf("unreachable server: got %v (IsUntrusted: %t)", err, IsUntrusted(err))
+	}
+}
+
+// An untrusted server is reported as such only until the next attempt to connect.
+func TestUntrustedServerGoesAway(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, ServerOptions{}, NoClients, joiner{}, initer{})
+	wrong := newAuthority(t, nil)
+	gone := make(chan struct{})
+	client := initv1.NewInitClient(dialWith(t, s.addr, ClientOptions{Pin: wrong.pin, Dialer: func(ctx context.Context, address string) (net.Conn, error) {
+		select {
+		case <-gone:
+			return nil, errors.New("no route to host")
+		default:
+			return (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		}
+	}}))
+	if _, err := client.Facts(t.Context(), &initv1.FactsRequest{}); !IsUntrusted(err) {
+		t.Fatalf("got %v, want an untrusted server", err)
+	}
+	close(gone)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		_, err := client.Facts(ctx, &initv1.FactsRequest{})
+		if !IsUntrusted(err) && strings.Contains(err.Error(), "no route to host") {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("got %v, want a server that cannot be reached", err)
+		}
 	}
 }

@@ -64,7 +64,7 @@ func (a *agent) dialer(pin string) joinclient.Dialer {
 		if s.pin != pin {
 			return nil, &rpc.Untrusted{Reason: "its CA has the pin " + s.pin}
 		}
-		if err := rpc.CheckTimes(readCert(b.root+pkiDir+"/join-server.crt"), readCert(b.root+pkiDir+"/join-ca.crt"), a.now()); err != nil {
+		if err := rpc.CheckValidity(readCert(b.root+pkiDir+"/join-server.crt"), readCert(b.root+pkiDir+"/join-ca.crt"), a.now()); err != nil {
 			return nil, err
 		}
 		l := &link{from: a, to: b, service: s, exporter: make([]byte, 32), port: uint16(1024 + a.m.w.intn(60000)), broken: make(chan struct{})}

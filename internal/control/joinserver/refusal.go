@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -117,10 +118,10 @@ func (e *session) end(err error) error {
 		public = "refused"
 		switch {
 		case r.reason == WrongClock: // whoever is told has proven a right to join, and only a person can mend it
-			public = rpc.WrongClock(e.Now(), "this control plane can sign nothing at that time")
+			public = "the clock of this control plane says " + e.Now().UTC().Format(time.RFC3339) + ", and it cannot sign certificates at that time"
 		case r.code == codes.Unavailable:
 			public = "not now"
 		}
 	}
-	return &rpc.Refusal{Code: r.code, Reason: string(r.reason) + ": " + printable(r.detail, maxAuditDetail), Public: public, ID: e.entry.ID}
+	return &rpc.Refusal{Code: r.code, Reason: string(r.reason) + ": " + printable(r.detail, maxAuditDetail), Public: public, ID: e.entry.ID, WrongClock: r.reason == WrongClock}
 }

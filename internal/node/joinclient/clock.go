@@ -68,7 +68,7 @@ func apart(here, there time.Time) string {
 
 // clocks asks for the time where a certificate's times were not believed. Every other error stays as it is.
 func clocks(ctx context.Context, at netip.AddrPort, err error, now func() time.Time, ask Clock) error {
-	if _, is := errors.AsType[*early](err); !is && !rpc.IsUntimely(err) {
+	if _, is := errors.AsType[*early](err); !is && !rpc.IsWrongClock(err) {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, clockTime)

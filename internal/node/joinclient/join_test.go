@@ -127,7 +127,7 @@ func TestWrongCA(t *testing.T) {
 		n := network{
 			at(1): func(context.Context) (joinclient.Conn, error) {
 				wrong.Add(1)
-				return nil, status.Error(codes.Unavailable, (&rpc.Untrusted{Reason: "the key of its CA is another"}).Error())
+				return nil, &rpc.Untrusted{Reason: "the key of its CA is another"}
 			},
 			at(2): refusesConnections,
 		}
