@@ -3,8 +3,12 @@
 package ca
 
 import (
+	"crypto"
 	"crypto/x509"
+	"encoding/pem"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/slipway-project/slipway/internal/core/pki"
 )
@@ -24,18 +28,18 @@ func (l *Local) checkCA(w pki.Want) (ok, exists bool, detail string, err error) 
 	return true, true, l.renewal(p.cert), nil
 }
 
-// unfitCA tells why an authority that exists, with its key, cannot be the one that is wanted.
+// unfitCA returns the reason why an existing CA is not the wanted one, or "".
 func (l *Local) unfitCA(w pki.Want, cert *x509.Certificate) string {
 	now := l.now()
 	switch {
 	case !cert.IsCA || !cert.BasicConstraintsValid:
-		return w.CertPath + " is no certificate authority"
+		return w.CertPath + " is not a certificate authority"
 	case cert.KeyUsage&x509.KeyUsageCertSign == 0:
-		return w.CertPath + " must not sign certificates"
+		return w.CertPath + " is not allowed to sign certificates"
 	case now.After(cert.NotAfter):
-		return fmt.Sprintf("%s has expired at %s", w.CertPath, day(cert.NotAfter))
+		return fmt.Sprintf("%s expired at %s", w.CertPath, day(cert.NotAfter))
 	case now.Before(cert.NotBefore):
-		return fmt.Sprintf("the clock says %s and %s is valid from %s", day(now), w.CertPath, day(cert.NotBefore))
+		return fmt.Sprintf("the clock says %s but %s is valid from %s", day(now), w.CertPath, day(cert.NotBefore))
 	}
 	if why := subjectDiffers(w, cert); why != "" {
 		return w.CertPath + ": " + why
@@ -43,7 +47,7 @@ func (l *Local) unfitCA(w pki.Want, cert *x509.Certificate) string {
 	return ""
 }
 
-// ensureCA makes an authority once. Everything signed by it hangs on it, so that nothing here replaces one that exists.
+// ensureCA creates a CA once. It never replaces an existing one, because everything that the CA has signed depends on it.
 func (l *Local) ensureCA(w pki.Want) error {
 	p, err := readPair(w)
 	if err != nil {
@@ -54,24 +58,24 @@ func (l *Local) ensureCA(w pki.Want) error {
 		if err := permitted(w); err != nil {
 			return err
 		}
-		return l.makeCA(w)
+		return l.createCA(w)
 	case !p.certExists && p.unfinished():
 		return l.finishPair(w)
 	case p.keyOpen:
 		return refuseOpen(p.keyBad)
 	}
 	if why := p.broken(w); why != "" {
-		return fmt.Errorf("%s. A CA is never made a second time, because everything signed by it would be worthless. Restore %s and %s "+
-			"from a backup or from another control-plane machine; only if this cluster has never run, remove both files", why, w.CertPath, w.KeyPath)
+		return fmt.Errorf("%s. A CA is never created again, because everything that it has signed would become invalid. Restore %s and %s "+
+			"from a backup or from another control plane machine. Only if this cluster has never run, remove both files", why, w.CertPath, w.KeyPath)
 	}
 	if why := l.unfitCA(w, p.cert); why != "" {
-		return fmt.Errorf("%s. A CA is never replaced by itself: set the clock, or put another pair at %s and %s", why, w.CertPath, w.KeyPath)
+		return fmt.Errorf("%s. A CA is never replaced automatically: set the clock, or put another pair at %s and %s", why, w.CertPath, w.KeyPath)
 	}
 	return nil
 }
 
-func (l *Local) makeCA(w pki.Want) error {
-	now, err := l.clock()
+func (l *Local) createCA(w pki.Want) error {
+	now, err := l.issueTime()
 	if err != nil {
 		return err
 	}
@@ -90,4 +94,60 @@ func (l *Local) makeCA(w pki.Want) error {
 		return err
 	}
 	return l.writePair(w, der, key)
+}
+
+// Sign issues a certificate for the public key of another machine. Everything else comes from the Want. The CA's key must be next
+// to its certificate (ca.crt, ca.key). It fails with a *pki.ClockError if it cannot sign because of a clock.
+func (l *Local) Sign(w pki.Want, pub crypto.PublicKey) (certificate []byte, err error) {
+	if w.Kind != pki.Leaf || !onP256(pub) {
+		return nil, errors.New("sign certificate: only leaf certificates with a P-256 key can be signed")
+	}
+	w.SignerKey = strings.TrimSuffix(w.SignerCert, ".crt") + ".key"
+	der, err := l.signLeaf(w, pub)
+	if err != nil {
+		return nil, err
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
+}
+
+// signLeaf signs a leaf certificate with the CA on this machine.
+func (l *Local) signLeaf(w pki.Want, pub crypto.PublicKey) (der []byte, err error) {
+	if w.SignerCert == "" || w.SignerKey == "" {
+		return nil, fmt.Errorf("its signer %s is not on this machine", w.Signer)
+	}
+	files := pki.Want{CertPath: w.SignerCert, KeyPath: w.SignerKey}
+	signer, err := readPair(files)
+	if err != nil {
+		return nil, err
+	}
+	if why := signer.broken(files); why != "" {
+		return nil, fmt.Errorf("read signer %s: %w", w.Signer, errors.New(why))
+	}
+	now, err := l.issueTime()
+	if err != nil {
+		return nil, err
+	}
+	ca := signer.cert
+	switch {
+	case !ca.IsCA || ca.KeyUsage&x509.KeyUsageCertSign == 0:
+		return nil, fmt.Errorf("%s is not a certificate authority", w.SignerCert)
+	case now.Before(ca.NotBefore):
+		return nil, &pki.ClockError{Text: fmt.Sprintf("the clock says %s but the CA %s is valid from %s: set the clock", day(now), w.SignerCert, day(ca.NotBefore))}
+	case !now.Before(ca.NotAfter):
+		return nil, &pki.ClockError{Text: fmt.Sprintf("the CA %s expired at %s: put a new pair at %s and %s, or set the clock", w.SignerCert, day(ca.NotAfter), w.SignerCert, w.SignerKey)}
+	case len(w.Usages) == 0:
+		return nil, errors.New("the certificate has no usage, so it could be used for any purpose")
+	}
+	tmpl, err := template(w, now)
+	if err != nil {
+		return nil, err
+	}
+	tmpl.KeyUsage = x509.KeyUsageDigitalSignature
+	if tmpl.NotBefore.Before(ca.NotBefore) { // a leaf's validity stays within that of its signer
+		tmpl.NotBefore = ca.NotBefore
+	}
+	if tmpl.NotAfter.After(ca.NotAfter) {
+		tmpl.NotAfter = ca.NotAfter
+	}
+	return sign(tmpl, ca, pub, signer.key)
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ca has custody of keys: it makes the key material that package pki describes, in files of this machine, and signs
-// certificates against Wants. It never decides a name, an address or a lifetime, never makes a certificate authority a second
-// time, and never lets a byte of a secret into an error.
+// Package ca creates and keeps the key material that package pki describes, in files of this machine, and signs certificates for
+// other machines. The caller decides all names, addresses and lifetimes. The package never creates a certificate authority twice,
+// and no error contains a byte of a secret.
 //
-// Read [Local] and its two methods. What they do to the files of a pair stands in pair.go.
+// Read [Local] with Check and Ensure first. pair.go describes how the files of a certificate and its key are written.
 //
 //	var keys ca.Local
 //	err := keys.Ensure(ctx, pki.Want{Name: "apiserver", Kind: pki.Leaf, CertPath: "/…/apiserver.crt", KeyPath: "/…/apiserver.key", …})
@@ -12,34 +12,43 @@ package ca
 
 import (
 	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"sync"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/pki"
+	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// Local makes key material in files of this machine. The zero value is ready. Both methods may be called at once for
-// different Wants, never for one Want twice at a time.
+// Local creates key material in files of this machine. The zero value is ready to use. Its methods may be called concurrently for
+// different Wants, but not for the same Want.
 type Local struct {
-	Now   func() time.Time // optional: the clock; time.Now when nil
-	Built time.Time        // optional: when this program was built; a clock before it is not believed
-	// Remote is asked for leaves whose CA is not on this machine.
-	Remote Remote
+	Now    func() time.Time // optional: the clock. Default: time.Now
+	Built  time.Time        // optional: the build time of this program. A clock before it is wrong
+	Remote Remote           // optional: signs leaves whose CA is not on this machine
 
 	mu  sync.Mutex          // guards the field below
-	due map[[32]byte]string // certificates whose renewal was asked for: hash to path
+	due map[[32]byte]string // certificates that RenewNow was called for: hash to path
 
-	// crash stands for a power cut in tests: it is called after every change of a file, and what it returns ends Ensure there.
+	// crash simulates a power failure in tests: it is called after every change of a file, and an error ends Ensure there.
 	crash func(point string) error
 }
 
-// firstRelease is the earliest time that a working clock can show to this program.
+// Remote has a certificate signed by another machine. The request is a PKCS#10 request in DER that contains a public key and
+// nothing else; the result is one certificate in PEM.
+type Remote func(ctx context.Context, w pki.Want, request []byte) (certificate []byte, err error)
+
+// firstRelease is the earliest time that a correct clock can show to this program.
 var firstRelease = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Check compares what is on the disk with the Want and changes nothing. Existence means that any file of the Want exists. The
-// detail tells in words what differs; where ok is true it may hold a notice, such as a CA whose renewal is due. An error means
-// that nobody knows.
+// Check compares the files with the Want and changes nothing. exists is true if any file of the Want exists. detail says what
+// differs; if ok is true, it may contain a notice, for example that the renewal of a CA is due. After an error, the state of the
+// files is unknown.
 func (l *Local) Check(ctx context.Context, w pki.Want) (ok, exists bool, detail string, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, false, "", err
@@ -52,14 +61,15 @@ func (l *Local) Check(ctx context.Context, w pki.Want) (ok, exists bool, detail 
 	case pki.KeyPair:
 		return checkKeyPair(w)
 	case pki.Secret:
-		return checkSecret(w)
+		exists, _, detail, err = readSecret(w.KeyPath)
+		return exists && detail == "" && err == nil, exists, detail, err
 	}
 	return false, false, "", fmt.Errorf("check %s: unknown kind %q", w.Name, w.Kind)
 }
 
-// Ensure makes what the Want asks for, unless it is there. It may be killed between any two lines: the next call finishes
-// what was begun. What cannot be made again without breaking the cluster (a CA, a service-account key, a secret) is never
-// overwritten: where it differs or is damaged, the error says what to do.
+// Ensure creates the files of the Want unless they exist and match. It may be killed at any point: the next call completes the
+// work. A CA, a service account key or a secret is never overwritten, because the cluster depends on it. If such a file differs or
+// is damaged, the error says what to do.
 func (l *Local) Ensure(ctx context.Context, w pki.Want) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -71,8 +81,13 @@ func (l *Local) Ensure(ctx context.Context, w pki.Want) error {
 }
 
 func (l *Local) ensure(ctx context.Context, w pki.Want) error {
-	if err := removeDebris(w.CertPath, w.KeyPath); err != nil {
-		return err
+	for _, path := range []string{w.CertPath, w.KeyPath} { // temporary files of an interrupted call: nothing else writes them now
+		if path == "" {
+			continue
+		}
+		if err := durable.RemoveDebris(path, path+stagedExt); err != nil {
+			return err
+		}
 	}
 	switch w.Kind {
 	case pki.CA:
@@ -87,6 +102,79 @@ func (l *Local) ensure(ctx context.Context, w pki.Want) error {
 	return fmt.Errorf("unknown kind %q", w.Kind)
 }
 
+// permitted refuses to create what a cluster has only once, unless this machine initializes the cluster. A missing file alone is
+// no reason to create it: it may be lost, or another machine may be about to send it.
+func permitted(w pki.Want) error {
+	if w.Permit == "" {
+		return nil
+	}
+	_, err := os.Stat(w.Permit)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s is missing and only init may create it: restore it from a backup or from another control plane machine, "+
+			"or remove this machine from the cluster (slipway node remove, slipway node reset) and let it join again", w.KeyPath)
+	}
+	return fmt.Errorf("check the permit to create %s: %w", w.KeyPath, err)
+}
+
+// RenewNow marks the current certificate so that the next Ensure replaces it and its key. It refuses a CA, a service account key or
+// a secret, because others depend on it. The mark does not survive the process.
+func (l *Local) RenewNow(w pki.Want) error {
+	if w.Kind != pki.Leaf {
+		return fmt.Errorf("renew %s: it is a %s, which cannot be renewed because others depend on it", w.Name, w.Kind)
+	}
+	cert, bad, err := readCert(w.CertPath)
+	if err != nil {
+		return fmt.Errorf("renew %s: %w", w.Name, err)
+	}
+	if cert == nil || bad != "" {
+		return nil // Ensure creates it anyway
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.due == nil {
+		l.due = map[[32]byte]string{}
+	}
+	for sum, path := range l.due { // an earlier certificate of the same file
+		if path == w.CertPath {
+			delete(l.due, sum)
+		}
+	}
+	l.due[sha256.Sum256(cert.Raw)] = w.CertPath
+	return nil
+}
+
+// renewal returns the reason why a certificate should be renewed, or "".
+func (l *Local) renewal(cert *x509.Certificate) string {
+	if at := pki.RenewAt(cert.NotBefore, cert.NotAfter, cert.SerialNumber.Bytes()); !l.now().Before(at) {
+		return "renewal due since " + day(at)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, due := l.due[sha256.Sum256(cert.Raw)]; due {
+		return "renewal was requested"
+	}
+	return ""
+}
+
+// Life returns the validity of the current certificate and the time of its automatic renewal. All are zero if the Want has no
+// certificate or the file cannot be parsed. The renewal time of a CA is zero, because a CA is not renewed automatically.
+func (l *Local) Life(w pki.Want) (notBefore, notAfter, renewed time.Time, err error) {
+	if w.Kind != pki.Leaf && w.Kind != pki.CA {
+		return time.Time{}, time.Time{}, time.Time{}, nil
+	}
+	cert, _, err := readCert(w.CertPath)
+	if err != nil || cert == nil {
+		return time.Time{}, time.Time{}, time.Time{}, err
+	}
+	if w.Kind == pki.Leaf {
+		renewed = pki.RenewAt(cert.NotBefore, cert.NotAfter, cert.SerialNumber.Bytes())
+	}
+	return cert.NotBefore, cert.NotAfter, renewed, nil
+}
+
 func (l *Local) now() time.Time {
 	if l.Now != nil {
 		return l.Now()
@@ -94,19 +182,20 @@ func (l *Local) now() time.Time {
 	return time.Now()
 }
 
-// clock is the time to issue at, or a refusal: a certificate from a wrong clock would be refused by everybody else.
-func (l *Local) clock() (time.Time, error) {
+// issueTime returns the current time, or an error if the clock is certainly wrong: other machines would refuse a certificate that
+// was issued by it.
+func (l *Local) issueTime() (time.Time, error) {
 	now, floor := l.now(), firstRelease
 	if l.Built.After(floor) {
 		floor = l.Built
 	}
 	if now.Before(floor.Add(-backdate)) {
-		return time.Time{}, &pki.ClockError{Text: fmt.Sprintf("the clock says %s, which is before this program was made (%s): set the clock", day(now), day(floor))}
+		return time.Time{}, &pki.ClockError{Text: fmt.Sprintf("the clock says %s, which is before this program was built (%s): set the clock", day(now), day(floor))}
 	}
 	return now, nil
 }
 
-// wrote marks that a file has changed, for the kill sweep.
+// wrote reports a change of a file to the crash tests.
 func (l *Local) wrote(point string) error {
 	if l.crash == nil {
 		return nil

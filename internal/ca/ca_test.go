@@ -3,6 +3,7 @@
 package ca
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/x509"
 	"encoding/pem"
@@ -17,9 +18,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/slipway-project/slipway/internal/core/pki"
-	"golang.org/x/sync/errgroup"
 )
 
 var start = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
@@ -58,7 +59,7 @@ func secretWant(dir string) pki.Want {
 	return pki.Want{Name: "encryption", Kind: pki.Secret, KeyPath: filepath.Join(dir, "encryption.key")}
 }
 
-// everything is one Want of each kind, signers first.
+// everything returns one Want of each kind, signers first.
 func everything(dir string) []pki.Want {
 	ca := authority(dir, "ca")
 	return []pki.Want{ca, server(dir, ca), keyPairWant(dir), secretWant(dir)}
@@ -70,11 +71,11 @@ func TestEnsureTwiceChangesNothing(t *testing.T) {
 	l := at(start)
 	for _, w := range everything(dir) {
 		if ok, exists, detail, err := l.Check(t.Context(), w); ok || exists || detail == "" || err != nil {
-			t.Errorf("%s before: ok %v, exists %v, %q, %v", w.Name, ok, exists, detail, err)
+			t.Errorf("check %s before Ensure: got ok=%v, exists=%v, detail %q, error %v", w.Name, ok, exists, detail, err)
 		}
 		ensure(t, l, w)
 		if ok, exists, detail, err := l.Check(t.Context(), w); !ok || !exists || detail != "" || err != nil {
-			t.Errorf("%s after: ok %v, exists %v, %q, %v", w.Name, ok, exists, detail, err)
+			t.Errorf("check %s after Ensure: got ok=%v, exists=%v, detail %q, error %v", w.Name, ok, exists, detail, err)
 		}
 	}
 	before := snapshot(t, dir)
@@ -101,16 +102,16 @@ func TestIssuedCertificate(t *testing.T) {
 		}
 	}
 	if cert.VerifyHostname("elsewhere") == nil {
-		t.Error("valid for a name that nobody asked for")
+		t.Error("the certificate is valid for a name that is not in the Want")
 	}
 	if got, want := cert.NotBefore, start.Add(-5*time.Minute); !got.Equal(want) {
-		t.Errorf("valid from %v, want %v", got, want)
+		t.Errorf("NotBefore: got %v, want %v", got, want)
 	}
 	if got, want := cert.NotAfter, start.Add(year); !got.Equal(want) {
-		t.Errorf("valid until %v, want %v", got, want)
+		t.Errorf("NotAfter: got %v, want %v", got, want)
 	}
 	if cert.IsCA || cert.KeyUsage != x509.KeyUsageDigitalSignature || cert.SerialNumber.BitLen() < 64 {
-		t.Errorf("CA %v, key usage %b, serial of %d bits", cert.IsCA, cert.KeyUsage, cert.SerialNumber.BitLen())
+		t.Errorf("got IsCA %v, key usage %b, serial number of %d bits", cert.IsCA, cert.KeyUsage, cert.SerialNumber.BitLen())
 	}
 	if diff := cmp.Diff([]string{"a", "b"}, cert.Subject.Organization); diff != "" {
 		t.Error(diff)
@@ -120,11 +121,11 @@ func TestIssuedCertificate(t *testing.T) {
 	w.CertPath, w.KeyPath = filepath.Join(dir, "long.crt"), filepath.Join(dir, "long.key")
 	ensure(t, l, w)
 	if long, root := mustCert(t, w.CertPath), mustCert(t, ca.CertPath); !long.NotAfter.Equal(root.NotAfter) {
-		t.Errorf("valid until %v, longer than its CA (%v)", long.NotAfter, root.NotAfter)
+		t.Errorf("NotAfter: got %v, want that of its CA, %v", long.NotAfter, root.NotAfter)
 	}
 }
 
-// Who trusts one authority must not accept what another signed, nor a certificate for the other purpose.
+// A certificate is valid only for its own CA and its own usages.
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -138,13 +139,13 @@ func TestVerify(t *testing.T) {
 		usage      x509.ExtKeyUsage
 		wantOK     bool
 	}{
-		"kubelet as client of the cluster":   {cluster, kubelet, x509.ExtKeyUsageClientAuth, true},
-		"kubelet as server of the cluster":   {cluster, kubelet, x509.ExtKeyUsageServerAuth, false},
-		"kubelet as client of etcd":          {etcd, kubelet, x509.ExtKeyUsageClientAuth, false},
-		"etcd as server":                     {etcd, etcdServer, x509.ExtKeyUsageServerAuth, true},
-		"etcd as peer":                       {etcd, etcdServer, x509.ExtKeyUsageClientAuth, true},
-		"etcd as client of the cluster":      {cluster, etcdServer, x509.ExtKeyUsageClientAuth, false},
-		"a leaf as an authority over itself": {kubelet, kubelet, x509.ExtKeyUsageServerAuth, false},
+		"kubelet as client of the cluster": {cluster, kubelet, x509.ExtKeyUsageClientAuth, true},
+		"kubelet as server of the cluster": {cluster, kubelet, x509.ExtKeyUsageServerAuth, false},
+		"kubelet as client of etcd":        {etcd, kubelet, x509.ExtKeyUsageClientAuth, false},
+		"etcd as server":                   {etcd, etcdServer, x509.ExtKeyUsageServerAuth, true},
+		"etcd as peer":                     {etcd, etcdServer, x509.ExtKeyUsageClientAuth, true},
+		"etcd as client of the cluster":    {cluster, etcdServer, x509.ExtKeyUsageClientAuth, false},
+		"leaf as its own CA":               {kubelet, kubelet, x509.ExtKeyUsageServerAuth, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -153,7 +154,7 @@ func TestVerify(t *testing.T) {
 			roots.AddCert(mustCert(t, tt.root.CertPath))
 			_, err := mustCert(t, tt.leaf.CertPath).Verify(x509.VerifyOptions{Roots: roots, CurrentTime: start, KeyUsages: []x509.ExtKeyUsage{tt.usage}})
 			if (err == nil) != tt.wantOK {
-				t.Errorf("verify: %v, want ok %v", err, tt.wantOK)
+				t.Errorf("verify: got %v, want ok=%v", err, tt.wantOK)
 			}
 		})
 	}
@@ -170,11 +171,11 @@ func TestKeyPairIsES256(t *testing.T) {
 	}
 	block, rest := pem.Decode(data)
 	if block == nil || block.Type != "PUBLIC KEY" || len(rest) != 0 {
-		t.Fatalf("public file: %q", data)
+		t.Fatalf("public key file: got %q", data)
 	}
 	pub, err := x509.ParsePKIXPublicKey(block.Bytes)
 	if key, ok := pub.(*ecdsa.PublicKey); err != nil || !ok || key.Curve.Params().BitSize != 256 {
-		t.Errorf("public key %T, %v", pub, err)
+		t.Errorf("got public key %T, error %v, want ECDSA P-256", pub, err)
 	}
 }
 
@@ -196,7 +197,7 @@ func TestEnsureInParallel(t *testing.T) {
 		serials[mustCert(t, filepath.Join(dir, fmt.Sprintf("leaf-%d.crt", i))).SerialNumber.String()] = true
 	}
 	if len(serials) != 20 {
-		t.Errorf("%d serial numbers for 20 certificates", len(serials))
+		t.Errorf("got %d different serial numbers for 20 certificates", len(serials))
 	}
 }
 
@@ -218,7 +219,7 @@ func mustCert(t *testing.T, path string) *x509.Certificate {
 	return cert
 }
 
-// snapshot is every file of a folder with its mode and content.
+// snapshot returns the mode and content of every file in a directory.
 func snapshot(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -238,4 +239,68 @@ func snapshot(t *testing.T, dir string) map[string]string {
 		t.Fatal(err)
 	}
 	return files
+}
+
+func TestRenewNow(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l := at(start)
+	ca := authority(dir, "ca")
+	w := server(dir, ca)
+	if err := l.RenewNow(w); err != nil {
+		t.Errorf("RenewNow without a certificate: %v", err)
+	}
+	ensure(t, l, ca, w)
+	before := mustCert(t, w.CertPath)
+	for range 2 { // two requests, one renewal
+		if err := l.RenewNow(w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ok, exists, detail, err := l.Check(t.Context(), w); ok || !exists || detail != "renewal was requested" || err != nil {
+		t.Errorf("check after RenewNow: got ok=%v, exists=%v, detail %q, error %v", ok, exists, detail, err)
+	}
+	ensure(t, l, w)
+	after := mustCert(t, w.CertPath)
+	if bytes.Equal(after.Raw, before.Raw) || sameKey(after.PublicKey, before.PublicKey) {
+		t.Error("the certificate or its key was not replaced")
+	}
+	if ok, _, detail, err := l.Check(t.Context(), w); !ok || err != nil {
+		t.Errorf("check after the renewal: got %q, %v", detail, err)
+	}
+	ensure(t, l, w)
+	if again := mustCert(t, w.CertPath); !bytes.Equal(again.Raw, after.Raw) {
+		t.Error("the certificate was renewed twice")
+	}
+	for _, w := range []pki.Want{ca, keyPairWant(dir), secretWant(dir)} {
+		if err := l.RenewNow(w); err == nil {
+			t.Errorf("RenewNow accepts %s", w.Name)
+		}
+	}
+}
+
+func TestLife(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l := at(start)
+	ca := authority(dir, "ca")
+	w := server(dir, ca)
+	if _, notAfter, _, err := l.Life(w); !notAfter.IsZero() || err != nil {
+		t.Errorf("missing certificate: got %v, %v", notAfter, err)
+	}
+	ensure(t, l, ca, w)
+	cert := mustCert(t, w.CertPath)
+	notBefore, notAfter, renewed, err := l.Life(w)
+	if err != nil || !notBefore.Equal(cert.NotBefore) || !notAfter.Equal(cert.NotAfter) {
+		t.Errorf("leaf: got %v, %v, %v", notBefore, notAfter, err)
+	}
+	if early, late := start.Add(year*59/100), start.Add(year*67/100); renewed.Before(early) || renewed.After(late) {
+		t.Errorf("renewal time: got %v, want between %v and %v", renewed, early, late)
+	}
+	if _, notAfter, renewed, err := l.Life(ca); notAfter.IsZero() || !renewed.IsZero() || err != nil {
+		t.Errorf("CA: got %v, %v, %v", notAfter, renewed, err)
+	}
+	if _, notAfter, _, err := l.Life(secretWant(dir)); !notAfter.IsZero() || err != nil {
+		t.Errorf("secret: got %v, %v", notAfter, err)
+	}
 }

@@ -19,10 +19,10 @@ import (
 	"github.com/slipway-project/slipway/internal/core/pki"
 )
 
-var errCut = errors.New("power cut")
+var errCrash = errors.New("crash")
 
-// Killed after each change of a file, Ensure ends in the same good state, and what was finished before the cut is kept.
-func TestKillSweep(t *testing.T) {
+// After a crash at any change of a file, the next Ensure completes the work and keeps what was already durable.
+func TestCrashAtEveryWrite(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		prepare func(t *testing.T, dir string)
@@ -46,33 +46,33 @@ func TestKillSweep(t *testing.T) {
 				l, seen := at(start), 0
 				l.crash = func(string) error {
 					if seen++; seen == n {
-						return errCut
+						return errCrash
 					}
 					return nil
 				}
 				err := l.Ensure(t.Context(), w)
 				if err == nil {
 					if n != tt.points+1 {
-						t.Errorf("%d changes, want %d: the sweep must cover all", n-1, tt.points)
+						t.Errorf("got %d changes, want %d", n-1, tt.points)
 					}
 					return
 				}
-				if !errors.Is(err, errCut) {
+				if !errors.Is(err, errCrash) {
 					t.Fatal(err)
 				}
-				secretAtCut, _ := os.ReadFile(w.KeyPath)
+				secretAtCrash, _ := os.ReadFile(w.KeyPath)
 				l = at(start)
 				ensure(t, l, w)
 				if ok, _, detail, err := l.Check(t.Context(), w); !ok || detail != "" || err != nil {
-					t.Errorf("cut at %d: ok %v, %q, %v", n, ok, detail, err)
+					t.Errorf("crash at %d: got ok=%v, detail %q, error %v", n, ok, detail, err)
 				}
 				after, _ := os.ReadFile(w.KeyPath)
-				if n > 1 && len(secretAtCut) > 0 && !bytes.Equal(secretAtCut, after) {
-					t.Errorf("cut at %d: a second key was made", n)
+				if n > 1 && len(secretAtCrash) > 0 && !bytes.Equal(secretAtCrash, after) {
+					t.Errorf("crash at %d: a second key was created", n)
 				}
 				for path := range snapshot(t, dir) {
 					if strings.HasSuffix(path, ".tmp") || strings.HasSuffix(path, stagedExt) {
-						t.Errorf("cut at %d: %s is left over", n, path)
+						t.Errorf("crash at %d: %s was not removed", n, path)
 					}
 				}
 			}
@@ -93,7 +93,7 @@ func prepareOrphan(t *testing.T, dir string) {
 	remove("apiserver.crt")(t, dir, nil)
 }
 
-func TestDebrisIsRemoved(t *testing.T) {
+func TestTemporaryFilesAreRemoved(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	ensure(t, at(start), everything(dir)...)
@@ -101,7 +101,7 @@ func TestDebrisIsRemoved(t *testing.T) {
 	for _, name := range []string{".ca.key.123-0.tmp", ".apiserver.crt.new.9-12.tmp", ".encryption.key.1-0.tmp"} {
 		write(name, 0o600, "half a key")(t, dir, nil)
 	}
-	write(".ca.key.mine.tmp", 0o600, "not ours")(t, dir, nil)
+	write(".ca.key.mine.tmp", 0o600, "of another program")(t, dir, nil)
 	ensure(t, at(start), everything(dir)...)
 	remove(".ca.key.mine.tmp")(t, dir, nil)
 	if diff := cmp.Diff(before, snapshot(t, dir)); diff != "" {
@@ -109,14 +109,14 @@ func TestDebrisIsRemoved(t *testing.T) {
 	}
 }
 
-// Modes are right from creation, whatever the umask. Not parallel: the umask belongs to the process.
+// Files have the right mode from their creation, for any umask. Not parallel: the umask belongs to the process.
 func TestModes(t *testing.T) {
 	for _, mask := range []int{0, 0o022, 0o077} {
 		dir := t.TempDir()
 		old := syscall.Umask(mask)
 		modes := map[string]string{}
 		l := at(start)
-		l.crash = func(string) error { // looks at every file the moment it has been written
+		l.crash = func(string) error { // runs after every write
 			for path, text := range snapshot(t, dir) {
 				modes[path], _, _ = strings.Cut(text, " ")
 			}
@@ -135,7 +135,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// No byte of a secret reaches an error or a detail, however the file is damaged.
+// Errors and details contain no byte of a secret, however the file is damaged.
 func TestNoSecretInErrors(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -150,12 +150,12 @@ func TestNoSecretInErrors(t *testing.T) {
 		}
 		canaries = append(canaries, hex.EncodeToString(data)[8:40], string(data[8:24]))
 	}
-	said := 0
+	reported := 0
 	for _, w := range wants {
 		whole, _ := os.ReadFile(w.KeyPath)
 		for cut := 0; cut < len(whole)*2; cut += 7 {
 			data := whole[:min(cut, len(whole))]
-			if cut >= len(whole) { // a flipped byte instead
+			if cut >= len(whole) { // flip a byte instead
 				data = bytes.Clone(whole)
 				data[cut-len(whole)] ^= 4
 			}
@@ -167,15 +167,15 @@ func TestNoSecretInErrors(t *testing.T) {
 					text += e.Error()
 				}
 			}
-			said += len(text)
+			reported += len(text)
 			for _, c := range canaries {
 				if strings.Contains(text, c) {
-					t.Fatalf("%s, damaged at %d: a secret is in %q", w.Name, cut, text)
+					t.Fatalf("%s, damaged at %d: the text contains a secret: %q", w.Name, cut, text)
 				}
 			}
 		}
 	}
-	if said == 0 {
-		t.Error("no damage was ever reported: the test looked at nothing")
+	if reported == 0 {
+		t.Error("no damage was reported: the test checked nothing")
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/pki"
 )
 
-// What a cluster has once is made only where the permit is; that it is not there is no reason to make it.
+// What a cluster has only once is created only with a permit. A missing file alone is no reason to create it.
 func TestPermit(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]func(dir string) pki.Want{
@@ -30,11 +30,11 @@ func TestPermit(t *testing.T) {
 			w := want(dir)
 			w.Permit = filepath.Join(dir, "permit")
 			err := at(start).Ensure(t.Context(), w)
-			if err == nil || !strings.Contains(err.Error(), "only init may make it") {
-				t.Errorf("without a permit: %v", err)
+			if err == nil || !strings.Contains(err.Error(), "only init may create it") {
+				t.Errorf("without a permit: got %v, want a refusal", err)
 			}
 			if left := snapshot(t, dir); len(left) != 0 {
-				t.Errorf("it has left %v", left)
+				t.Errorf("Ensure without a permit left %v", left)
 			}
 			if err := os.WriteFile(w.Permit, []byte("x"), 0o600); err != nil {
 				t.Fatal(err)
@@ -45,15 +45,15 @@ func TestPermit(t *testing.T) {
 				t.Fatal(err)
 			}
 			delete(before, "/permit")
-			ensure(t, at(start), w) // what is there needs no permit
+			ensure(t, at(start), w) // existing files need no permit
 			if diff := cmp.Diff(before, snapshot(t, dir)); diff != "" {
-				t.Errorf("made again without a permit (-before +after):\n%s", diff)
+				t.Errorf("Ensure without a permit changed files (-before +after):\n%s", diff)
 			}
 		})
 	}
 }
 
-// signer is a control plane; node is a machine that has the CA's certificate and not its key.
+// signerAndNode returns the custody of a control plane and the directory of a machine that has only the CA's certificate.
 func signerAndNode(t *testing.T) (signer *Local, w pki.Want, node string) {
 	t.Helper()
 	there, here := t.TempDir(), t.TempDir()
@@ -82,7 +82,7 @@ func publicKeyOf(t *testing.T, request []byte) any {
 		t.Fatal(err)
 	}
 	if csr.Subject.String() != "" || len(csr.Extensions) > 0 {
-		t.Errorf("the request names %s and has %d extensions", csr.Subject, len(csr.Extensions))
+		t.Errorf("the request has the subject %s and %d extensions, want none", csr.Subject, len(csr.Extensions))
 	}
 	return csr.PublicKey
 }
@@ -96,37 +96,37 @@ func TestRemoteSigner(t *testing.T) {
 	l.Remote = func(_ context.Context, _ pki.Want, request []byte) ([]byte, error) {
 		asked++
 		if len(snapshot(t, dir)) != 1 {
-			t.Error("something was written before the certificate was there")
+			t.Error("a file was written before the certificate was received")
 		}
 		return signer.Sign(w, publicKeyOf(t, request))
 	}
 	ensure(t, l, mine)
 	if ok, _, why, err := l.Check(t.Context(), mine); !ok || err != nil {
-		t.Errorf("not fit: %s, %v", why, err)
+		t.Errorf("check: got %s, %v", why, err)
 	}
 	ensure(t, l, mine)
 	if asked != 1 {
-		t.Errorf("the signer was asked %d times", asked)
+		t.Errorf("the signer was asked %d times, want once", asked)
 	}
-	l.Remote = func(context.Context, pki.Want, []byte) ([]byte, error) { return nil, errors.New("nobody there") }
-	l.Now = at(start.Add(year / 4 * 3)).Now // it is due
+	l.Remote = func(context.Context, pki.Want, []byte) ([]byte, error) { return nil, errors.New("no route to host") }
+	l.Now = at(start.Add(year / 4 * 3)).Now // due for renewal
 	before := snapshot(t, dir)
-	if err := l.Ensure(t.Context(), mine); err == nil || !strings.Contains(err.Error(), "nobody there") {
-		t.Errorf("without a signer: %v", err)
+	if err := l.Ensure(t.Context(), mine); err == nil || !strings.Contains(err.Error(), "no route to host") {
+		t.Errorf("without a signer: got %v", err)
 	}
 	if diff := cmp.Diff(before, snapshot(t, dir)); diff != "" {
-		t.Errorf("a renewal that failed has changed something:\n%s", diff)
+		t.Errorf("a failed renewal changed files:\n%s", diff)
 	}
 }
 
-// An answer that is not for this key and this Want is not taken.
+// A certificate that does not match the key and the Want is refused.
 func TestRemoteAnswersRefused(t *testing.T) {
 	t.Parallel()
 	signer, w, dir := signerAndNode(t)
 	mine := onNode(w, dir)
 	other := certtest.Key(t)
-	stranger := authority(t.TempDir(), "ca")
-	ensure(t, signer, stranger)
+	otherCA := authority(t.TempDir(), "ca")
+	ensure(t, signer, otherCA)
 	for name, answer := range map[string]func(pub any) ([]byte, error){
 		"another key": func(any) ([]byte, error) { return signer.Sign(w, other.Public()) },
 		"another name": func(pub any) ([]byte, error) {
@@ -141,11 +141,11 @@ func TestRemoteAnswersRefused(t *testing.T) {
 		},
 		"another CA": func(pub any) ([]byte, error) {
 			x := w
-			x.SignerCert = stranger.CertPath
+			x.SignerCert = otherCA.CertPath
 			return signer.Sign(x, pub)
 		},
-		"nothing": func(any) ([]byte, error) { return nil, nil },
-		"two": func(pub any) ([]byte, error) {
+		"empty": func(any) ([]byte, error) { return nil, nil },
+		"two certificates": func(pub any) ([]byte, error) {
 			one, err := signer.Sign(w, pub)
 			return append(one, one...), err
 		},
@@ -162,16 +162,16 @@ func TestRemoteAnswersRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := finish(text); err == nil {
-			t.Errorf("%s was taken", name)
+			t.Errorf("%s was accepted", name)
 		}
 		if left := snapshot(t, dir); len(left) != 1 {
-			t.Errorf("%s has left %v", name, left)
+			t.Errorf("%s left %v", name, left)
 		}
 	}
 	if _, _, err := at(start).Request(caOf(dir)); err == nil {
-		t.Error("a CA was requested")
+		t.Error("Request accepts a CA")
 	}
 	if _, err := signer.Sign(authority(dir, "ca"), other.Public()); err == nil {
-		t.Error("a CA was signed")
+		t.Error("Sign accepts a CA")
 	}
 }

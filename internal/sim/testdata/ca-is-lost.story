@@ -7,6 +7,6 @@ crash n2
 lose n2 /etc/kubernetes/pki/ca.key /etc/kubernetes/pki/ca.crt
 start n2
 wait 1m
-expect says n2 "only init may make it"
+expect says n2 "only init may create it"
 expect lacks n2 /etc/kubernetes/pki/ca.key
 expect committed n2

@@ -15,13 +15,14 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// keyPair is a private key and the file of public keys that verifies what it signed. The public file may hold further keys:
-// tokens that an earlier private key signed are verified with them.
+// keyPair is the state of a private key and of the file with the public keys that verify its signatures. That file may contain
+// further public keys, for tokens that an earlier private key has signed.
 type keyPair struct {
-	key                   crypto.Signer
-	keyExists, pubExists  bool
-	keyOpen               bool   // what is wrong with the key is its mode
-	keyBad, pubBad, other string // other: the public file holds keys, and not this one
+	key                  crypto.Signer
+	keyExists, pubExists bool
+	keyOpen              bool   // keyBad is about the mode of the file
+	keyBad, pubBad       string // what is wrong with an existing file
+	mismatch             string // the public file has keys, but none of them belongs to the private key
 }
 
 func readKeyPair(w pki.Want) (k keyPair, err error) {
@@ -34,31 +35,24 @@ func readKeyPair(w pki.Want) (k keyPair, err error) {
 		return keyPair{}, err
 	}
 	k.pubExists = data != nil
-	keys := parsePublic(data)
-	switch {
-	case k.pubExists && len(keys) == 0:
-		k.pubBad = w.CertPath + " is damaged: it holds no public key"
-	case k.key != nil && k.pubExists:
-		k.other = "no key of " + w.CertPath + " belongs to " + w.KeyPath
-		for _, pub := range keys {
-			if sameKey(pub, k.key.Public()) {
-				k.other = ""
-			}
-		}
-	}
-	return k, nil
-}
-
-func parsePublic(data []byte) (keys []crypto.PublicKey) {
-	for {
-		var block *pem.Block
-		if block, data = pem.Decode(data); block == nil {
-			return keys
-		}
+	var keys []crypto.PublicKey
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		if pub, err := x509.ParsePKIXPublicKey(block.Bytes); err == nil {
 			keys = append(keys, pub)
 		}
 	}
+	switch {
+	case k.pubExists && len(keys) == 0:
+		k.pubBad = w.CertPath + " is damaged: it contains no public key"
+	case k.key != nil && k.pubExists:
+		k.mismatch = "no key in " + w.CertPath + " belongs to " + w.KeyPath
+		for _, pub := range keys {
+			if sameKey(pub, k.key.Public()) {
+				k.mismatch = ""
+			}
+		}
+	}
+	return k, nil
 }
 
 func checkKeyPair(w pki.Want) (ok, exists bool, detail string, err error) {
@@ -72,16 +66,16 @@ func checkKeyPair(w pki.Want) (ok, exists bool, detail string, err error) {
 	case !k.keyExists:
 		detail = w.KeyPath + " does not exist"
 	case !k.pubExists:
-		detail = w.CertPath + " does not exist, although its private key " + w.KeyPath + " does"
+		detail = w.CertPath + " does not exist, but its private key " + w.KeyPath + " does"
 	case k.pubBad != "":
 		detail = k.pubBad
-	case k.other != "":
-		detail = k.other
+	case k.mismatch != "":
+		detail = k.mismatch
 	}
 	return detail == "", k.keyExists || k.pubExists, detail, nil
 }
 
-// ensureKeyPair makes the private key once; the public file follows from it.
+// ensureKeyPair creates the private key once. The public key can always be written again.
 func (l *Local) ensureKeyPair(w pki.Want) error {
 	k, err := readKeyPair(w)
 	if err != nil {
@@ -90,13 +84,13 @@ func (l *Local) ensureKeyPair(w pki.Want) error {
 	switch {
 	case k.keyOpen:
 		return refuseOpen(k.keyBad)
-	case k.keyBad != "", k.other != "", !k.keyExists && k.pubExists:
-		why := k.keyBad + k.other
+	case k.keyBad != "", k.mismatch != "", !k.keyExists && k.pubExists:
+		why := k.keyBad + k.mismatch
 		if why == "" {
-			why = w.KeyPath + " does not exist, although its public key " + w.CertPath + " does"
+			why = w.KeyPath + " does not exist, but its public key " + w.CertPath + " does"
 		}
-		return fmt.Errorf("%s. It is never made a second time, because every token signed by it would be worthless. Restore %s and %s "+
-			"from a backup or from another control-plane machine; only if this cluster has never run, remove both files", why, w.KeyPath, w.CertPath)
+		return fmt.Errorf("%s. The key is never created again, because every token that it has signed would become invalid. Restore %s and %s "+
+			"from a backup or from another control plane machine. Only if this cluster has never run, remove both files", why, w.KeyPath, w.CertPath)
 	case !k.keyExists:
 		if err := permitted(w); err != nil {
 			return err
@@ -124,12 +118,8 @@ func (l *Local) ensureKeyPair(w pki.Want) error {
 
 const secretSize = 32
 
-func checkSecret(w pki.Want) (ok, exists bool, detail string, err error) {
-	exists, _, detail, err = readSecret(w.KeyPath)
-	return exists && detail == "" && err == nil, exists, detail, err
-}
-
-// readSecret tells what is wrong with a secret, never what is in it.
+// readSecret checks a file of random bytes. bad says what is wrong with it and never contains any of its content; open is true if
+// that is the mode of the file.
 func readSecret(path string) (exists, open bool, bad string, err error) {
 	data, err := read(path)
 	if err != nil {
@@ -144,31 +134,29 @@ func readSecret(path string) (exists, open bool, bad string, err error) {
 	}
 	switch {
 	case len(data) != secretSize:
-		return true, false, fmt.Sprintf("%s is damaged: it has %d bytes, must have %d", path, len(data), secretSize), nil
+		return true, false, fmt.Sprintf("%s is damaged: it has %d bytes, want %d", path, len(data), secretSize), nil
 	case info.Mode().Perm()&0o077 != 0:
-		return true, true, openKey(path, info.Mode()), nil
+		return true, true, readableByOthers(path, info.Mode()), nil
 	}
 	return true, false, "", nil
 }
 
 func (l *Local) ensureSecret(w pki.Want) error {
-	exists, open, detail, err := readSecret(w.KeyPath)
+	exists, open, bad, err := readSecret(w.KeyPath)
 	switch {
-	case err != nil, exists && detail == "":
+	case err != nil, exists && bad == "":
 		return err
 	case exists && open:
-		return refuseOpen(detail)
+		return refuseOpen(bad)
 	case exists:
-		return fmt.Errorf("%s. It is never made a second time, because what it encrypted could never be read again: restore %s from a backup "+
-			"or from another control-plane machine", detail, w.KeyPath)
+		return fmt.Errorf("%s. The secret is never created again, because everything that it has encrypted would be lost. Restore %s from a backup "+
+			"or from another control plane machine", bad, w.KeyPath)
 	}
 	if err := permitted(w); err != nil {
 		return err
 	}
 	data := make([]byte, secretSize)
-	if _, err := rand.Read(data); err != nil {
-		return fmt.Errorf("make secret: %w", err)
-	}
+	_, _ = rand.Read(data) // never fails: crypto/rand ends the program instead
 	if err := durable.WriteFile(w.KeyPath, 0o600, data); err != nil {
 		return err
 	}
