@@ -1,44 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package etcd asks and changes the members of etcd, by the few calls of its gRPC API that this takes (etcdpb says why not by etcd's
-// own client). It decides nothing: which change is safe says core/membership. It never reads or writes keys, and it writes no log.
+// Package etcd lists and changes the members of an etcd cluster. It uses only the few calls of etcd's gRPC API that are needed for
+// that; package etcdpb says why it does not use etcd's own client. It does not decide which change is safe (package
+// core/membership does), it does not read or write keys, and it logs nothing.
 //
-// Read [Client]. Every call has a deadline of its own, within that of its context.
+// Read [Client] first. Every call has its own timeout, in addition to the deadline of its context.
 //
 //	c, err := etcd.Connect(etcd.Config{Endpoints: []string{"https://127.0.0.1:2379"}, CA: "…/etcd/ca.crt", Cert: "…", Key: "…"})
 //	all, err := c.Members(ctx) // [{ID: 0x8e9e…, Name: "dev-main-0", PeerURL: "https://10.89.0.10:2380", Started: true}]
 package etcd
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/protobuf/proto"
 )
 
-// Deadlines of the calls.
+// Timeouts of the calls.
 const (
 	listTimeout   = 3 * time.Second
 	healthTimeout = time.Second
-	changeTimeout = 5 * time.Second // less than half of a slot's life: see control/members
+	changeTimeout = 5 * time.Second // less than half of the duration of the lease that guards changes: see control/members
 )
 
-// Config says where etcd is. All files are PEM; certificate and key are read again for each connection, for they are renewed.
+// The methods of etcd's services that are used here.
+const (
+	methodList       = "/etcdserverpb.Cluster/MemberList"
+	methodAdd        = "/etcdserverpb.Cluster/MemberAdd"
+	methodPromote    = "/etcdserverpb.Cluster/MemberPromote"
+	methodRemove     = "/etcdserverpb.Cluster/MemberRemove"
+	methodStatus     = "/etcdserverpb.Maintenance/Status"
+	methodMoveLeader = "/etcdserverpb.Maintenance/MoveLeader"
+)
+
+// Config says how to connect to etcd. All files are PEM. Certificate and key are read again for each connection, so that a
+// renewed certificate is used.
 type Config struct {
-	Endpoints     []string // of this machine's own member: a voter's answer counts
+	Endpoints     []string // client URLs of this machine's own member
 	CA, Cert, Key string
 }
 
 // Client is safe for concurrent use.
 type Client struct {
-	cfg Config
 	tls *tls.Config
-	own []conn
+	own []conn // to Config.Endpoints
 }
 
-// Connect prepares; it does not wait for etcd, which may start later.
+// Connect returns a client. It does not wait for etcd, which may start later.
 func Connect(cfg Config) (*Client, error) {
 	ca, err := os.ReadFile(cfg.CA)
 	if err != nil {
@@ -51,7 +69,7 @@ func Connect(cfg Config) (*Client, error) {
 	if _, err := tls.LoadX509KeyPair(cfg.Cert, cfg.Key); err != nil {
 		return nil, fmt.Errorf("connect to etcd: %w", err)
 	}
-	c := &Client{cfg: cfg, tls: &tls.Config{
+	c := &Client{tls: &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		RootCAs:    roots,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
@@ -59,13 +77,13 @@ func Connect(cfg Config) (*Client, error) {
 			return &pair, err
 		},
 	}}
-	if c.own, err = c.to(cfg.Endpoints...); err != nil {
+	if c.own, err = c.dialAll(cfg.Endpoints); err != nil {
 		return nil, fmt.Errorf("connect to etcd: %w", err)
 	}
 	return c, nil
 }
 
-// Close ends the connection.
+// Close closes the connection.
 func (c *Client) Close() error {
 	if err := closeAll(c.own); err != nil {
 		return fmt.Errorf("close connection to etcd: %w", err)
@@ -73,7 +91,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-func (c *Client) to(urls ...string) (servers []conn, err error) {
+func (c *Client) dialAll(urls []string) (servers []conn, err error) {
 	for _, u := range urls {
 		server, err := dial(u, c.tls)
 		if err != nil {
@@ -90,4 +108,43 @@ func closeAll(servers []conn) error {
 		errs = append(errs, s.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// conn is a connection to one etcd server.
+type conn struct{ *grpc.ClientConn }
+
+// dial prepares a connection to a client URL such as "https://10.89.0.10:2379". It connects at the first call.
+func dial(clientURL string, config *tls.Config) (conn, error) {
+	u, err := url.Parse(clientURL)
+	if err != nil || u.Scheme != "https" || u.Host == "" {
+		return conn{}, fmt.Errorf("%q is not the https URL of an etcd server", clientURL)
+	}
+	c, err := grpc.NewClient("passthrough:///"+u.Host, grpc.WithTransportCredentials(credentials.NewTLS(config.Clone())),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}))
+	return conn{c}, err
+}
+
+// call makes one call. It waits for a server that cannot be reached until ctx ends; the error then says why.
+func (c conn) call(ctx context.Context, method string, request, response proto.Message) error {
+	return c.Invoke(ctx, method, request, response, grpc.WaitForReady(true))
+}
+
+// callAny calls the servers one after another until one responds. An error that etcd returns is a response too. Each server gets
+// an equal part of the time that is left.
+func callAny(ctx context.Context, servers []conn, method string, request, response proto.Message) error {
+	err := errors.New("no etcd server is known")
+	for i, c := range servers {
+		limited, cancel := context.WithCancel(ctx)
+		if end, ok := ctx.Deadline(); ok && i < len(servers)-1 {
+			cancel()
+			limited, cancel = context.WithTimeout(ctx, time.Until(end)/time.Duration(len(servers)-i))
+		}
+		err = c.call(limited, method, request, response)
+		timedOut := limited.Err() != nil
+		cancel()
+		if !timedOut || ctx.Err() != nil {
+			return err
+		}
+	}
+	return err
 }

@@ -11,19 +11,18 @@ import (
 	"github.com/slipway-project/slipway/internal/core/membership"
 )
 
-// Client asks through the member of one node, as internal/etcd's does.
+// Client connects to the member of one node, like the client of package etcd.
 type Client struct {
 	c    *Cluster
 	node string
 }
 
-// Client is the way in through a node's own member. The member need not run.
+// Client returns a client of a node's own member, which need not be running.
 func (c *Cluster) Client(node string) *Client { return &Client{c, node} }
 
-// errSilent says that nobody answered in time.
-var errSilent = errors.New("no answer from etcd in time")
+var errTimeout = errors.New("etcd did not respond in time")
 
-// call does f under the lock when the own member is a voter of a quorum, and otherwise waits out the deadline.
+// call runs f under the lock if the own member is part of a quorum. Otherwise it waits for the deadline.
 func (k *Client) call(ctx context.Context, f func() error) error {
 	c := k.c
 	c.mu.Lock()
@@ -32,7 +31,7 @@ func (k *Client) call(ctx context.Context, f func() error) error {
 		defer c.mu.Unlock()
 		m, ok := c.members[p.data]
 		if !ok {
-			return errors.New("the own member was removed")
+			return errors.New("this member was removed")
 		}
 		if m.Learner {
 			return errors.New("rpc not supported for learner")
@@ -50,11 +49,11 @@ func (k *Client) call(ctx context.Context, f func() error) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-timer.C:
-		return errSilent
+		return errTimeout
 	}
 }
 
-// alter is call with the faults around it.
+// alter is call with fault injection.
 func (k *Client) alter(ctx context.Context, what string, f func() error) error {
 	fault := k.c.Fault
 	if fault == nil {
@@ -72,7 +71,7 @@ func (k *Client) alter(ctx context.Context, what string, f func() error) error {
 	return nil
 }
 
-// Members lists them.
+// Members lists the members.
 func (k *Client) Members(ctx context.Context) (all []membership.Member, err error) {
 	err = k.call(ctx, func() error {
 		all = k.c.list()
@@ -84,7 +83,7 @@ func (k *Client) Members(ctx context.Context) (all []membership.Member, err erro
 	return all, nil
 }
 
-// Health asks one member.
+// Health returns the member with its health.
 func (k *Client) Health(ctx context.Context, m membership.Member) (membership.Member, error) {
 	if err := ctx.Err(); err != nil {
 		return m, err
@@ -122,7 +121,7 @@ func (k *Client) AddLearner(ctx context.Context, peerURL string) (id uint64, all
 	return id, all, nil
 }
 
-// Promote gives a learner its vote.
+// Promote makes a learner a voter.
 func (k *Client) Promote(ctx context.Context, id uint64) error {
 	c := k.c
 	return k.alter(ctx, "promote", func() error {
@@ -144,7 +143,7 @@ func (k *Client) Promote(ctx context.Context, id uint64) error {
 	})
 }
 
-// Remove takes a member out; its process ends.
+// Remove removes a member. Its process exits.
 func (k *Client) Remove(ctx context.Context, id uint64) error {
 	c := k.c
 	return k.alter(ctx, "remove", func() error {
@@ -168,7 +167,7 @@ func (k *Client) Remove(ctx context.Context, id uint64) error {
 	})
 }
 
-// MoveLeader makes another voter lead, if id leads.
+// MoveLeader transfers the leadership to another voter if id is the leader.
 func (k *Client) MoveLeader(ctx context.Context, id uint64) error {
 	c := k.c
 	return k.alter(ctx, "move leader", func() error {
@@ -193,7 +192,7 @@ func (k *Client) Put(ctx context.Context, key, value string) error {
 	})
 }
 
-// Get reads a key as a quorum knows it; empty: there is none.
+// Get reads a key as a quorum knows it; "" if it does not exist.
 func (k *Client) Get(ctx context.Context, key string) (value string, err error) {
 	err = k.call(ctx, func() error {
 		value = k.c.store[key]

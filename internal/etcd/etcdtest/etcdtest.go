@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package etcdtest is the suite that every etcd of ours passes, the real one and the one in memory, and the laboratory in which
-// real members run: processes on addresses of the loopback network, with certificates of their own. It is for tests only.
+// Package etcdtest is the conformance suite for etcd clients, which both the real and the in-memory implementation pass. [Real]
+// runs real etcd processes on addresses of the loopback network, with their own certificates. It is for tests only.
 //
 // Read [Lab] and [Conformance].
 //
@@ -21,7 +21,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/membership"
 )
 
-// Client is what control/members asks for, and keys for looking whether data is kept.
+// Client is the interface that control/members needs, and keys, by which tests check that data is kept.
 type Client interface {
 	Members(ctx context.Context) ([]membership.Member, error)
 	Health(ctx context.Context, m membership.Member) (membership.Member, error)
@@ -33,18 +33,18 @@ type Client interface {
 	Get(ctx context.Context, key string) (string, error)
 }
 
-// Lab has machines that can run etcd, each by its name: "a" to "z".
+// Lab is a set of machines that can run etcd. Their names are "a" to "z".
 type Lab interface {
 	Address(node string) string
 	Peer(node string) string
 	Form(t testing.TB, node string)
-	// Start runs a node's etcd. The permit counts only without data; anew removes data before.
-	Start(t testing.TB, node string, permit []byte, anew bool) error
+	// Start starts a node's etcd. The permit is used only if the node has no data; wipe removes its data first.
+	Start(t testing.TB, node string, permit []byte, wipe bool) error
 	Kill(t testing.TB, node string)
-	Client(t testing.TB, node string) Client // by the node's own member
+	Client(t testing.TB, node string) Client // connects to the node's own member
 }
 
-// Permit is an environment that lets a node join the members there are.
+// Permit returns the environment with which a node's etcd joins the existing members.
 func Permit(node, peer string, all []membership.Member) []byte {
 	var cluster []string
 	for _, m := range all {
@@ -57,7 +57,7 @@ func Permit(node, peer string, all []membership.Member) []byte {
 	return fmt.Appendf(nil, "ETCD_INITIAL_CLUSTER=%s\nETCD_INITIAL_CLUSTER_STATE=existing\n", strings.Join(cluster, ","))
 }
 
-// Eventually asks again until it is true. The machine is shared: it waits long, and says for what.
+// Eventually calls is until it returns nil, for up to a minute, because the machine may be busy.
 func Eventually(t testing.TB, what string, is func() error) {
 	t.Helper()
 	end := time.Now().Add(time.Minute)
@@ -82,7 +82,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Join makes a node a voter by hand, and returns its member.
+// Join makes a node a voter and returns the ID of its member.
 func Join(t testing.TB, lab Lab, by Client, node string) uint64 {
 	t.Helper()
 	var id uint64
@@ -98,7 +98,7 @@ func Join(t testing.TB, lab Lab, by Client, node string) uint64 {
 	return id
 }
 
-// Votes is "a:voter b:learner", sorted; a member that never started stands with its peer address.
+// Votes formats members as "a:voter b:learner", sorted. A member that has never started is listed by its peer address.
 func Votes(all []membership.Member) string {
 	var line []string
 	for _, m := range all {

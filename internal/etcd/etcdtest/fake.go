@@ -10,22 +10,22 @@ import (
 	"github.com/slipway-project/slipway/internal/etcd/etcdfake"
 )
 
-// Memory is a lab without processes.
+// Memory is a lab around an etcd in memory.
 type Memory struct {
 	*etcdfake.Cluster
 }
 
-// Fake is a lab around an etcd in memory that settles and catches up in a moment.
+// Fake returns a lab in memory with short delays.
 func Fake() Memory {
 	c := etcdfake.New()
 	c.CatchUp, c.Settle, c.Deadline = 20*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond
 	return Memory{c}
 }
 
-// Address is a node's.
+// Address returns the address of a node.
 func (m Memory) Address(node string) string { return fmt.Sprintf("192.0.2.%d", node[0]-'a'+1) }
 
-// Peer is its peer URL.
+// Peer returns the peer URL of a node.
 func (m Memory) Peer(node string) string { return "https://" + m.Address(node) + ":2380" }
 
 // Form starts the first member.
@@ -36,22 +36,22 @@ func (m Memory) Form(t testing.TB, node string) {
 	}
 }
 
-// Start runs a node's etcd.
-func (m Memory) Start(t testing.TB, node string, permit []byte, anew bool) error {
+// Start starts a node's etcd.
+func (m Memory) Start(t testing.TB, node string, permit []byte, wipe bool) error {
 	t.Helper()
-	if anew {
+	if wipe {
 		m.Wipe(node)
 	}
 	return m.Cluster.Start(node, m.Peer(node), permit)
 }
 
-// Kill ends it.
+// Kill kills a node's etcd.
 func (m Memory) Kill(t testing.TB, node string) {
 	t.Helper()
 	m.Cluster.Kill(node)
 }
 
-// Client is the way in by a node's own member.
+// Client returns a client of a node's own member.
 func (m Memory) Client(t testing.TB, node string) Client {
 	t.Helper()
 	return m.Cluster.Client(node)

@@ -5,7 +5,12 @@ package etcdtest
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"fmt"
+	"math/big"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -21,11 +26,11 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/slipway-project/slipway/internal/bintest"
-	"github.com/slipway-project/slipway/internal/core/membership"
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/etcd"
 )
 
-// real runs one etcd process for each node, on an address of a loopback network that nobody else uses.
+// real runs one etcd process for each node, on addresses of a free loopback network.
 type real struct {
 	program, dir, network string
 	pki                   pki
@@ -40,7 +45,7 @@ type proc struct {
 	log   bytes.Buffer // read only after ended
 }
 
-// Real is a lab of real etcd processes; it is skipped without the program. They end with the test.
+// Real returns a lab of real etcd processes, which end with the test. It skips the test if the program is missing.
 func Real(t testing.TB) Lab {
 	t.Helper()
 	program := filepath.Join(bintest.Dir(t, "etcd"), "etcd")
@@ -54,7 +59,7 @@ func Real(t testing.TB) Lab {
 	return r
 }
 
-// network is a free /24 of the loopback network: tests of several people run on one machine.
+// network returns a free /24 of the loopback network: several test runs may share the machine.
 func network(t testing.TB) string {
 	t.Helper()
 	for range 50 {
@@ -82,16 +87,16 @@ func (r *real) Form(t testing.TB, node string) {
 	}
 }
 
-func (r *real) Start(t testing.TB, node string, permit []byte, anew bool) error {
+func (r *real) Start(t testing.TB, node string, permit []byte, wipe bool) error {
 	t.Helper()
 	data := filepath.Join(r.dir, node)
-	if anew {
+	if wipe {
 		if err := os.RemoveAll(data); err != nil {
 			return err
 		}
 	}
 	p := &proc{ended: make(chan struct{})}
-	p.cmd = exec.Command( //nolint:noctx // it ends with Kill
+	p.cmd = exec.Command( //nolint:noctx // Kill ends it
 		r.program, "--name="+node, "--data-dir="+data, "--unsafe-no-fsync", "--log-level=warn", "--log-outputs=stderr",
 		"--listen-client-urls="+r.client(node), "--advertise-client-urls="+r.client(node),
 		"--listen-peer-urls="+r.Peer(node), "--initial-advertise-peer-urls="+r.Peer(node),
@@ -115,7 +120,7 @@ func (r *real) Start(t testing.TB, node string, permit []byte, anew bool) error 
 	return r.ready(t, node, p)
 }
 
-// ready waits until the member answers or its process has ended.
+// ready waits until the member responds or its process ends.
 func (r *real) ready(t testing.TB, node string, p *proc) error {
 	t.Helper()
 	c := r.open(t, node)
@@ -131,11 +136,11 @@ func (r *real) ready(t testing.TB, node string, p *proc) error {
 		}
 		select {
 		case <-p.ended:
-			return fmt.Errorf("etcd of %s ended: %s", node, tail(p.log.String()))
+			return fmt.Errorf("etcd of %s exited: %s", node, tail(p.log.String()))
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	return fmt.Errorf("etcd of %s does not answer", node)
+	return fmt.Errorf("etcd of %s does not respond", node)
 }
 
 func tail(log string) string {
@@ -155,7 +160,7 @@ func (r *real) Kill(t testing.TB, node string) {
 	<-p.ended
 }
 
-// Client connects as a control plane does: to its own member, with its own client's certificate.
+// Client connects as a control plane does: to its own member.
 func (r *real) Client(t testing.TB, node string) Client {
 	t.Helper()
 	c, err := etcd.Connect(etcd.Config{Endpoints: []string{r.client(node)}, CA: r.pki.ca, Cert: r.pki.cert, Key: r.pki.key})
@@ -169,7 +174,7 @@ func (r *real) Client(t testing.TB, node string) Client {
 		}
 		_ = keys.Close()
 	})
-	return &both{c, keys}
+	return &clientWithKeys{c, keys}
 }
 
 func (r *real) open(t testing.TB, node string) *clientv3.Client {
@@ -181,22 +186,22 @@ func (r *real) open(t testing.TB, node string) *clientv3.Client {
 	return c
 }
 
-// both is our client, and keys beside it.
-type both struct {
+// clientWithKeys adds the reading and writing of keys.
+type clientWithKeys struct {
 	*etcd.Client
 	keys *clientv3.Client
 }
 
 const keyTimeout = 5 * time.Second
 
-func (b *both) Put(ctx context.Context, key, value string) error {
+func (b *clientWithKeys) Put(ctx context.Context, key, value string) error {
 	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
 	defer cancel()
 	_, err := b.keys.Put(ctx, key, value)
 	return err
 }
 
-func (b *both) Get(ctx context.Context, key string) (string, error) {
+func (b *clientWithKeys) Get(ctx context.Context, key string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
 	defer cancel()
 	answer, err := b.keys.Get(ctx, key)
@@ -206,14 +211,50 @@ func (b *both) Get(ctx context.Context, key string) (string, error) {
 	return string(answer.Kvs[0].Value), nil
 }
 
-var _ Client = (*both)(nil)
+var _ Client = (*clientWithKeys)(nil)
 
-// Started is the number of members that have ever run.
-func Started(all []membership.Member) (n int) {
-	for _, m := range all {
-		if m.Started {
-			n++
-		}
+// pki is a CA and one certificate, valid for all nodes of a lab as server, peer and client.
+type pki struct {
+	ca, cert, key string
+	tls           *tls.Config
+}
+
+func newPKI(t testing.TB, dir string, address func(node string) string) pki {
+	t.Helper()
+	root, caKey := certtest.CA(t, "etcd-ca")
+	leafKey := certtest.Key(t)
+	leaf := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "etcd"}, NotBefore: root.NotBefore, NotAfter: root.NotAfter,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 	}
-	return n
+	leaf.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} // etcd checks the source address of a peer against its certificate
+	for c := 'a'; c <= 'j'; c++ {
+		leaf.IPAddresses = append(leaf.IPAddresses, net.ParseIP(address(string(c))))
+	}
+	leafDER := certtest.Sign(t, leaf, root, leafKey.Public(), caKey).Raw
+	keyDER, err := x509.MarshalECPrivateKey(leafKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := pki{
+		ca:   write(t, dir, "ca.crt", "CERTIFICATE", root.Raw),
+		cert: write(t, dir, "leaf.crt", "CERTIFICATE", leafDER),
+		key:  write(t, dir, "leaf.key", "EC PRIVATE KEY", keyDER),
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(root)
+	p.tls = &tls.Config{
+		MinVersion: tls.VersionTLS12, RootCAs: roots,
+		Certificates: []tls.Certificate{{Certificate: [][]byte{leafDER}, PrivateKey: leafKey}},
+	}
+	return p
+}
+
+func write(t testing.TB, dir, name, kind string, der []byte) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
