@@ -30,7 +30,7 @@ func (a *Agent) Diff(ctx context.Context, want plan.Plan) (steps, unknown []plan
 			have[e.Ref] = s
 		}
 	}
-	for _, e := range plan.Gone(want, before) {
+	for _, e := range plan.Removed(want, before) {
 		look(e)
 	}
 	stepped := map[plan.Ref]bool{}

@@ -198,7 +198,7 @@ func (a *Agent) Give(f plan.TicketFile) error {
 // Holds is what a process of the kept plan must not begin anew without; false if the plan has no such process.
 func (a *Agent) Holds(name string) (plan.DataGuard, bool) {
 	e, ok := a.current().Want.Process(name)
-	return plan.HoldsOf(e.Item), ok
+	return plan.DataGuardOf(e.Item), ok
 }
 
 // Process is the reference of a component in the kept plan, whichever form it has there.

@@ -160,7 +160,7 @@ func merge(a, b plan.Plan) plan.Plan {
 	if a.Version == 0 {
 		return b
 	}
-	only := plan.Gone(a, b) // dependents first
+	only := plan.Removed(a, b) // dependents first
 	out := a
 	out.Entries = make([]plan.Entry, 0, len(only)+len(a.Entries))
 	for i := len(only) - 1; i >= 0; i-- {

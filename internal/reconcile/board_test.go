@@ -3,6 +3,8 @@
 package reconcile_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -154,4 +156,122 @@ func TestBoardConcurrently(t *testing.T) {
 		}
 	}
 	work.Wait()
+}
+
+func TestAwait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := reconcile.NewBoard()
+		b.Set(reconcile.Status{Ref: "a", Phase: reconcile.Waiting})
+		b.Set(reconcile.Status{Ref: "b", Phase: reconcile.Waiting})
+		var told []string
+		done := make(chan error, 1)
+		go func() {
+			done <- b.Await(t.Context(), reconcile.IsReady, []string{"a", "b", "nobody has announced it"}, func(ref string) { told = append(told, ref) })
+		}()
+		synctest.Wait()
+		b.Set(reconcile.Status{Ref: "a", Phase: reconcile.Starting})
+		synctest.Wait()
+		b.Set(reconcile.Status{Ref: "a", Phase: reconcile.Ready})
+		synctest.Wait()
+		if len(done) != 0 {
+			t.Fatal("it did not wait for b")
+		}
+		b.Set(reconcile.Status{Ref: "b", Phase: reconcile.Ready})
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if diff := cmp.Diff([]string{"a", "b"}, told); diff != "" {
+			t.Errorf("waited for (-want +got):\n%s", diff)
+		}
+
+		for phase, begun := range map[reconcile.Phase]bool{reconcile.Waiting: false, reconcile.Doing: false, reconcile.Failing: false, reconcile.Starting: true, reconcile.Ready: true} {
+			if reconcile.IsBegun(phase) != begun {
+				t.Errorf("%s is begun: %t", phase, !begun)
+			}
+		}
+		b.Set(reconcile.Status{Ref: "a", Phase: reconcile.Failing})
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := b.Await(ctx, reconcile.IsReady, []string{"a"}, func(string) {}); !errors.Is(err, context.Canceled) {
+			t.Errorf("cancelled: %v", err)
+		}
+	})
+}
+
+func TestChangedCounts(t *testing.T) {
+	t.Parallel()
+	b := reconcile.NewBoard()
+	b.Changed()
+	if _, steps := b.All(); steps != 1 {
+		t.Errorf("%d steps, want 1", steps)
+	}
+}
+
+func TestFallenItem(t *testing.T) {
+	t.Parallel()
+	const ref = "unit/etcd"
+	phase := func(b *reconcile.Board) reconcile.Phase {
+		all, _ := b.All()
+		return all[0].Phase
+	}
+	b := reconcile.NewBoard()
+	b.Set(reconcile.Status{Ref: ref, Phase: reconcile.Starting})
+	b.Down(ref, "exit code 1", "its supervisor") // the loop is at work on it: its word counts
+	if got := phase(b); got != reconcile.Starting {
+		t.Errorf("fell while starting: %s", got)
+	}
+	b.Set(reconcile.Status{Ref: ref, Phase: reconcile.Ready})
+	b.Rose(ref)
+	b.Down(ref, "exit code 1", "its supervisor")
+	b.Down(ref, "exit code 2", "its supervisor")
+	if all, _ := b.All(); all[0].Phase != reconcile.Failing || all[0].Error != "exit code 2" {
+		t.Errorf("fell twice: %+v", all[0])
+	}
+	b.Rose(ref)
+	if got := phase(b); got != reconcile.Ready {
+		t.Errorf("came back: %s", got)
+	}
+	b.Down(ref, "exit code 3", "its supervisor")
+	b.Reset()
+	b.Set(reconcile.Status{Ref: ref, Phase: reconcile.Waiting})
+	b.Rose(ref)
+	if got := phase(b); got != reconcile.Waiting {
+		t.Errorf("a new run knows nothing of earlier falls: %s", got)
+	}
+}
+
+// A unit that dies between the moment at which the loop sees it ready and the one at which the loop says so is not ready.
+func TestDownBeforeTheLoopSaysReady(t *testing.T) {
+	t.Parallel()
+	const ref = "unit/etcd"
+	b := reconcile.NewBoard()
+	look := func(when string, want reconcile.Phase) {
+		t.Helper()
+		if all, _ := b.All(); all[0].Phase != want {
+			t.Errorf("%s: %+v, want %s", when, all[0], want)
+		}
+	}
+	b.Set(reconcile.Status{Ref: ref, Phase: reconcile.Starting})
+	b.Down(ref, "exit code 1", "its supervisor")
+	look("while the loop is at work", reconcile.Starting)
+	b.Set(reconcile.Status{Ref: ref, Phase: reconcile.Ready})
+	look("the loop is late", reconcile.Failing)
+	b.Rose(ref)
+	look("it is up again", reconcile.Ready)
+
+	b.Set(reconcile.Status{Ref: ref, Phase: reconcile.Starting})
+	b.Down(ref, "exit code 1", "its supervisor")
+	b.Rose(ref)
+	b.Set(reconcile.Status{Ref: ref, Phase: reconcile.Ready})
+	look("it rose before the loop said so", reconcile.Ready)
+
+	b.Down(ref, "exit code 2", "its supervisor")
+	look("it died later", reconcile.Failing)
+	b.Rose(ref)
+	b.Set(reconcile.Status{Ref: ref, Phase: reconcile.Starting})
+	b.Down(ref, "told to end", "its supervisor")
+	b.Set(reconcile.Status{Ref: ref, Phase: reconcile.Doing})
+	b.Set(reconcile.Status{Ref: ref, Phase: reconcile.Ready})
+	look("a new step", reconcile.Ready)
 }

@@ -4,11 +4,17 @@ package files
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/durable"
@@ -69,4 +75,165 @@ func (h *Host) makeArtifact(ctx context.Context, a plan.Artifact) error {
 		return errors.Join(err, os.Remove(tmp))
 	}
 	return durable.SyncDir(filepath.Dir(a.Path))
+}
+
+const (
+	verifiedSchema = 1
+	remedy         = `run "slipway bundle build"`
+)
+
+// stamp is how a blob looked when its content was verified. A file that is written to gets another change time.
+type stamp struct {
+	Size, MTime, CTime int64
+	Inode, Device      uint64
+}
+
+// blobs remembers which files of the store have been verified since boot.
+type blobs struct {
+	store, record, boot string
+	fetch               func(ctx context.Context, digest string) error // may be nil
+
+	mu       sync.Mutex // guards the fields below
+	verified map[string]stamp
+	busy     map[string]*sync.Mutex // one blob is read by one goroutine at a time
+}
+
+type verifiedRecord struct {
+	Boot  string
+	Blobs map[string]stamp
+}
+
+func openBlobs(store, record string) (*blobs, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, fmt.Errorf("read boot id: %w", err)
+	}
+	b := &blobs{store: store, record: record, boot: string(boot), verified: map[string]stamp{}, busy: map[string]*sync.Mutex{}}
+	var r verifiedRecord
+	if err := durable.Load(record, verifiedSchema, &r); err == nil && r.Boot == b.boot && r.Blobs != nil {
+		b.verified = r.Blobs
+	}
+	return b, os.MkdirAll(filepath.Dir(record), 0o700)
+}
+
+func (b *blobs) path(digest string) (string, error) {
+	sum, ok := strings.CutPrefix(digest, "sha256:")
+	if raw, err := hex.DecodeString(sum); !ok || err != nil || len(raw) != sha256.Size || sum != strings.ToLower(sum) {
+		return "", fmt.Errorf("digest %q is not sha256: and 64 hex digits", digest)
+	}
+	return filepath.Join(b.store, "blobs", "sha256", sum), nil
+}
+
+// unverified tells why the blob has to be verified before it may be relied on; empty means that it need not be.
+func (b *blobs) unverified(digest string) (why string, err error) {
+	path, err := b.path(digest)
+	if err != nil {
+		return "", err
+	}
+	now, err := stampOf(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return digest + " is gone from the store", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch then, ok := b.verified[digest]; {
+	case !ok:
+		return "it has not been verified since boot", nil
+	case then != now:
+		return digest + " was touched since it was verified", nil
+	}
+	return "", nil
+}
+
+// verify reads the blob once per boot, and again when it was touched.
+func (b *blobs) verify(ctx context.Context, digest string) (path string, err error) {
+	if path, err = b.path(digest); err != nil {
+		return "", err
+	}
+	one := b.lockOf(digest)
+	one.Lock()
+	defer one.Unlock()
+	if why, err := b.unverified(digest); err != nil || why == "" {
+		return path, err
+	}
+	now, err := b.read(ctx, path, digest)
+	var u unsound
+	if errors.As(err, &u) && b.fetch != nil {
+		if err := b.fetch(ctx, digest); err != nil {
+			return "", fmt.Errorf("%w, and: %w: %s", u, err, remedy)
+		}
+		now, err = b.read(ctx, path, digest)
+	}
+	switch {
+	case errors.As(err, &u):
+		return "", fmt.Errorf("%w: %s", err, remedy)
+	case err != nil:
+		return "", err
+	}
+	return path, b.remember(digest, now)
+}
+
+// unsound: the blob itself is missing or damaged; any other error says nothing about it.
+type unsound string
+
+func (u unsound) Error() string { return string(u) }
+
+// read returns how the blob looked before it was read and found whole.
+func (b *blobs) read(ctx context.Context, path, digest string) (stamp, error) {
+	before, err := stampOf(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return before, unsound(digest + " is not in the store")
+	}
+	if err != nil {
+		return before, err
+	}
+	sum, err := hash(ctx, path)
+	if err != nil {
+		return before, fmt.Errorf("verify %s: %w", digest, err)
+	}
+	if sum != digest {
+		return before, unsound(digest + " is damaged, its content has " + sum)
+	}
+	return before, nil
+}
+
+func (b *blobs) lockOf(digest string) *sync.Mutex {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.busy[digest] == nil {
+		b.busy[digest] = &sync.Mutex{}
+	}
+	return b.busy[digest]
+}
+
+func (b *blobs) remember(digest string, s stamp) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.verified[digest] = s
+	return durable.Save(b.record, verifiedSchema, verifiedRecord{b.boot, maps.Clone(b.verified)})
+}
+
+func stampOf(path string) (stamp, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return stamp{}, err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return stamp{}, errors.New("stat " + path + ": no inode")
+	}
+	return stamp{Size: st.Size, MTime: st.Mtim.Nano(), CTime: st.Ctim.Nano(), Inode: st.Ino, Device: uint64(st.Dev)}, nil
+}
+
+func hash(ctx context.Context, path string) (digest string, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	digest, _, err = durable.Digest(ctx, f)
+	return digest, err
 }

@@ -12,8 +12,13 @@ package files
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"sync"
 
 	"github.com/slipway-project/slipway/internal/backend/pods"
@@ -175,3 +180,80 @@ func right() plan.State {
 	return plan.State{Existence: plan.Present, Matches: true, Ready: true}
 }
 func wrong(detail string) plan.State { return plan.State{Existence: plan.Present, Detail: detail} }
+
+// Fingerprint identifies what the machine holds of an item now: its content, not its path or mode. It changes exactly when a
+// process that read the item at its start would read something else. What does not exist has a fingerprint too.
+func (h *Host) Fingerprint(item plan.Item) (string, error) { return Fingerprint(item) }
+
+// Fingerprint is the Host's, for who has none.
+func Fingerprint(item plan.Item) (string, error) {
+	switch it := item.(type) {
+	case plan.File:
+		return sumFiles(it.Path)
+	case plan.Kubeconfig:
+		return sumFiles(it.Path)
+	case plan.StaticPod:
+		return sumFiles(it.Path)
+	case plan.Cert:
+		return sumFiles(it.Want.CertPath, it.Want.KeyPath)
+	case plan.Artifact:
+		target, err := os.Readlink(it.Path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return "", nil
+		}
+		return filepath.Base(target), err
+	case plan.Dir, plan.Mount, plan.Precondition: // a process does not read these at its start
+		return "", nil
+	}
+	return "", fmt.Errorf("fingerprint of %s: not a kind of file", plan.RefOf(item))
+}
+
+func sumFiles(paths ...string) (string, error) {
+	sum := sha256.New()
+	for _, path := range paths {
+		if path == "" {
+			continue
+		}
+		data, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			fmt.Fprintf(sum, "%s is absent\n", path)
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(sum, "%s %d\n", path, len(data))
+		sum.Write(data)
+	}
+	return hex.EncodeToString(sum.Sum(nil))[:32], nil
+}
+
+var errNoKeys = errors.New("this host has no custody of keys")
+
+func (h *Host) observeCert(ctx context.Context, c plan.Cert) (plan.State, error) {
+	if h.conf.Keys == nil {
+		return plan.State{}, errNoKeys
+	}
+	ok, exists, detail, err := h.conf.Keys.Check(ctx, c.Want)
+	switch {
+	case err != nil:
+		return plan.State{}, fmt.Errorf("check %s: %w", c.Want.Name, err)
+	case !exists:
+		return absent(), nil
+	case !ok:
+		return wrong(detail), nil
+	}
+	s := right()
+	s.Detail = detail
+	return s, nil
+}
+
+func (h *Host) makeCert(ctx context.Context, c plan.Cert) error {
+	if h.conf.Keys == nil {
+		return errNoKeys
+	}
+	if err := h.conf.Keys.Ensure(ctx, c.Want); err != nil {
+		return fmt.Errorf("make %s: %w", c.Want.Name, err)
+	}
+	return nil
+}

@@ -188,3 +188,128 @@ func (h *Host) Stop(ctx context.Context, name string) error {
 func (h *Host) unitOrNew(name string) *unit {
 	return h.units.GetOrNew(name, func() *unit { return newUnit(h, name) })
 }
+
+// Observe tells the entry's state, see reconcile.Host.
+func (h *Host) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
+	h.seen.See(e)
+	spec, ok := e.Item.(plan.Unit)
+	if !ok {
+		return h.conf.Files.Observe(ctx, e)
+	}
+	if err := ctx.Err(); err != nil {
+		return plan.State{}, err
+	}
+	u := h.units.Get(spec.Name)
+	if spec.Oneshot {
+		return h.observeOneshot(ctx, spec, u)
+	}
+	if u == nil {
+		return plan.State{Existence: plan.Absent, Detail: "it has never been started"}, nil
+	}
+	inputs, err := h.fingerprints(spec)
+	if err != nil {
+		return plan.State{}, fmt.Errorf("observe %s: %w", e.Ref, err)
+	}
+	return u.observe(spec, inputs), nil
+}
+
+// Do carries out one step, see reconcile.Host.
+func (h *Host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
+	h.seen.See(e)
+	spec, ok := e.Item.(plan.Unit)
+	if !ok {
+		return h.conf.Files.Do(ctx, s, e)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if spec.Name == "" || strings.ContainsAny(spec.Name, "/:\x00") || spec.Name[0] == '.' { // it becomes a part of paths
+		return fmt.Errorf("%s: a unit cannot have this name", e.Ref)
+	}
+	if s.Verb == plan.Remove {
+		return h.remove(ctx, spec.Name)
+	}
+	u := h.unitOrNew(spec.Name)
+	if spec.Oneshot {
+		return u.runOnce(ctx, spec)
+	}
+	return u.run(ctx, spec, s.Verb == plan.Replace)
+}
+
+// Await waits until the unit is ready. A unit that dies meanwhile is started again, and waiting goes on.
+func (h *Host) Await(ctx context.Context, e plan.Entry, waiting func(reason string)) error {
+	h.seen.See(e)
+	spec, ok := e.Item.(plan.Unit)
+	if !ok {
+		return h.conf.Files.Await(ctx, e, waiting)
+	}
+	u := h.units.Get(spec.Name)
+	if u == nil {
+		if s, err := h.Observe(ctx, e); err != nil || s.Ready { // a oneshot whose work was done before this boot
+			return err
+		}
+		return fmt.Errorf("%s has never been started", e.Ref)
+	}
+	if spec.Oneshot {
+		return u.awaitEnd(ctx, e, waiting)
+	}
+	return u.await(ctx, waiting)
+}
+
+func (h *Host) fingerprints(spec plan.Unit) ([]units.Input, error) {
+	return h.seen.Fingerprints(spec, h.conf.Files.Fingerprint)
+}
+
+func (h *Host) remove(ctx context.Context, name string) error {
+	u := h.units.Get(name)
+	if u == nil {
+		return nil
+	}
+	if err := u.stop(ctx); err != nil {
+		return err
+	}
+	h.units.Forget(name, u)
+	h.cgroups.remove(name)
+	for _, path := range []string{h.recordPath(name), h.recordPath(name) + ".prev", h.notifyPath(name)} {
+		if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *Host) recordPath(name string) string { return filepath.Join(h.conf.StateDir, name+".state") }
+
+func (h *Host) notifyPath(name string) string { return filepath.Join(h.conf.StateDir, name+".notify") }
+
+func (u *unit) event(kind units.EventKind, pid int, detail string) {
+	u.host.conf.Log.Debug("unit "+string(kind), "unit", u.name, "pid", pid, "detail", detail)
+	u.host.conf.OnEvent(units.Event{At: time.Now(), Unit: u.name, Kind: kind, PID: pid, Detail: detail})
+}
+
+// Status tells of every unit, by name.
+func (h *Host) Status() []units.Status {
+	var all []units.Status
+	for _, u := range h.units.All() {
+		u.mu.Lock()
+		s := units.Status{
+			Name: u.name, PID: u.rec.PID, Since: u.rec.Since, Ready: u.rec.Ready, Restarts: u.rec.Restarts,
+			LastExit: u.rec.LastExit, Oneshot: u.rec.Unit.Oneshot,
+		}
+		if !s.Ready {
+			s.Waiting = u.reason
+		}
+		if u.proc == nil {
+			s.RestartAt = u.restartAt
+		}
+		u.mu.Unlock()
+		all = append(all, s)
+	}
+	return all
+}
+
+// Logs is the path of a unit's log; older ones have .1, .2, .3 appended.
+func (h *Host) Logs(unit string) string { return h.logs.Path(unit) }
+
+// Tail is the last n lines that a unit has written.
+func (h *Host) Tail(unit string, n int) ([]string, error) { return h.logs.Tail(unit, n) }

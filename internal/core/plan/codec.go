@@ -8,15 +8,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
+	"strings"
 )
 
-// MarshalJSON writes the reference as its text.
+// MarshalJSON encodes the reference as a string.
 func (r Ref) MarshalJSON() ([]byte, error) { return json.Marshal(r.id) }
 
-// UnmarshalJSON reads a reference; Decode checks that it points somewhere.
+// UnmarshalJSON decodes a reference. Decode checks that it refers to an entry.
 func (r *Ref) UnmarshalJSON(data []byte) error { return json.Unmarshal(data, &r.id) }
 
-// MarshalJSON adds the kind beside the item.
+// MarshalJSON adds the kind of the item.
 func (e Entry) MarshalJSON() ([]byte, error) {
 	type bare Entry // drops this method
 	item, err := json.Marshal(e.Item)
@@ -30,7 +32,7 @@ func (e Entry) MarshalJSON() ([]byte, error) {
 	}{bare(e), e.Item.Kind(), item})
 }
 
-// UnmarshalJSON refuses unknown kinds and unknown fields.
+// UnmarshalJSON rejects unknown kinds and unknown fields.
 func (e *Entry) UnmarshalJSON(data []byte) error {
 	type bare Entry
 	var w struct {
@@ -52,7 +54,7 @@ func (e *Entry) UnmarshalJSON(data []byte) error {
 
 func decodeItem(kind Kind, raw []byte) (Item, error) {
 	if len(raw) == 0 {
-		return nil, errors.New("it has no item")
+		return nil, errors.New("no item")
 	}
 	switch kind {
 	case KindDir:
@@ -74,7 +76,7 @@ func decodeItem(kind Kind, raw []byte) (Item, error) {
 	case KindPrecondition:
 		return decodeAs[Precondition](raw)
 	}
-	return nil, fmt.Errorf("unknown kind %q: this agent is older than the plan, update slipway on the node", kind)
+	return nil, fmt.Errorf("unknown kind %q: the agent is older than the plan; update slipway on the node", kind)
 }
 
 func decodeAs[T Item](raw []byte) (Item, error) {
@@ -83,8 +85,8 @@ func decodeAs[T Item](raw []byte) (Item, error) {
 	return it, err
 }
 
-// Decode reads a plan and checks that its version is known and that its graph is sound. The version comes first: what another
-// version means by the rest nobody here can say.
+// Decode reads a plan and checks its version and that every entry's needs come before it. The version is
+// checked first because other versions may give the remaining fields a different meaning.
 func Decode(data []byte) (Plan, error) {
 	var head struct {
 		Version int `json:"version"`
@@ -93,7 +95,7 @@ func Decode(data []byte) (Plan, error) {
 		return Plan{}, fmt.Errorf("decode plan: %w", err)
 	}
 	if head.Version != Version {
-		return Plan{}, fmt.Errorf("decode plan: version %d, want %d: use the same slipway on operator and node", head.Version, Version)
+		return Plan{}, fmt.Errorf("decode plan: version %d, want %d (use the same slipway version on the operator's host and the node)", head.Version, Version)
 	}
 	var p Plan
 	if err := strict(data, &p); err != nil {
@@ -102,7 +104,7 @@ func Decode(data []byte) (Plan, error) {
 	seen := map[Ref]bool{}
 	for _, e := range p.Entries {
 		if e.Ref != RefOf(e.Item) || seen[e.Ref] {
-			return Plan{}, fmt.Errorf("decode plan: entry %s: reference is wrong or used twice", e.Ref)
+			return Plan{}, fmt.Errorf("decode plan: entry %s: reference does not match the item or is used twice", e.Ref)
 		}
 		for _, n := range e.Needs {
 			if !seen[n] {
@@ -114,7 +116,7 @@ func Decode(data []byte) (Plan, error) {
 	return p, nil
 }
 
-// Encode writes the plan's wire form: the same plan always gives the same bytes.
+// Encode returns the plan's wire form. Equal plans have identical encodings.
 func Encode(p Plan) ([]byte, error) { return json.MarshalIndent(p, "", " ") }
 
 func strict(data []byte, into any) error {
@@ -124,7 +126,80 @@ func strict(data []byte, into any) error {
 		return err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows the document")
+		return errors.New("unexpected data after the document")
+	}
+	return nil
+}
+
+// Ticket is what init and join give a machine to make it a node. Like a plan it is a wire format without
+// secrets. The secrets of a control plane travel separately, sealed, as additional files.
+type Ticket struct {
+	Version int          `json:"version"`
+	Cluster string       `json:"cluster"` // the cluster's ID; empty for init, which creates it
+	Plan    Plan         `json:"plan"`
+	Control []byte       `json:"control,omitempty"` // the control role's document
+	Files   []TicketFile `json:"files,omitempty"`
+}
+
+// TicketFile is a file that comes with a ticket: a permit, a CA certificate, the first roster. It is
+// written once, before the plan is applied, and belongs to the node from then on.
+type TicketFile struct {
+	Path    string `json:"path"`
+	Mode    uint32 `json:"mode"`
+	Content []byte `json:"content"`
+}
+
+// DecodeTicket reads a ticket as strictly as Decode reads a plan, and checks the paths of its files.
+func DecodeTicket(data []byte) (Ticket, error) {
+	var head struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal(data, &head); err != nil {
+		return Ticket{}, fmt.Errorf("decode ticket: %w", err)
+	}
+	if head.Version != Version {
+		return Ticket{}, fmt.Errorf("decode ticket: version %d, want %d (use the same slipway version on all machines)", head.Version, Version)
+	}
+	var w struct {
+		Ticket
+		Plan json.RawMessage `json:"plan"`
+	}
+	if err := strict(data, &w); err != nil {
+		return Ticket{}, fmt.Errorf("decode ticket: %w", err)
+	}
+	p, err := Decode(w.Plan)
+	if err != nil {
+		return Ticket{}, fmt.Errorf("decode ticket: %w", err)
+	}
+	t := w.Ticket
+	t.Plan = p
+	for _, f := range t.Files {
+		if err := f.Check(); err != nil {
+			return Ticket{}, fmt.Errorf("decode ticket: %w", err)
+		}
+	}
+	return t, nil
+}
+
+// DecodeTicketFiles reads the files that travel separately from a ticket, as strictly as DecodeTicket.
+func DecodeTicketFiles(data []byte) ([]TicketFile, error) {
+	var files []TicketFile
+	if err := strict(data, &files); err != nil {
+		return nil, fmt.Errorf("decode files: %w", err)
+	}
+	for _, f := range files {
+		if err := f.Check(); err != nil {
+			return nil, fmt.Errorf("decode files: %w", err)
+		}
+	}
+	return files, nil
+}
+
+// Check rejects files outside the directories where nodes keep their state.
+func (f TicketFile) Check() error {
+	allowed := strings.HasPrefix(f.Path, "/etc/kubernetes/") || strings.HasPrefix(f.Path, "/var/lib/slipway/state/")
+	if !allowed || path.Clean(f.Path) != f.Path || f.Mode&^0o777 != 0 {
+		return fmt.Errorf("file %q with mode %o: a ticket may only contain files in /etc/kubernetes and /var/lib/slipway/state", f.Path, f.Mode)
 	}
 	return nil
 }

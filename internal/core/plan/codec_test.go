@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// everyKind holds one item of each of the nine kinds, with every field set.
+// everyKind has one item of each of the nine kinds, with every field set.
 func everyKind() plan.Plan {
 	var b plan.Builder
 	dir := b.Add(plan.Dir{Path: "/etc/x", Mode: 0o755, Data: true})
@@ -55,7 +55,7 @@ func TestCodecRoundTrip(t *testing.T) {
 		kinds[e.Item.Kind()] = true
 	}
 	if len(kinds) != 9 {
-		t.Fatalf("the test has %d kinds, want all nine: %v", len(kinds), kinds)
+		t.Fatalf("got %d kinds, want 9: %v", len(kinds), kinds)
 	}
 	first := encode(t, want)
 	got, err := plan.Decode(first)
@@ -67,7 +67,7 @@ func TestCodecRoundTrip(t *testing.T) {
 		t.Errorf("decoded (-want +got):\n%s", diff)
 	}
 	if second := encode(t, got); string(first) != string(second) {
-		t.Errorf("encoded again, it is other bytes:\n%s", cmp.Diff(string(first), string(second)))
+		t.Errorf("the second encoding differs:\n%s", cmp.Diff(string(first), string(second)))
 	}
 }
 
@@ -80,22 +80,22 @@ func TestDecodeRefuses(t *testing.T) {
 	for name, tc := range map[string]struct{ in, want string }{
 		"nothing":            {``, `decode plan: unexpected end of JSON input`},
 		"no plan":            {`[]`, `decode plan: json: cannot unmarshal array into Go value of type struct { Version int "json:\"version\"" }`},
-		"no version":         {`{}`, `decode plan: version 0, want 1: use the same slipway on operator and node`},
-		"newer, unknown all": {`{"version":2,"phases":[]}`, `decode plan: version 2, want 1: use the same slipway on operator and node`},
+		"no version":         {`{}`, `decode plan: version 0, want 1 (use the same slipway version on the operator's host and the node)`},
+		"newer, unknown all": {`{"version":2,"phases":[]}`, `decode plan: version 2, want 1 (use the same slipway version on the operator's host and the node)`},
 		"unknown field":      {`{"version":1,"colour":"red"}`, `decode plan: json: unknown field "colour"`},
 		"more behind":        {head + dir + `]} {}`, `decode plan: invalid character '{' after top-level value`},
 		"unknown kind": {
 			head + `{"ref":"vm//a","kind":"vm","item":{}}]}`,
-			`decode plan: entry vm//a: unknown kind "vm": this agent is older than the plan, update slipway on the node`,
+			`decode plan: entry vm//a: unknown kind "vm": the agent is older than the plan; update slipway on the node`,
 		},
-		"no item":            {head + `{"ref":"dir//a","kind":"dir"}]}`, `decode plan: entry dir//a: it has no item`},
-		"null item":          {head + `{"ref":"dir//a","kind":"dir","item":null}]}`, `decode plan: entry dir//a: reference is wrong or used twice`},
+		"no item":            {head + `{"ref":"dir//a","kind":"dir"}]}`, `decode plan: entry dir//a: no item`},
+		"null item":          {head + `{"ref":"dir//a","kind":"dir","item":null}]}`, `decode plan: entry dir//a: reference does not match the item or is used twice`},
 		"unknown item field": {head + `{"ref":"dir//a","kind":"dir","item":{"path":"/a","colour":"me"}}]}`, `decode plan: entry dir//a: json: unknown field "colour"`},
 		"unknown entry field": {
 			head + `{"ref":"dir//a","kind":"dir","wave":1,"item":{"path":"/a"}}]}`, `decode plan: entry dir//a: json: unknown field "wave"`,
 		},
-		"reference of another": {head + `{"ref":"dir//b","kind":"dir","item":{"path":"/a"}}]}`, `decode plan: entry dir//b: reference is wrong or used twice`},
-		"twice":                {head + dir + `,` + dir + `]}`, `decode plan: entry dir//a: reference is wrong or used twice`},
+		"reference of another": {head + `{"ref":"dir//b","kind":"dir","item":{"path":"/a"}}]}`, `decode plan: entry dir//b: reference does not match the item or is used twice`},
+		"twice":                {head + dir + `,` + dir + `]}`, `decode plan: entry dir//a: reference does not match the item or is used twice`},
 		"needs a later one": {
 			head + `{"ref":"file//a/f","kind":"file","needs":["dir//a"],"item":{"path":"/a/f"}},` + dir + `]}`,
 			`decode plan: entry file//a/f: needs dir//a, which does not come before it`,
@@ -112,7 +112,7 @@ func TestDecodeRefuses(t *testing.T) {
 				t.Errorf("error %v\nwant  %s", err, tc.want)
 			}
 			if len(p.Entries) > 0 || p.Version != 0 {
-				t.Errorf("a refused plan is not empty: %+v", p)
+				t.Errorf("Decode returned %+v with an error, want the zero Plan", p)
 			}
 		})
 	}
@@ -134,10 +134,10 @@ func FuzzDecode(f *testing.F) {
 		first := encode(t, p)
 		again, err := plan.Decode(first)
 		if err != nil {
-			t.Fatalf("what was decoded does not decode when encoded: %v", err)
+			t.Fatalf("decode an encoded plan: %v", err)
 		}
 		if second := encode(t, again); string(first) != string(second) {
-			t.Fatalf("not stable:\n%s\n%s", first, second)
+			t.Fatalf("encoding is not stable:\n%s\n%s", first, second)
 		}
 	})
 }

@@ -37,13 +37,13 @@ func TestDiff(t *testing.T) {
 			want: chain(dir), have: map[string]plan.State{"dir//d": {Existence: plan.Present, Detail: "mode 0777"}},
 			steps: []string{"replace dir//d: mode 0777"},
 		},
-		"right, though not ready": {want: chain(dir), have: map[string]plan.State{"dir//d": right}},
-		"a gate is nobody's work": {
+		"matches but is not ready": {want: chain(dir), have: map[string]plan.State{"dir//d": right}},
+		"preconditions have no steps": {
 			want: chain(gate), before: chain(plan.Precondition{Name: "old"}),
 			have: map[string]plan.State{"precondition/g": absent, "precondition/old": right},
 		},
-		"a gate that differs": {want: chain(gate), have: map[string]plan.State{"precondition/g": differs}},
-		"removal, last made first gone": {
+		"precondition that differs": {want: chain(gate), have: map[string]plan.State{"precondition/g": differs}},
+		"removals in reverse order": {
 			want: chain(plan.Dir{Path: "/new"}), before: chain(dir, file, plan.StaticPod{Name: "p", Path: "/p"}),
 			have: map[string]plan.State{"dir//d": right, "artifact//d/f": differs, "staticpod/p": right, "dir//new": absent},
 			steps: []string{
@@ -51,8 +51,8 @@ func TestDiff(t *testing.T) {
 				"create dir//new: it does not exist",
 			},
 		},
-		"what is unknown or absent is not removed": {before: chain(dir, file), have: map[string]plan.State{"dir//d": absent}},
-		"kept in another order":                    {want: chain(file, dir), before: chain(dir, file), have: map[string]plan.State{"dir//d": right, "artifact//d/f": right}},
+		"unknown and absent entries are not removed": {before: chain(dir, file), have: map[string]plan.State{"dir//d": absent}},
+		"same entries in another order":              {want: chain(file, dir), before: chain(dir, file), have: map[string]plan.State{"dir//d": right, "artifact//d/f": right}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -73,7 +73,7 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// drawPlan is a random sound plan over a small set of names, so that two of them overlap.
+// drawPlan draws a random valid plan over a small set of names, so that two plans overlap.
 func drawPlan(t *rapid.T, label string) plan.Plan {
 	var b plan.Builder
 	var refs []plan.Ref
@@ -110,11 +110,11 @@ func TestDiffConverges(t *testing.T) {
 			case s.Why == "":
 				t.Fatalf("%s %s has no reason", s.Verb, s.Ref)
 			case was.Existence == plan.Unknown:
-				t.Fatalf("%s %s on no evidence", s.Verb, s.Ref)
+				t.Fatalf("%s %s although its state is unknown", s.Verb, s.Ref)
 			case wanted == (s.Verb == plan.Remove) || !wanted && old.Item == nil:
 				t.Fatalf("%s %s: wanted %t", s.Verb, s.Ref, wanted)
 			case wanted && e.Item.Kind() == plan.KindPrecondition || !wanted && old.Item.Kind() == plan.KindPrecondition:
-				t.Fatalf("%s of a gate", s.Verb)
+				t.Fatalf("%s of a precondition", s.Verb)
 			}
 			at[s.Ref] = i
 			have[s.Ref] = plan.State{Existence: plan.Present, Matches: true}
@@ -124,12 +124,12 @@ func TestDiffConverges(t *testing.T) {
 		}
 		inOrder(t, want, before, at)
 		if again := plan.Diff(want, before, have); len(again) > 0 {
-			t.Fatalf("after all steps there are still %v", again)
+			t.Fatalf("got steps %v after all were done, want none", again)
 		}
 	})
 }
 
-// inOrder: needs before what needs them, and the other way round for removals.
+// inOrder checks that every step comes after the steps it needs; for removals, before.
 func inOrder(t *rapid.T, want, before plan.Plan, at map[plan.Ref]int) {
 	t.Helper()
 	for _, e := range want.Entries {
@@ -140,7 +140,7 @@ func inOrder(t *rapid.T, want, before plan.Plan, at map[plan.Ref]int) {
 			}
 		}
 	}
-	for _, e := range plan.Gone(want, before) {
+	for _, e := range plan.Removed(want, before) {
 		for _, n := range e.Needs {
 			i, both := at[e.Ref]
 			_, kept := want.Find(n.String())

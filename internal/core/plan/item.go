@@ -3,15 +3,17 @@
 package plan
 
 import (
+	"strings"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/pki"
 )
 
-// Kind names one of the nine kinds of item. The set is closed: every backend and renderer handles all of them.
+// Kind names one of the nine kinds of item. The set is closed: every backend and renderer handles all of
+// them.
 type Kind string
 
-// The kinds. A tenth needs an ADR.
+// The kinds. Adding a tenth requires an ADR.
 const (
 	KindDir          Kind = "dir"
 	KindFile         Kind = "file"
@@ -24,41 +26,43 @@ const (
 	KindPrecondition Kind = "precondition"
 )
 
-// Item is one thing that a node must have. Implemented only by the nine types of this file.
+// Item is one thing that a node must have. Only the nine types of this file implement it.
 type Item interface {
 	Kind() Kind
 	Key() string // unique within the kind: a path or a name
 	isItem()
 }
 
-// Dir is a folder, owned by root unless it says otherwise.
+// Dir is a directory, owned by root unless Owner or Group is set.
 type Dir struct {
 	Path string `json:"path"`
 	Mode uint32 `json:"mode"` // permission bits
-	// Data: what the plan's units put into it is the node's and goes when the node is reset; a plan that no longer has the folder
-	// leaves it.
+	// Data means that the contents belong to the node: they are deleted when the node is reset, but not
+	// when a later plan no longer has the directory.
 	Data bool `json:"data,omitempty"`
-	// Owner and Group are names of the machine's accounts; empty: root.
+	// Owner and Group are account names on the machine. Empty means root.
 	Owner string `json:"owner,omitempty"`
 	Group string `json:"group,omitempty"`
 }
 
-// File is a regular file, owned by root, written atomically. Content is never secret: a secret comes in through Fill.
+// File is a regular file, owned by root and written atomically. Content is never secret; secrets are
+// filled in through Fill.
 type File struct {
 	Path    string `json:"path"`
 	Mode    uint32 `json:"mode"`
 	Content string `json:"content"`
 	// Fill maps a placeholder in Content to a file on the node (a Want of kind Secret) whose bytes, base64-encoded, replace it.
 	Fill map[string]string `json:"fill,omitempty"`
-	// UserOwned: the user's own file. It is taken away only as long as nobody has changed it.
+	// UserOwned marks a file that the user supplies. It is only removed while nobody has changed it on the
+	// node.
 	UserOwned bool `json:"userOwned,omitempty"`
 }
 
-// Artifact is a file of the component store that must be usable at Path. It is verified when it is taken.
+// Artifact is a file from the component store, available at Path. Its digest is verified before use.
 type Artifact struct {
 	Path   string `json:"path"`
 	Digest string `json:"digest"` // "sha256:" and 64 hex digits
-	Name   string `json:"name"`   // for people: "kube v1.36.4"
+	Name   string `json:"name"`   // for display: "kube v1.36.4"
 }
 
 // Mount is a mounted file system.
@@ -69,7 +73,7 @@ type Mount struct {
 	Options []string `json:"options,omitempty"`
 }
 
-// Cert is key material made on the node according to Want.
+// Cert is key material that the node makes according to Want.
 type Cert struct {
 	Want pki.Want `json:"want"`
 }
@@ -83,74 +87,86 @@ type Kubeconfig struct {
 	CAFile   string `json:"caFile"`
 	CertFile string `json:"certFile"`
 	KeyFile  string `json:"keyFile"`
-	// Embed copies the credentials into the file, for users who take it elsewhere; otherwise it refers to them by path.
+	// Embed copies the credentials into the file, for users who copy it to another machine. Otherwise the
+	// file refers to them by path.
 	Embed bool `json:"embed,omitempty"`
 }
 
-// Unit is a supervised process. It is defined by what every supervisor can do, not by one init system's options.
+// Unit is a supervised process. It has only settings that every supervisor supports, not the options of
+// one init system.
 type Unit struct {
 	Name string   `json:"name"`
 	Args []string `json:"args"` // Args[0] is an absolute path
 	Env  []string `json:"env,omitempty"`
 	Dir  string   `json:"dir,omitempty"`
-	// EnvFile is a file of NAME=VALUE words without spaces that are added to Env at each start. It is no input: a change restarts nothing.
+	// EnvFile is a file of space-separated NAME=VALUE words that are added to Env at each start. It is not
+	// an input: changing it restarts nothing.
 	EnvFile string `json:"envFile,omitempty"`
 
-	// Oneshot units run to the end; Ready then tells that the work is done and is asked first, so that a finished one is
-	// not run again. Otherwise Ready tells when a started process may be relied on.
+	// Oneshot units run to completion. Ready then reports whether the work is done, and is checked first
+	// so that finished work is not repeated. For other units, Ready reports whether the process can be
+	// relied on.
 	Oneshot bool  `json:"oneshot,omitempty"`
 	Ready   Probe `json:"ready"`
 
-	// Inputs are items whose change restarts the unit. What the process reloads by itself does not belong here.
+	// Inputs are the items whose change restarts the unit. Files that the process reloads by itself are
+	// not inputs.
 	Inputs []Ref `json:"inputs,omitempty"`
 
-	// DataGuard names data without which the unit must not begin anew.
+	// DataGuard names data without which the unit must not start.
 	DataGuard DataGuard `json:"dataGuard,omitzero"`
 
 	StopTimeout time.Duration `json:"stopTimeout,omitempty"` // between SIGTERM and SIGKILL; 0 means 10 s
-	// KillChildren: stop every process of the unit's cgroup, not only the main one. False for what parents containers.
+	// KillChildren stops every process in the unit's cgroup, not only the main one. False for container
+	// runtimes, whose containers must survive a restart.
 	KillChildren bool `json:"killChildren,omitempty"`
 	OOMScore     int  `json:"oomScore,omitempty"`
 }
 
-// DataGuard is the memory that data has been there: when Mark exists and Data does not, the data is lost or not mounted, and the
-// unit is not started over the hole. Mark is an item of the plan that comes after the unit.
+// DataGuard protects a process from starting with empty data after its data was lost: if Mark exists and
+// Data does not, the data is lost or not mounted, and the process is not started. Mark is made by an item
+// of the plan that comes after the process.
 type DataGuard struct {
 	Mark string `json:"mark"` // a file
-	Data string `json:"data"` // a file or folder
-	// FreshStart is a file, optional. While it exists and Mark does not, nobody counts on Data yet, and each start begins anew: what a start
-	// that was broken off has left may be less than the unit can go on from.
+	Data string `json:"data"` // a file or directory
+	// FreshStart is an optional file. While it exists and Mark does not, nothing depends on Data yet, and
+	// each start deletes Data first: an interrupted first start may have left it incomplete.
 	FreshStart string `json:"freshStart,omitempty"`
 }
 
-// StaticPod is a manifest that the kubelet runs by itself, and, where Ready says so, the process that comes of it.
+// StaticPod is a manifest in the kubelet's manifest directory and, for components, the process that the
+// kubelet starts from it.
 type StaticPod struct {
-	Name     string `json:"name"` // of the component or of the user's pod; unique in the plan
-	Path     string `json:"path"` // in the kubelet's folder of manifests
+	Name     string `json:"name"` // name of the component or of the user's pod; unique in the plan
+	Path     string `json:"path"` // in the kubelet's manifest directory
 	Manifest string `json:"manifest"`
-	// At, if set, is where the manifest lies, and Path a link to it: on a volume without which the pod must not start.
+	// At, if set, is the location of the manifest, and Path is a symlink to it. It is used for manifests
+	// on a volume without which the pod must not start.
 	At string `json:"at,omitempty"`
 
-	// Component: the manifest has the marks PodUID and PodInputs, the pod runs one of the node's components, and it is ready when the
-	// process of this very manifest runs and Ready says yes. Otherwise the pod is the user's, and ready when its manifest is there.
+	// Component means that the pod runs one of the node's components. The manifest contains the
+	// placeholders PodUID and PodInputs, and the item is ready when the process of this exact manifest
+	// runs and Ready succeeds. Otherwise it is the user's pod, and the item is ready when the manifest
+	// exists.
 	Component bool      `json:"component,omitempty"`
 	Ready     Probe     `json:"ready,omitzero"`
-	Inputs    []Ref     `json:"inputs,omitempty"`   // as Unit's
-	DataGuard DataGuard `json:"dataGuard,omitzero"` // as Unit's; looked at before the manifest is written, and by Guard before each start
-	Image     string    `json:"image,omitempty"`    // for people
+	Inputs    []Ref     `json:"inputs,omitempty"`   // as in Unit
+	DataGuard DataGuard `json:"dataGuard,omitzero"` // as in Unit; checked before the manifest is written and, by dataguard.Guard, before each start
+	Image     string    `json:"image,omitempty"`    // for display
 }
 
-// Marks in the manifest of a component's pod, which the node replaces when it writes it: both follow from the manifest and from what
-// the inputs hold, so that each content is a pod of its own.
+// Placeholders in a component's manifest, which the node replaces when it writes the manifest. Both values
+// are derived from the manifest and its inputs, so each change makes a different pod.
 const (
 	PodUID    = "{{slipway-pod-uid}}"
 	PodInputs = "{{slipway-pod-inputs}}"
 )
 
-// Precondition is a condition that somebody else makes true; waiting for it has no limit and always has a reason.
+// Precondition is a condition that someone other than this host fulfills. Waiting for it has no time
+// limit.
 type Precondition struct {
 	Name     string `json:"name"`
-	Provider string `json:"provider"` // who makes it true, for status
+	Provider string `json:"provider"` // who fulfills it, for status messages
 	Ready    Probe  `json:"ready"`
 }
 
@@ -183,3 +199,53 @@ func (Kubeconfig) isItem()   {}
 func (Unit) isItem()         {}
 func (StaticPod) isItem()    {}
 func (Precondition) isItem() {}
+
+// ProbeKind says how readiness is checked.
+type ProbeKind string
+
+// The kinds of probe. The zero value means ready as soon as the item exists or the process has started.
+const (
+	ProbeNone   ProbeKind = ""
+	ProbeHTTP   ProbeKind = "http"   // GET URL answers 200
+	ProbeTCP    ProbeKind = "tcp"    // Address accepts a connection
+	ProbeExec   ProbeKind = "exec"   // Args exits 0 and its output contains Contains
+	ProbeNotify ProbeKind = "notify" // the process sends READY=1 to $NOTIFY_SOCKET
+	ProbeFile   ProbeKind = "file"   // Path exists and is not empty
+	ProbeTask   ProbeKind = "task"   // the agent's own task named by Args is done; checked without starting a process
+)
+
+// Probe is a readiness check. It yields success or a reason for failure.
+type Probe struct {
+	Kind     ProbeKind `json:"kind,omitempty"`
+	URL      string    `json:"url,omitempty"`      // http
+	CA       string    `json:"ca,omitempty"`       // http: path of the CA that signed the server
+	Cert     string    `json:"cert,omitempty"`     // http: client certificate path
+	Key      string    `json:"key,omitempty"`      // http: client key path
+	Contains string    `json:"contains,omitempty"` // text that the response or output must contain
+	Address  string    `json:"address,omitempty"`  // tcp: host:port; unix sockets as unix:///path
+	Args     []string  `json:"args,omitempty"`     // exec, task
+	Path     string    `json:"path,omitempty"`     // file
+}
+
+// String describes what the probe waits for, to follow "waiting for".
+func (p Probe) String() string {
+	switch p.Kind {
+	case ProbeHTTP:
+		if p.Contains != "" {
+			return p.URL + " to return " + p.Contains
+		}
+		return p.URL + " to answer 200"
+	case ProbeTCP:
+		return p.Address + " to accept a connection"
+	case ProbeExec:
+		return strings.Join(p.Args, " ") + " to succeed"
+	case ProbeNotify:
+		return "the process to send READY=1"
+	case ProbeFile:
+		return p.Path + " to appear"
+	case ProbeTask:
+		return strings.Join(p.Args, " ") + " to be done"
+	case ProbeNone:
+	}
+	return "nothing"
+}

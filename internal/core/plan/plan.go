@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plan is the vocabulary between deciding and doing: what one node must have ([Plan]), what it has ([State]), and
-// the difference ([Step]). A plan is plain data, a versioned wire format, and free of secrets. The package knows nothing of
-// Kubernetes or of the configuration that a plan came from, and never touches a machine.
+// Package plan is the vocabulary between planning and acting: what one node must have ([Plan]), what it
+// has ([State]), and the difference ([Step]). A plan is plain data, a versioned wire format, and contains
+// no secrets. The package knows nothing about Kubernetes or the configuration a plan was made from, and it
+// never touches a machine.
 //
 // Read [Plan] and [Builder] first, then [Diff].
 //
 //	var b plan.Builder
 //	key := b.Add(plan.Cert{Want: w})
-//	b.Add(plan.Unit{Name: "etcd", …}, key)   // starts when the certificate has been observed ready
+//	b.Add(plan.Unit{Name: "etcd", …}, key)   // starts once the certificate has been observed ready
 package plan
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Version is the wire version of Plan that this code writes. A reader refuses any other.
 const Version = 1
 
-// Plan is everything that one node must have. Entries are in an order in which each comes after its needs.
+// Plan is everything that one node must have. Each entry comes after the entries it needs.
 type Plan struct {
 	Version int     `json:"version"`
 	Cluster string  `json:"cluster"`
@@ -25,30 +29,32 @@ type Plan struct {
 	Entries []Entry `json:"entries"`
 }
 
-// Entry is an item and its place in the graph.
+// Entry is an item and its edges in the dependency graph.
 type Entry struct {
 	Ref   Ref   `json:"ref"`
 	Item  Item  `json:"-"`
-	Needs []Ref `json:"needs,omitempty"` // order and readiness: start when all of these have been observed ready
-	// Deadline bounds one attempt to do the item, not the waiting for it; 0 means a minute.
+	Needs []Ref `json:"needs,omitempty"` // the item starts once all of these have been observed ready
+	// Deadline bounds one attempt to apply the item, not the time spent waiting for it. 0 means one
+	// minute.
 	Deadline time.Duration `json:"deadline,omitempty"`
 	// Turn names what only one machine of the cluster at a time may do: while the item runs, it is exchanged only in this machine's
 	// turn. Empty: whenever it differs.
 	Turn string `json:"turn,omitempty"`
 }
 
-// Ref points to an entry: "unit/etcd", "file//etc/kubernetes/audit-policy.yaml". Only a Builder or the decoder makes one.
+// Ref identifies an entry: "unit/etcd", "file//etc/kubernetes/audit-policy.yaml". Only a Builder or the
+// decoder creates one.
 type Ref struct{ id string }
 
 func (r Ref) String() string { return r.id }
 
-// IsZero reports whether the reference points nowhere.
+// IsZero reports whether r refers to no entry.
 func (r Ref) IsZero() bool { return r.id == "" }
 
-// RefOf is the reference that an item has in every plan.
+// RefOf returns the reference of an item. It is the same in every plan.
 func RefOf(it Item) Ref { return Ref{string(it.Kind()) + "/" + it.Key()} }
 
-// Find returns the entry with the given reference text.
+// Find returns the entry with the given reference, for example "unit/etcd".
 func (p Plan) Find(ref string) (Entry, bool) {
 	for _, e := range p.Entries {
 		if e.Ref.id == ref {
@@ -58,7 +64,7 @@ func (p Plan) Find(ref string) (Entry, bool) {
 	return Entry{}, false
 }
 
-// Process finds the entry of a component's process, whichever form it has: a unit, or a static pod.
+// Process returns the entry that runs the named component, either as a unit or as a static pod.
 func (p Plan) Process(name string) (Entry, bool) {
 	for _, kind := range []Kind{KindUnit, KindStaticPod} {
 		if e, ok := p.Find(string(kind) + "/" + name); ok {
@@ -68,7 +74,7 @@ func (p Plan) Process(name string) (Entry, bool) {
 	return Entry{}, false
 }
 
-// Inputs are the items whose change means another process; nil for what is no process.
+// Inputs returns the items whose change restarts the process of it, or nil if the item is not a process.
 func Inputs(it Item) []Ref {
 	switch it := it.(type) {
 	case Unit:
@@ -80,8 +86,8 @@ func Inputs(it Item) []Ref {
 	}
 }
 
-// HoldsOf is what a process must not begin anew without; the zero Holds for what is no process.
-func HoldsOf(it Item) DataGuard {
+// DataGuardOf returns the data guard of a process, or the zero DataGuard if the item is not a process.
+func DataGuardOf(it Item) DataGuard {
 	switch it := it.(type) {
 	case Unit:
 		return it.DataGuard
@@ -90,4 +96,71 @@ func HoldsOf(it Item) DataGuard {
 	default:
 		return DataGuard{}
 	}
+}
+
+// Builder collects the entries of a plan. Refs come only from Add, so an item can only need items added
+// before it: a dependency cycle cannot be expressed. The zero value is ready to use.
+type Builder struct {
+	entries []Entry
+	index   map[Ref]int
+}
+
+// Add appends an item that starts once all needs are ready, and returns its reference. It panics on
+// planner bugs: the same kind and key added twice, a need that is not in the plan, or a unit input that is
+// not among the needs.
+func (b *Builder) Add(it Item, needs ...Ref) Ref {
+	ref := RefOf(it)
+	if b.index == nil {
+		b.index = map[Ref]int{}
+	}
+	if _, dup := b.index[ref]; dup {
+		panic("plan: " + ref.id + " added twice")
+	}
+	for _, n := range needs {
+		if _, ok := b.index[n]; !ok {
+			panic("plan: " + ref.id + " needs " + n.id + ", which is not in the plan")
+		}
+	}
+	for _, in := range Inputs(it) {
+		if !slices.Contains(needs, in) { // otherwise the unit could start before its input exists
+			panic("plan: " + ref.id + " has input " + in.id + " but does not need it")
+		}
+	}
+	b.index[ref] = len(b.entries)
+	e := Entry{Ref: ref, Item: it}
+	for _, n := range needs {
+		if !slices.Contains(e.Needs, n) {
+			e.Needs = append(e.Needs, n)
+		}
+	}
+	b.entries = append(b.entries, e)
+	return ref
+}
+
+// InTurn has an entry exchanged only in its machine's turn, see [Entry.Turn].
+func (b *Builder) InTurn(r Ref, turn string) Ref {
+	b.entries[b.index[r]].Turn = turn
+	return r
+}
+
+// AddWithDeadline is Add with a deadline for one attempt to apply the item. 0 means the default, see
+// [Entry.Deadline].
+func (b *Builder) AddWithDeadline(deadline time.Duration, it Item, needs ...Ref) Ref {
+	ref := b.Add(it, needs...)
+	b.entries[b.index[ref]].Deadline = deadline
+	return ref
+}
+
+// Plan returns the finished plan for a node.
+func (b *Builder) Plan(cluster, node, release string) Plan {
+	return Plan{Version: Version, Cluster: cluster, Node: node, Release: release, Entries: slices.Clone(b.entries)}
+}
+
+// Find returns an entry that was added before.
+func (b *Builder) Find(r Ref) (Entry, bool) {
+	i, ok := b.index[r]
+	if !ok {
+		return Entry{}, false
+	}
+	return b.entries[i], true
 }

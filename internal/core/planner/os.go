@@ -45,7 +45,7 @@ func (n *node) os() {
 
 // task adds a oneshot of our own binary. Its readiness is asked with the same words.
 func (n *node) task(name string, words []string, limit time.Duration, needs ...plan.Ref) plan.Ref {
-	return n.AddIn(limit, plan.Unit{
+	return n.AddWithDeadline(limit, plan.Unit{
 		Name: name, Oneshot: true, KillChildren: true,
 		Args:  append([]string{config.SlipwayBinary, taskCommand}, words...),
 		Ready: plan.Probe{Kind: plan.ProbeTask, Args: words},

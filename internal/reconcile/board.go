@@ -3,6 +3,7 @@
 package reconcile
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -224,4 +225,140 @@ func (b *Board) countStep() int {
 	defer b.mu.Unlock()
 	b.steps++
 	return b.steps
+}
+
+// Subscription collects what changes on a board until its reader takes it. Of each item only the newest status is kept: a slow
+// reader holds up nobody, costs no more than the board does, and never misses where an item has arrived.
+type Subscription struct {
+	C <-chan struct{} // has a value when there is something to take
+
+	wake    chan struct{}
+	board   *Board
+	order   []string          // guarded by the board's mutex, as is the next
+	changed map[string]Status // by Ref
+}
+
+// Subscribe begins to collect changes.
+func (b *Board) Subscribe() *Subscription {
+	wake := make(chan struct{}, 1)
+	s := &Subscription{C: wake, wake: wake, board: b, changed: map[string]Status{}}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.subs[s] = struct{}{}
+	return s
+}
+
+// Take returns the changes since the last Take, the item that changed first first.
+func (s *Subscription) Take() []Status {
+	s.board.mu.Lock()
+	defer s.board.mu.Unlock()
+	out := make([]Status, 0, len(s.order))
+	for _, ref := range s.order {
+		out = append(out, s.changed[ref])
+	}
+	s.order = nil
+	clear(s.changed)
+	return out
+}
+
+// End stops collecting.
+func (s *Subscription) End() {
+	s.board.mu.Lock()
+	defer s.board.mu.Unlock()
+	delete(s.board.subs, s)
+}
+
+func (b *Board) tellLocked(status Status) {
+	for s := range b.subs {
+		if _, pending := s.changed[status.Ref]; !pending {
+			s.order = append(s.order, status.Ref)
+		}
+		s.changed[status.Ref] = status
+		select {
+		case s.wake <- struct{}{}:
+		default: // it has not read the last one yet
+		}
+	}
+}
+
+// Await blocks until the items are good enough, and calls waiting with the first that is not each time it is another. What is
+// not on the board is not waited for: a plan's items are all announced before anybody works on them.
+func (b *Board) Await(ctx context.Context, enough func(Phase) bool, refs []string, waiting func(ref string)) error {
+	sub := b.Subscribe()
+	defer sub.End()
+	for last := ""; ; {
+		missing := b.missing(enough, refs)
+		if missing == "" {
+			return nil
+		}
+		if missing != last {
+			last = missing
+			waiting(missing)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-sub.C:
+			sub.Take()
+		}
+	}
+}
+
+// First is the first of the given items that is on the board, or else the last of them.
+func (b *Board) First(refs ...string) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, ref := range refs {
+		if _, known := b.items[ref]; known {
+			return ref
+		}
+	}
+	return refs[len(refs)-1]
+}
+
+// IsReady is enough for what builds on an item.
+func IsReady(p Phase) bool { return p == Ready }
+
+// IsBegun is enough for what can wait for the rest by itself: the loop has looked at the item and has done its step, so that
+// what runs now is this plan's and no earlier one's.
+func IsBegun(p Phase) bool { return p == Starting || p == Ready }
+
+func (b *Board) missing(enough func(Phase) bool, refs []string) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, ref := range refs {
+		if s, known := b.items[ref]; known && !enough(s.Phase) {
+			return ref
+		}
+	}
+	return ""
+}
+
+// Changed counts what somebody other than the loop has changed as a step, so that whoever asks what a run has done is told of
+// it. It must be called before the item concerned becomes ready.
+func (b *Board) Changed() int { return b.countStep() }
+
+// Down says that an item is ready no longer, by itself: a unit, whose Rose is sure to follow when it is up again. While the loop is
+// at work on the item, the loop's own word counts; but an item that is down does not become ready, although the loop may just
+// have seen it ready.
+func (b *Board) Down(ref, reason, provider string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	down := Status{Ref: ref, Phase: Failing, Error: reason, Provider: provider}
+	if b.items[ref].Phase == Ready || b.fallen[ref] {
+		b.fallen[ref] = true
+		b.setLocked(down)
+		return
+	}
+	b.down[ref] = down
+}
+
+// Rose says that an item which was down has come back.
+func (b *Board) Rose(ref string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.down, ref)
+	if b.fallen[ref] {
+		b.setLocked(Status{Ref: ref, Phase: Ready})
+	}
 }

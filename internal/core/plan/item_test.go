@@ -8,19 +8,19 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-func TestProbeInWords(t *testing.T) {
+func TestProbeString(t *testing.T) {
 	t.Parallel()
 	for want, p := range map[string]plan.Probe{
 		"nothing":                            {},
 		"https://a/healthz to answer 200":    {Kind: plan.ProbeHTTP, URL: "https://a/healthz"},
-		"https://a/healthz to say ok":        {Kind: plan.ProbeHTTP, URL: "https://a/healthz", Contains: "ok"},
+		"https://a/healthz to return ok":     {Kind: plan.ProbeHTTP, URL: "https://a/healthz", Contains: "ok"},
 		"127.0.0.1:1 to accept a connection": {Kind: plan.ProbeTCP, Address: "127.0.0.1:1"},
 		"/bin/true now to succeed":           {Kind: plan.ProbeExec, Args: []string{"/bin/true", "now"}},
-		"the process to say READY=1":         {Kind: plan.ProbeNotify},
+		"the process to send READY=1":        {Kind: plan.ProbeNotify},
 		"/run/x to appear":                   {Kind: plan.ProbeFile, Path: "/run/x"},
 	} {
 		if got := p.String(); got != want {
-			t.Errorf("%q, want %q", got, want)
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 }

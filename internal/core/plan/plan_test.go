@@ -16,24 +16,24 @@ func TestBuilder(t *testing.T) {
 	a := b.Add(plan.Dir{Path: "/a"})
 	f := b.Add(plan.File{Path: "/a/f"}, a, a)
 	if a.String() != "dir//a" || f.String() != "file//a/f" || a.IsZero() {
-		t.Errorf("references %s, %s", a, f)
+		t.Errorf("got references %s, %s", a, f)
 	}
 	p := b.Plan("c", "n", "r")
 	b.Add(plan.Dir{Path: "/later"})
 	if len(p.Entries) != 2 {
-		t.Errorf("a finished plan has grown: %v", p.Entries)
+		t.Errorf("a finished plan changed: %v", p.Entries)
 	}
 	if needs := p.Entries[1].Needs; len(needs) != 1 || needs[0] != a {
-		t.Errorf("needs %v, want each once", needs)
+		t.Errorf("got needs %v, want each once", needs)
 	}
 	if e, ok := p.Find("file//a/f"); !ok || e.Ref != f {
-		t.Errorf("found %v %t", e, ok)
+		t.Errorf("got %v %t", e, ok)
 	}
 	if _, ok := p.Find("file//nothing"); ok {
-		t.Error("found what is not there")
+		t.Error("Plan.Find returned an entry that does not exist")
 	}
 	if _, ok := b.Find(plan.RefOf(plan.Dir{Path: "/nothing"})); ok {
-		t.Error("the builder found what is not there")
+		t.Error("Builder.Find returned an entry that does not exist")
 	}
 }
 
@@ -53,7 +53,7 @@ func TestBuilderPanics(t *testing.T) {
 			func(b *plan.Builder) {
 				b.Add(plan.Unit{Name: "u", Inputs: []plan.Ref{plan.RefOf(plan.Dir{Path: "/a"})}})
 			},
-			"plan: unit/u has the input dir//a and does not need it",
+			"plan: unit/u has input dir//a but does not need it",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
