@@ -76,10 +76,10 @@ func restartKubelet(h supervisor) error {
 func tellPod(board *reconcile.Board, e pods.Event) {
 	ref := plan.RefOf(plan.StaticPod{Name: e.Pod}).String()
 	if e.Ready {
-		board.Rose(ref)
+		board.MarkUp(ref)
 		return
 	}
-	board.Down(ref, e.Detail, "the kubelet, which starts it again")
+	board.MarkDown(ref, e.Detail, "the kubelet, which starts it again")
 }
 
 // Reset takes from the machine what a plan has made.
@@ -92,11 +92,11 @@ func tell(board *reconcile.Board, e units.Event) {
 	ref := "unit/" + e.Unit
 	switch e.Kind {
 	case units.Exited:
-		board.Down(ref, e.Detail, "its supervisor, which starts it again")
+		board.MarkDown(ref, e.Detail, "its supervisor, which starts it again")
 	case units.Unready:
-		board.Down(ref, e.Detail, "the unit itself, or else its supervisor, which restarts what hangs")
+		board.MarkDown(ref, e.Detail, "the unit itself, or else its supervisor, which restarts what hangs")
 	case units.Ready:
-		board.Rose(ref)
+		board.MarkUp(ref)
 	case units.Started, units.Stopped, units.Done: // by the loop, which says so itself
 	}
 }

@@ -110,7 +110,7 @@ func (r Role) applyOnce(ctx context.Context, cluster Applier, addOns []objects.A
 		},
 		Changed: func(object string) {
 			changed = true
-			r.Board.Changed()
+			r.Board.CountStep()
 			r.Log.Info("object changed", "object", object)
 		},
 		Done: func(addOn string) {

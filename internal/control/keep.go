@@ -68,7 +68,7 @@ func (r Role) node(ctx context.Context, cluster Keeper, n Node, all *roll) error
 			last = reason
 			told(reason)
 		}, func(what string) {
-			r.Board.Changed()
+			r.Board.CountStep()
 			r.Log.Info("changed", "what", what)
 		})
 	})

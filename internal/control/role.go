@@ -175,7 +175,7 @@ func (r Role) seed(ctx context.Context, cluster Applier, path string) error {
 func unfenced(c Cluster) (Cluster, error) { return c, nil }
 
 func (r Role) connect(ctx context.Context, kubeconfig string, fence Fence) (cluster Cluster, err error) {
-	enough := reconcile.IsBegun
+	enough := reconcile.IsStarted
 	if strings.HasPrefix(r.api(), "staticpod/") { // begun is only its manifest: the pod before it may still answer
 		enough = reconcile.IsReady
 	}

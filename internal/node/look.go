@@ -14,7 +14,7 @@ func (a *Agent) lookNow() bool {
 	}
 	a.wanted++
 	if a.idle { // what is under way counts its own steps
-		a.board.Recount()
+		a.board.ResetSteps()
 	}
 	select {
 	case a.look <- struct{}{}:
@@ -35,7 +35,7 @@ func (a *Agent) endLook(asked int) {
 	a.mu.Lock()
 	a.looked, a.idle = asked, asked == a.wanted
 	a.mu.Unlock()
-	a.board.Repeat() // whoever waits for the look's end has to hear of it
+	a.board.Resend() // whoever waits for the look's end has to hear of it
 }
 
 // up: everything announced is ready, the control role's items included, and the machine has been looked at since somebody

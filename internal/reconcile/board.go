@@ -11,11 +11,11 @@ import (
 	"github.com/slipway-project/slipway/internal/trace"
 )
 
-// Phase is where an item stands.
+// Phase is the phase of an item.
 //
 //	waiting ──needs ready──► doing ──done──► starting ──observed ready──► ready
-//	                           ▲  │error        │gone
-//	                           └──┴── failing ◄─┘   (tried again, later each time, without end)
+//	                           ▲  │error        │process gone
+//	                           └──┴── failing ◄─┘   (retried with backoff, without limit)
 type Phase string
 
 // The phases.
@@ -33,31 +33,32 @@ type Status struct {
 	Phase    Phase      `json:"phase"`
 	Since    time.Time  `json:"since"`
 	For      string     `json:"for,omitempty"`      // what it waits for
-	Provider string     `json:"provider,omitempty"` // who should provide it
-	Error    string     `json:"error,omitempty"`    // last error: of what fails, or is done again because it has failed
-	Step     *plan.Step `json:"step,omitempty"`     // the step under way or done last
-	Needs    []string   `json:"-"`                  // first report only: what it comes after, for the trace
+	Provider string     `json:"provider,omitempty"` // who is expected to provide it
+	Error    string     `json:"error,omitempty"`    // last error; kept while a failed step is retried
+	Step     *plan.Step `json:"step,omitempty"`     // the current or last step
+	Needs    []string   `json:"-"`                  // set in the first report only, for the trace
 }
 
-// Board holds the status of all items and tells subscribers of each change. Safe for concurrent use.
+// Board holds the status of all items and notifies subscribers of each change. It is safe for concurrent
+// use.
 type Board struct {
 	mu    sync.Mutex // guards the fields below
-	order []string   // of spans, and so of items
+	order []string   // refs in the order of their first report
 	items map[string]Status
 	spans map[string]trace.Span
 	subs  map[*Subscription]struct{}
 	steps int
 
-	fallen map[string]bool   // items that went down when they were ready, and have not come back
-	down   map[string]Status // items that went Down before they were ready, and have not come back
+	lost map[string]bool   // items that were ready and are now down
+	down map[string]Status // items marked down before they were ready
 }
 
 // NewBoard returns an empty board.
 func NewBoard() *Board {
-	return &Board{items: map[string]Status{}, spans: map[string]trace.Span{}, subs: map[*Subscription]struct{}{}, fallen: map[string]bool{}, down: map[string]Status{}}
+	return &Board{items: map[string]Status{}, spans: map[string]trace.Span{}, subs: map[*Subscription]struct{}{}, lost: map[string]bool{}, down: map[string]Status{}}
 }
 
-// Set records a status and passes it on. Since is kept while phase and reason stay the same.
+// Set records a status and notifies subscribers. Since is kept while phase and reason stay the same.
 func (b *Board) Set(s Status) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -66,11 +67,11 @@ func (b *Board) Set(s Status) {
 
 func (b *Board) setLocked(s Status) {
 	switch down, isDown := b.down[s.Ref]; {
-	case s.Phase == Doing: // a step begins anew
+	case s.Phase == Doing: // a new step supersedes what was known
 		delete(b.down, s.Ref)
 	case s.Phase == Ready && isDown:
 		delete(b.down, s.Ref)
-		b.fallen[s.Ref] = true
+		b.lost[s.Ref] = true
 		s = down
 	}
 	old := b.items[s.Ref]
@@ -79,7 +80,7 @@ func (b *Board) setLocked(s Status) {
 	if s.Step == nil {
 		s.Step = old.Step
 	}
-	if s.Phase == Doing && s.Error == "" { // what failed is tried again, and may fail for long each time
+	if s.Phase == Doing && s.Error == "" { // keep the last error while the step is retried
 		s.Error = old.Error
 	}
 	if s.Phase == old.Phase && s.For == old.For && s.Error == old.Error {
@@ -93,14 +94,15 @@ func (b *Board) setLocked(s Status) {
 		b.spans[s.Ref] = span
 	}
 	if s.Phase == Ready {
-		delete(b.fallen, s.Ref)
+		delete(b.lost, s.Ref)
 	}
 	b.items[s.Ref] = s
-	b.tellLocked(s)
+	b.notifyLocked(s)
 }
 
-// waits says what an item waits for, unless it is ready: to look again at what is ready is no reason to call it unready.
-func (b *Board) waits(ref, what string) {
+// setWaiting reports what an item waits for, unless the item is ready: observing a ready item again does
+// not make it unready.
+func (b *Board) setWaiting(ref, what string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.items[ref].Phase != Ready {
@@ -108,16 +110,16 @@ func (b *Board) waits(ref, what string) {
 	}
 }
 
-// leaves puts on the board what is to go from the machine: until it has, the run is not done.
-func (b *Board) leaves(ref, what string) {
+// setRemoving reports an item that is about to be removed, and what its removal waits for.
+func (b *Board) setRemoving(ref, what string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.setLocked(Status{Ref: ref, Phase: Waiting, For: what, Step: &plan.Step{Verb: plan.Remove, Why: noLonger}})
+	b.setLocked(Status{Ref: ref, Phase: Waiting, For: what, Step: &plan.Step{Verb: plan.Remove, Why: removalReason}})
 }
 
-// drop takes an item off the board because it is gone from the machine, as it should be. Subscribers hear that it is done,
-// its span stays.
-func (b *Board) drop(ref string) {
+// Drop removes an item from the board because it is gone from the machine or no longer tracked here.
+// Subscribers receive a last status, ready; the item's span is kept.
+func (b *Board) Drop(ref string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if _, known := b.items[ref]; known {
@@ -126,7 +128,8 @@ func (b *Board) drop(ref string) {
 	}
 }
 
-// Announce puts every entry of a plan on the board as waiting; entries that are there already stay as they are.
+// Announce adds every entry of a plan to the board as waiting. Entries that are already on the board are
+// left as they are.
 func (b *Board) Announce(p plan.Plan) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -142,10 +145,8 @@ func (b *Board) Announce(p plan.Plan) {
 	}
 }
 
-// Drop takes an item off the board that nobody here answers for any longer.
-func (b *Board) Drop(ref string) { b.drop(ref) }
-
-// All returns every item's status in plan order, and how many steps were carried out since the last Reset.
+// All returns every item's status in plan order, and the number of steps since the last Reset or
+// ResetSteps.
 func (b *Board) All() ([]Status, int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -169,37 +170,38 @@ func (b *Board) Spans() []trace.Span {
 	return out
 }
 
-// Reset forgets the items, spans and count of an earlier run.
+// Reset removes the items, spans and step count of an earlier run.
 func (b *Board) Reset() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.order, b.steps = nil, 0
 	clear(b.items)
-	clear(b.fallen)
+	clear(b.lost)
 	clear(b.down)
 	clear(b.spans)
 }
 
-// Recount begins to count steps anew, because somebody new wants to know what it takes from here on.
-func (b *Board) Recount() {
+// ResetSteps sets the step count to zero, without changing items or spans.
+func (b *Board) ResetSteps() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.steps = 0
 }
 
-// Repeat tells subscribers of one item as it is, for what they hear with it.
-func (b *Board) Repeat() {
+// Resend notifies subscribers of one item although it has not changed, so that they see what is reported
+// along with it.
+func (b *Board) Resend() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, ref := range b.order {
 		if s, ok := b.items[ref]; ok {
-			b.tellLocked(s)
+			b.notifyLocked(s)
 			return
 		}
 	}
 }
 
-// span changes what the trace says of an item until it is ready; looking at it again later is not part of its way up.
+// span updates the trace of an item until the item is ready. Later observations are not part of its start.
 func (b *Board) span(ref string, change func(*trace.Span)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -220,25 +222,27 @@ func (b *Board) spanLocked(ref string, needs []string) trace.Span {
 	return s
 }
 
-func (b *Board) countStep() int {
+// CountStep counts a step and returns the new count. Callers other than the loop must call it before the
+// item concerned becomes ready.
+func (b *Board) CountStep() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.steps++
 	return b.steps
 }
 
-// Subscription collects what changes on a board until its reader takes it. Of each item only the newest status is kept: a slow
-// reader holds up nobody, costs no more than the board does, and never misses where an item has arrived.
+// Subscription collects the changes of a board until its reader takes them. Only the newest status of each
+// item is kept, so a slow reader blocks nobody, uses bounded memory, and always sees the latest status.
 type Subscription struct {
-	C <-chan struct{} // has a value when there is something to take
+	C <-chan struct{} // receives a value when there are changes to take
 
 	wake    chan struct{}
 	board   *Board
-	order   []string          // guarded by the board's mutex, as is the next
+	order   []string          // guarded by the board's mutex, like changed
 	changed map[string]Status // by Ref
 }
 
-// Subscribe begins to collect changes.
+// Subscribe returns a new subscription. The caller must end it with End.
 func (b *Board) Subscribe() *Subscription {
 	wake := make(chan struct{}, 1)
 	s := &Subscription{C: wake, wake: wake, board: b, changed: map[string]Status{}}
@@ -248,7 +252,7 @@ func (b *Board) Subscribe() *Subscription {
 	return s
 }
 
-// Take returns the changes since the last Take, the item that changed first first.
+// Take returns the changes since the last Take, ordered by each item's first change.
 func (s *Subscription) Take() []Status {
 	s.board.mu.Lock()
 	defer s.board.mu.Unlock()
@@ -261,14 +265,14 @@ func (s *Subscription) Take() []Status {
 	return out
 }
 
-// End stops collecting.
+// End ends the subscription.
 func (s *Subscription) End() {
 	s.board.mu.Lock()
 	defer s.board.mu.Unlock()
 	delete(s.board.subs, s)
 }
 
-func (b *Board) tellLocked(status Status) {
+func (b *Board) notifyLocked(status Status) {
 	for s := range b.subs {
 		if _, pending := s.changed[status.Ref]; !pending {
 			s.order = append(s.order, status.Ref)
@@ -276,13 +280,14 @@ func (b *Board) tellLocked(status Status) {
 		s.changed[status.Ref] = status
 		select {
 		case s.wake <- struct{}{}:
-		default: // it has not read the last one yet
+		default: // the reader has not been woken yet
 		}
 	}
 }
 
-// Await blocks until the items are good enough, and calls waiting with the first that is not each time it is another. What is
-// not on the board is not waited for: a plan's items are all announced before anybody works on them.
+// Await blocks until enough holds for the phase of every item in refs, and calls waiting with the first
+// item that is missing each time it is a different one. Items that are not on the board are skipped: a
+// plan announces all its items before the loop starts. Await returns an error only if ctx ends.
 func (b *Board) Await(ctx context.Context, enough func(Phase) bool, refs []string, waiting func(ref string)) error {
 	sub := b.Subscribe()
 	defer sub.End()
@@ -304,7 +309,7 @@ func (b *Board) Await(ctx context.Context, enough func(Phase) bool, refs []strin
 	}
 }
 
-// First is the first of the given items that is on the board, or else the last of them.
+// First returns the first of refs that is on the board, or else the last of them.
 func (b *Board) First(refs ...string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -316,12 +321,12 @@ func (b *Board) First(refs ...string) string {
 	return refs[len(refs)-1]
 }
 
-// IsReady is enough for what builds on an item.
+// IsReady reports whether an item in this phase can be relied on.
 func IsReady(p Phase) bool { return p == Ready }
 
-// IsBegun is enough for what can wait for the rest by itself: the loop has looked at the item and has done its step, so that
-// what runs now is this plan's and no earlier one's.
-func IsBegun(p Phase) bool { return p == Starting || p == Ready }
+// IsStarted reports whether the loop has observed the item and done its step, so that the running process
+// belongs to the current plan. It is enough for callers that wait for readiness themselves.
+func IsStarted(p Phase) bool { return p == Starting || p == Ready }
 
 func (b *Board) missing(enough func(Phase) bool, refs []string) string {
 	b.mu.Lock()
@@ -334,31 +339,27 @@ func (b *Board) missing(enough func(Phase) bool, refs []string) string {
 	return ""
 }
 
-// Changed counts what somebody other than the loop has changed as a step, so that whoever asks what a run has done is told of
-// it. It must be called before the item concerned becomes ready.
-func (b *Board) Changed() int { return b.countStep() }
-
-// Down says that an item is ready no longer, by itself: a unit, whose Rose is sure to follow when it is up again. While the loop is
-// at work on the item, the loop's own word counts; but an item that is down does not become ready, although the loop may just
-// have seen it ready.
-func (b *Board) Down(ref, reason, provider string) {
+// MarkDown reports that an item is no longer ready, without a step of the loop: the process of a unit
+// died. The caller must report its recovery with MarkUp. While the loop works on the item, the status is
+// not changed, but the item stays down when the loop reports it ready.
+func (b *Board) MarkDown(ref, reason, provider string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	down := Status{Ref: ref, Phase: Failing, Error: reason, Provider: provider}
-	if b.items[ref].Phase == Ready || b.fallen[ref] {
-		b.fallen[ref] = true
+	if b.items[ref].Phase == Ready || b.lost[ref] {
+		b.lost[ref] = true
 		b.setLocked(down)
 		return
 	}
 	b.down[ref] = down
 }
 
-// Rose says that an item which was down has come back.
-func (b *Board) Rose(ref string) {
+// MarkUp reports that an item that was down has recovered.
+func (b *Board) MarkUp(ref string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.down, ref)
-	if b.fallen[ref] {
+	if b.lost[ref] {
 		b.setLocked(Status{Ref: ref, Phase: Ready})
 	}
 }

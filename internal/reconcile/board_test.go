@@ -41,15 +41,15 @@ func TestBoardSince(t *testing.T) {
 			b.Set(tc.set)
 			got := phase(b, "unit/u")
 			if got.Since.Sub(begun) != tc.since || got.Phase != tc.set.Phase || got.Step != step {
-				t.Errorf("%d: %+v, want it since %s with its last step", i, got, tc.since)
+				t.Errorf("%d: got %+v, want it since %s with its last step", i, got, tc.since)
 			}
 			time.Sleep(time.Second)
 		}
 	})
 }
 
-// What failed is on the board while it is tried again, and not longer.
-func TestLastErrorStaysWhileItIsDoneAgain(t *testing.T) {
+// The last error stays on the board while the step is retried.
+func TestLastErrorStaysDuringRetry(t *testing.T) {
 	t.Parallel()
 	b := reconcile.NewBoard()
 	for i, tc := range []struct {
@@ -68,12 +68,12 @@ func TestLastErrorStaysWhileItIsDoneAgain(t *testing.T) {
 		tc.set.Ref = "unit/u"
 		b.Set(tc.set)
 		if got := phase(b, "unit/u"); got.Phase != tc.set.Phase || got.Error != tc.want {
-			t.Errorf("%d: %+v, want error %q", i, got, tc.want)
+			t.Errorf("%d: got %+v, want error %q", i, got, tc.want)
 		}
 	}
 }
 
-func TestAnnounceLeavesWhatIsThere(t *testing.T) {
+func TestAnnounceKeepsExistingItems(t *testing.T) {
 	t.Parallel()
 	p := build(func(b *plan.Builder) { b.Add(plan.Dir{Path: "/b"}, b.Add(plan.Dir{Path: "/a"})) })
 	b := reconcile.NewBoard()
@@ -91,7 +91,7 @@ func TestAnnounceLeavesWhatIsThere(t *testing.T) {
 	}
 }
 
-// A reader that does not read holds up nobody, and still learns where each item has arrived.
+// A subscriber that does not read blocks nobody and still gets the latest status of each item.
 func TestSlowSubscriber(t *testing.T) {
 	t.Parallel()
 	b := reconcile.NewBoard()
@@ -106,16 +106,16 @@ func TestSlowSubscriber(t *testing.T) {
 	<-slow.C
 	got := slow.Take()
 	if len(got) != 10 || got[0].Ref != "unit/0" || got[0].For != "4990" || got[3].Phase != reconcile.Ready {
-		t.Errorf("it took %v", got)
+		t.Errorf("got %v, want the newest status of 10 items", got)
 	}
 	if len(slow.Take()) != 0 {
-		t.Error("the same changes were taken twice")
+		t.Error("Take returned the same changes twice")
 	}
 	select {
 	case <-slow.C:
-		t.Error("woken for nothing")
+		t.Error("woken without a change")
 	case <-ended.C:
-		t.Error("an ended subscription was told")
+		t.Error("an ended subscription was notified")
 	default:
 	}
 }
@@ -147,7 +147,7 @@ func TestBoardConcurrently(t *testing.T) {
 		<-final.C
 		for _, s := range final.Take() {
 			if seen[s.Ref] == reconcile.Ready {
-				t.Errorf("%s after it was ready", s.Phase)
+				t.Errorf("got %s after ready", s.Phase)
 			}
 			seen[s.Ref] = s.Phase
 			if s.Phase == reconcile.Ready {
@@ -167,7 +167,7 @@ func TestAwait(t *testing.T) {
 		var told []string
 		done := make(chan error, 1)
 		go func() {
-			done <- b.Await(t.Context(), reconcile.IsReady, []string{"a", "b", "nobody has announced it"}, func(ref string) { told = append(told, ref) })
+			done <- b.Await(t.Context(), reconcile.IsReady, []string{"a", "b", "not announced"}, func(ref string) { told = append(told, ref) })
 		}()
 		synctest.Wait()
 		b.Set(reconcile.Status{Ref: "a", Phase: reconcile.Starting})
@@ -175,19 +175,19 @@ func TestAwait(t *testing.T) {
 		b.Set(reconcile.Status{Ref: "a", Phase: reconcile.Ready})
 		synctest.Wait()
 		if len(done) != 0 {
-			t.Fatal("it did not wait for b")
+			t.Fatal("Await returned before b was ready")
 		}
 		b.Set(reconcile.Status{Ref: "b", Phase: reconcile.Ready})
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 		if diff := cmp.Diff([]string{"a", "b"}, told); diff != "" {
-			t.Errorf("waited for (-want +got):\n%s", diff)
+			t.Errorf("reported (-want +got):\n%s", diff)
 		}
 
 		for phase, begun := range map[reconcile.Phase]bool{reconcile.Waiting: false, reconcile.Doing: false, reconcile.Failing: false, reconcile.Starting: true, reconcile.Ready: true} {
-			if reconcile.IsBegun(phase) != begun {
-				t.Errorf("%s is begun: %t", phase, !begun)
+			if reconcile.IsStarted(phase) != begun {
+				t.Errorf("%s: got IsStarted %t, want the opposite", phase, !begun)
 			}
 		}
 		b.Set(reconcile.Status{Ref: "a", Phase: reconcile.Failing})
@@ -202,13 +202,13 @@ func TestAwait(t *testing.T) {
 func TestChangedCounts(t *testing.T) {
 	t.Parallel()
 	b := reconcile.NewBoard()
-	b.Changed()
+	b.CountStep()
 	if _, steps := b.All(); steps != 1 {
-		t.Errorf("%d steps, want 1", steps)
+		t.Errorf("got %d steps, want 1", steps)
 	}
 }
 
-func TestFallenItem(t *testing.T) {
+func TestMarkDownAndUp(t *testing.T) {
 	t.Parallel()
 	const ref = "unit/etcd"
 	phase := func(b *reconcile.Board) reconcile.Phase {
@@ -217,61 +217,61 @@ func TestFallenItem(t *testing.T) {
 	}
 	b := reconcile.NewBoard()
 	b.Set(reconcile.Status{Ref: ref, Phase: reconcile.Starting})
-	b.Down(ref, "exit code 1", "its supervisor") // the loop is at work on it: its word counts
+	b.MarkDown(ref, "exit code 1", "its supervisor") // the loop works on it
 	if got := phase(b); got != reconcile.Starting {
-		t.Errorf("fell while starting: %s", got)
+		t.Errorf("down while starting: got %s", got)
 	}
 	b.Set(reconcile.Status{Ref: ref, Phase: reconcile.Ready})
-	b.Rose(ref)
-	b.Down(ref, "exit code 1", "its supervisor")
-	b.Down(ref, "exit code 2", "its supervisor")
+	b.MarkUp(ref)
+	b.MarkDown(ref, "exit code 1", "its supervisor")
+	b.MarkDown(ref, "exit code 2", "its supervisor")
 	if all, _ := b.All(); all[0].Phase != reconcile.Failing || all[0].Error != "exit code 2" {
-		t.Errorf("fell twice: %+v", all[0])
+		t.Errorf("down twice: got %+v", all[0])
 	}
-	b.Rose(ref)
+	b.MarkUp(ref)
 	if got := phase(b); got != reconcile.Ready {
-		t.Errorf("came back: %s", got)
+		t.Errorf("up again: got %s", got)
 	}
-	b.Down(ref, "exit code 3", "its supervisor")
+	b.MarkDown(ref, "exit code 3", "its supervisor")
 	b.Reset()
 	b.Set(reconcile.Status{Ref: ref, Phase: reconcile.Waiting})
-	b.Rose(ref)
+	b.MarkUp(ref)
 	if got := phase(b); got != reconcile.Waiting {
-		t.Errorf("a new run knows nothing of earlier falls: %s", got)
+		t.Errorf("after Reset: got %s, want waiting", got)
 	}
 }
 
-// A unit that dies between the moment at which the loop sees it ready and the one at which the loop says so is not ready.
+// A unit that dies after the loop has observed it ready, but before the loop reports it, is not ready.
 func TestDownBeforeTheLoopSaysReady(t *testing.T) {
 	t.Parallel()
 	const ref = "unit/etcd"
 	b := reconcile.NewBoard()
-	look := func(when string, want reconcile.Phase) {
+	check := func(when string, want reconcile.Phase) {
 		t.Helper()
 		if all, _ := b.All(); all[0].Phase != want {
-			t.Errorf("%s: %+v, want %s", when, all[0], want)
+			t.Errorf("%s: got %+v, want %s", when, all[0], want)
 		}
 	}
 	b.Set(reconcile.Status{Ref: ref, Phase: reconcile.Starting})
-	b.Down(ref, "exit code 1", "its supervisor")
-	look("while the loop is at work", reconcile.Starting)
+	b.MarkDown(ref, "exit code 1", "its supervisor")
+	check("while the loop works on it", reconcile.Starting)
 	b.Set(reconcile.Status{Ref: ref, Phase: reconcile.Ready})
-	look("the loop is late", reconcile.Failing)
-	b.Rose(ref)
-	look("it is up again", reconcile.Ready)
+	check("the loop reports ready after the unit went down", reconcile.Failing)
+	b.MarkUp(ref)
+	check("it is up again", reconcile.Ready)
 
 	b.Set(reconcile.Status{Ref: ref, Phase: reconcile.Starting})
-	b.Down(ref, "exit code 1", "its supervisor")
-	b.Rose(ref)
+	b.MarkDown(ref, "exit code 1", "its supervisor")
+	b.MarkUp(ref)
 	b.Set(reconcile.Status{Ref: ref, Phase: reconcile.Ready})
-	look("it rose before the loop said so", reconcile.Ready)
+	check("up before the loop reports ready", reconcile.Ready)
 
-	b.Down(ref, "exit code 2", "its supervisor")
-	look("it died later", reconcile.Failing)
-	b.Rose(ref)
+	b.MarkDown(ref, "exit code 2", "its supervisor")
+	check("down after it was ready", reconcile.Failing)
+	b.MarkUp(ref)
 	b.Set(reconcile.Status{Ref: ref, Phase: reconcile.Starting})
-	b.Down(ref, "told to end", "its supervisor")
+	b.MarkDown(ref, "stopped", "its supervisor")
 	b.Set(reconcile.Status{Ref: ref, Phase: reconcile.Doing})
 	b.Set(reconcile.Status{Ref: ref, Phase: reconcile.Ready})
-	look("a new step", reconcile.Ready)
+	check("a new step", reconcile.Ready)
 }

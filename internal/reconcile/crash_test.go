@@ -15,10 +15,10 @@ import (
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-// mortal is a host whose agent dies after a number of steps: nothing that it asks for afterwards happens.
+// mortal is a host whose agent dies after a number of steps: later calls do nothing and fail.
 type mortal struct {
 	reconcile.Host
-	dead context.Context //nolint:containedctx // the life of the agent
+	dead context.Context //nolint:containedctx // ends when the agent dies
 }
 
 func (m *mortal) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
@@ -35,7 +35,8 @@ func (m *mortal) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
 	return m.Host.Do(ctx, s, e)
 }
 
-// After a crash behind any step, an upgrade of the plan included, the next agent ends where an undisturbed one does.
+// After a crash after any step, including those of a plan upgrade, the next agent reaches the same state
+// as an agent that did not crash.
 func TestCrashAfterEachStep(t *testing.T) {
 	t.Parallel()
 	undisturbed, total := "", 0
@@ -60,12 +61,12 @@ func TestCrashAfterEachStep(t *testing.T) {
 				}
 				converge(t, newLoop(h), second, first)
 				if diff := cmp.Diff(undisturbed, snapshot(t, h, first, second)); diff != "" {
-					t.Errorf("the machine (-undisturbed +crashed):\n%s", diff)
+					t.Errorf("machine state (-undisturbed +crashed):\n%s", diff)
 				}
 				again := newLoop(h)
 				converge(t, again, second, first)
 				if _, steps := again.Board.All(); steps != 0 {
-					t.Errorf("%d steps in a run that should have found all in place", steps)
+					t.Errorf("got %d steps in a second run, want none", steps)
 				}
 				for _, u := range []string{"etcd", "api", "runtime"} {
 					if s := h.Starts(u); s > 2 {
@@ -77,7 +78,7 @@ func TestCrashAfterEachStep(t *testing.T) {
 	}
 }
 
-// crashing runs an agent that dies after n steps, and tells how many it did.
+// crashing runs an agent that dies after n steps, and returns how many steps it did.
 func crashing(t *testing.T, h *fake.Host, want, before plan.Plan, n int) (steps int) {
 	t.Helper()
 	life, die := context.WithCancel(t.Context())
@@ -93,7 +94,8 @@ func crashing(t *testing.T, h *fake.Host, want, before plan.Plan, n int) (steps 
 	return steps
 }
 
-// twoPlans: the second changes a file that etcd reads, drops the static pod and adds a unit.
+// twoPlans returns two plans. The second changes a file that etcd reads, drops the static pod and adds a
+// unit.
 func twoPlans(h *fake.Host) (first, second plan.Plan) {
 	first = smallCluster(h)
 	second = build(func(b *plan.Builder) {
@@ -113,7 +115,7 @@ func twoPlans(h *fake.Host) (first, second plan.Plan) {
 	return first, second
 }
 
-// snapshot is the machine in words.
+// snapshot describes the state of the machine as text.
 func snapshot(t *testing.T, h *fake.Host, plans ...plan.Plan) string {
 	t.Helper()
 	out := ""

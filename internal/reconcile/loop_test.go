@@ -29,7 +29,7 @@ func TestConvergeTwice(t *testing.T) {
 		l := newLoop(h)
 		converge(t, l, want, plan.Plan{})
 		if n := len(h.Steps()); n != len(want.Entries) {
-			t.Errorf("%d steps for %d items:\n%s", n, len(want.Entries), verbs(h.Steps()))
+			t.Errorf("got %d steps for %d items:\n%s", n, len(want.Entries), verbs(h.Steps()))
 		}
 		for _, s := range h.Steps() {
 			if s.Why == "" {
@@ -39,13 +39,14 @@ func TestConvergeTwice(t *testing.T) {
 		again := newLoop(h)
 		converge(t, again, want, want)
 		if all, steps := again.Board.All(); steps != 0 || len(all) != len(want.Entries) {
-			t.Errorf("the second run did %d steps and shows %d items", steps, len(all))
+			t.Errorf("second run: got %d steps and %d items", steps, len(all))
 		}
 	})
 }
 
-// An agent that looks again at what is ready does not call it unready meanwhile, and leaves the trace of the start alone.
-func TestLookingAgain(t *testing.T) {
+// A second run over ready items does not report them as unready, and does not change the trace of the
+// start.
+func TestConvergeAgainIsSilent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newFake(t)
@@ -59,7 +60,7 @@ func TestLookingAgain(t *testing.T) {
 		defer changes.End()
 		converge(t, l, want, plan.Plan{})
 		if got := changes.Take(); len(got) > 0 {
-			t.Errorf("it says %v", got)
+			t.Errorf("got changes %v, want none", got)
 		}
 		now, _ := l.Board.All()
 		if diff := cmp.Diff(board, now, cmp.AllowUnexported(plan.Ref{})); diff != "" {
@@ -68,10 +69,10 @@ func TestLookingAgain(t *testing.T) {
 		if diff := cmp.Diff(spans, l.Board.Spans()); diff != "" {
 			t.Errorf("spans (-before +after):\n%s", diff)
 		}
-		h.Write("/etc/c/conf", 0o600, "spoilt")
+		h.Write("/etc/c/conf", 0o600, "modified")
 		converge(t, l, want, plan.Plan{})
 		if got := verbs(h.Steps()[len(want.Entries):]); got != "replace file//etc/c/conf" { // etcd read the right one
-			t.Errorf("mended by:\n%s", got)
+			t.Errorf("got steps:\n%s", got)
 		}
 	})
 }
@@ -97,10 +98,10 @@ func TestUnrelatedItemsDoNotWait(t *testing.T) {
 			ready[s.Ref] = s.Ready.Sub(begun)
 		}
 		if ready["unit/quick"] != 0 || ready["unit/after-quick"] != 0 {
-			t.Errorf("what is quick waited: %v", ready)
+			t.Errorf("quick units waited: %v", ready)
 		}
 		if ready["unit/slow"] != time.Minute {
-			t.Errorf("the slow one was ready after %s", ready["unit/slow"])
+			t.Errorf("the slow unit was ready after %s", ready["unit/slow"])
 		}
 		if last := max(ready["unit/slow"], ready["unit/broken"]); ready["unit/after-all"] != last {
 			t.Errorf("after-all was ready at %s, its last need at %s", ready["unit/after-all"], last)
@@ -108,12 +109,12 @@ func TestUnrelatedItemsDoNotWait(t *testing.T) {
 	})
 }
 
-// One attempt has a deadline; waiting has none, and always a reason.
+// One attempt has a deadline. Waiting has none, and always has a reason.
 func TestDeadlines(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newFake(t)
-		h.Behave("never", fake.Behaviour{}) // a oneshot that does not end by itself
+		h.Behave("never", fake.Behaviour{}) // a oneshot that does not exit
 		h.Behave("patient", fake.Behaviour{HoldReady: true})
 		once := unit("never")
 		once.Oneshot = true
@@ -131,7 +132,7 @@ func TestDeadlines(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		gate, patient, never := phase(l.Board, "precondition/quorum"), phase(l.Board, "unit/patient"), phase(l.Board, "unit/never")
 		if gate.Phase != reconcile.Starting || gate.For != "it is closed" || gate.Provider != "the other members" || time.Since(gate.Since) != 24*time.Hour {
-			t.Errorf("gate: %+v", gate)
+			t.Errorf("precondition: %+v", gate)
 		}
 		if patient.Phase != reconcile.Starting || patient.For != "waiting for nothing" || h.Starts("patient") != 1 {
 			t.Errorf("patient: %+v, %d starts", patient, h.Starts("patient"))
@@ -143,11 +144,11 @@ func TestDeadlines(t *testing.T) {
 		h.Open("patient")
 		synctest.Wait()
 		if a, b := phase(l.Board, "precondition/quorum").Phase, phase(l.Board, "unit/patient").Phase; a != reconcile.Ready || b != reconcile.Ready {
-			t.Errorf("opened, the gate is %s and the unit %s", a, b)
+			t.Errorf("after opening: got precondition %s and unit %s, want ready", a, b)
 		}
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("it ended with %v", err)
+			t.Errorf("Converge: %v", err)
 		}
 	})
 }
@@ -202,7 +203,7 @@ func TestWaitingNamesTheNeed(t *testing.T) {
 			t.Errorf("etcd: %+v", s)
 		}
 		h.Open("etcd")
-		time.Sleep(time.Second) // it is started again after a moment
+		time.Sleep(time.Second) // it is restarted after a short delay
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
@@ -245,29 +246,29 @@ func TestRetries(t *testing.T) {
 		converge(t, l, build(func(b *plan.Builder) { b.Add(plan.Dir{Path: "/d"}) }), plan.Plan{})
 		at := l.Host.(*watchful).did
 		if len(at) != 31 {
-			t.Fatalf("%d attempts, want 31", len(at))
+			t.Fatalf("got %d attempts, want 31", len(at))
 		}
 		jitter := map[time.Duration]bool{}
 		for i := 1; i < len(at); i++ {
 			nominal := min(50*time.Millisecond<<min(i-1, 10), 10*time.Second)
 			got := at[i].Sub(at[i-1])
 			if got < nominal*9/10 || got > nominal*11/10 {
-				t.Errorf("pause %d is %s, want about %s", i, got, nominal)
+				t.Errorf("pause %d: got %s, want about %s", i, got, nominal)
 			}
 			if nominal == 10*time.Second {
 				jitter[got] = true
 			}
 		}
 		if len(jitter) < 10 {
-			t.Errorf("the long pauses are all alike: %v", jitter)
+			t.Errorf("long pauses have no jitter: %v", jitter)
 		}
 		if s := l.Board.Spans()[0]; s.Attempts != 30 {
-			t.Errorf("the trace tells of %d failed attempts", s.Attempts)
+			t.Errorf("got %d failed attempts in the trace", s.Attempts)
 		}
 	})
 }
 
-// watchful notes when steps were tried.
+// watchful records when steps were attempted.
 type watchful struct {
 	reconcile.Host
 	did []time.Time
@@ -301,10 +302,10 @@ func TestFailuresAreOnTheBoard(t *testing.T) {
 				}
 				s := phase(l.Board, "dir//d")
 				if s.Phase != reconcile.Failing || s.Error != tc.want {
-					t.Errorf("the board says %s %q, want failing %q", s.Phase, s.Error, tc.want)
+					t.Errorf("got %s %q, want failing %q", s.Phase, s.Error, tc.want)
 				}
 				if len(h.Steps()) > 0 {
-					t.Errorf("steps were done: %v", h.Steps())
+					t.Errorf("got steps %v, want none", h.Steps())
 				}
 			})
 		})

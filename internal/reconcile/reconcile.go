@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reconcile is the only loop: observe, compare with the plan, do one step, wait until it is ready. Every entry runs
-// by itself as soon as its needs are ready; there are no waves and no phases. The loop does not know what an item is, and
-// never gives up: failing is a state in which it tries again.
+// Package reconcile contains the control loop of a node: observe, compare with the plan, apply one step,
+// wait until the item is ready. Each entry runs as soon as its needs are ready; there are no phases. The
+// loop does not know what an item is, and it retries without limit: a failing item stays in the failing
+// phase until an attempt succeeds.
 //
-// Read [Loop.Converge] and [Host] first, then [Status].
+// Read [Loop.Converge] and [Host] first, then [Board].
 package reconcile
 
 import (
@@ -24,20 +25,22 @@ import (
 	"github.com/slipway-project/slipway/internal/trace"
 )
 
-// Loop brings one host to a plan.
+// Loop brings one host to the state that a plan describes.
 type Loop struct {
 	Host  Host
 	Board *Board
 	Log   *slog.Logger
 	// Turn, if set, is asked before a running entry that names a turn is exchanged.
 	Turn Turn
-	// AfterStep, if set, is called after each step with its number since the run began. Tests use it to crash between steps.
+	// AfterStep, if set, is called after each step with the number of steps since the run began. Tests use
+	// it to crash between steps.
 	AfterStep func(n int, s plan.Step)
 }
 
-// Converge removes what before had and want has not, and brings every entry of want to ready. What can be removed is gone before
-// anything new is made, so that the two do not get in each other's way; what cannot is tried again beside it. It returns nil when
-// all are ready and gone, otherwise only when ctx ends. Calling it again after a crash, at any point, continues.
+// Converge removes the entries of before that want no longer has, and brings every entry of want to ready.
+// All removals are tried once before anything new is made, so that old and new items do not conflict;
+// removals that fail are retried concurrently. Converge returns nil when every entry is ready or removed,
+// and an error only when ctx ends. It may be called again after a crash at any point.
 func (l *Loop) Converge(ctx context.Context, want, before plan.Plan) error {
 	l.Board.Announce(want)
 	tried := make(chan struct{})
@@ -64,7 +67,7 @@ func (l *Loop) Converge(ctx context.Context, want, before plan.Plan) error {
 	return group.Wait()
 }
 
-// run is one pass of Converge: which entries have become ready.
+// run is one call of Converge.
 type run struct {
 	*Loop
 	ready map[plan.Ref]chan struct{} // closed when the entry is ready
@@ -73,7 +76,7 @@ type run struct {
 func (r *run) entry(ctx context.Context, e plan.Entry, t *turn) error {
 	ref := e.Ref.String()
 	for _, need := range e.Needs {
-		r.Board.waits(ref, need.String())
+		r.Board.setWaiting(ref, need.String())
 		select {
 		case <-r.ready[need]:
 		case <-ctx.Done():
@@ -83,7 +86,7 @@ func (r *run) entry(ctx context.Context, e plan.Entry, t *turn) error {
 	now := time.Now()
 	r.Board.span(ref, func(s *trace.Span) { s.Released, s.Done = now, now })
 
-	err := r.untilDone(ctx, ref, func() error { return r.attempt(ctx, e, t) })
+	err := r.retry(ctx, ref, func() error { return r.attempt(ctx, e, t) })
 	if err != nil {
 		return err
 	}
@@ -92,7 +95,7 @@ func (r *run) entry(ctx context.Context, e plan.Entry, t *turn) error {
 	return nil
 }
 
-// attempt observes once, does at most one step, and waits until the entry is ready.
+// attempt observes the entry, applies at most one step, and waits until the entry is ready.
 func (r *run) attempt(ctx context.Context, e plan.Entry, t *turn) error {
 	state, err := r.observeAndDo(ctx, e, t)
 	for errors.Is(err, errNotItsTurn) {
@@ -136,7 +139,7 @@ func (r *run) observeAndDo(ctx context.Context, e plan.Entry, t *turn) (plan.Sta
 		return plan.State{}, err
 	}
 	r.Board.span(e.Ref.String(), func(s *trace.Span) { s.Done, s.Step, s.Why = time.Now(), string(step.Verb), step.Why })
-	return plan.State{}, nil // Await asks again
+	return plan.State{}, nil // Await checks readiness
 }
 
 func (l *Loop) do(ctx context.Context, step plan.Step, e plan.Entry) error {
@@ -144,7 +147,7 @@ func (l *Loop) do(ctx context.Context, step plan.Step, e plan.Entry) error {
 	if err := l.Host.Do(ctx, step, e); err != nil {
 		return fmt.Errorf("%s: %w", step.Verb, err)
 	}
-	n := l.Board.countStep()
+	n := l.Board.CountStep()
 	l.Log.Info("step done", "n", n, "verb", step.Verb, "item", e.Ref.String(), "why", step.Why)
 	if l.AfterStep != nil {
 		l.AfterStep(n, step)
@@ -152,8 +155,8 @@ func (l *Loop) do(ctx context.Context, step plan.Step, e plan.Entry) error {
 	return nil
 }
 
-// untilDone calls f until it succeeds or ctx ends, waiting longer each time, with jitter.
-func (l *Loop) untilDone(ctx context.Context, ref string, f func() error) error {
+// retry calls f until it succeeds or ctx ends, with exponential backoff and jitter.
+func (l *Loop) retry(ctx context.Context, ref string, f func() error) error {
 	for n := 0; ; n++ {
 		err := f()
 		if err == nil {
@@ -163,20 +166,21 @@ func (l *Loop) untilDone(ctx context.Context, ref string, f func() error) error 
 			return errors.Join(ctx.Err(), fmt.Errorf("%s: %w", ref, err))
 		}
 		delay := backoff(n)
-		l.failed(ref, err, n, delay)
+		l.reportFailure(ref, err, n, delay)
 		if err := sleep.For(ctx, delay); err != nil {
 			return err
 		}
 	}
 }
 
-func (l *Loop) failed(ref string, err error, n int, delay time.Duration) {
-	l.Log.Warn("step failed, trying again", "item", ref, "error", err, "attempt", n+1, "in", delay)
+func (l *Loop) reportFailure(ref string, err error, n int, delay time.Duration) {
+	l.Log.Warn("step failed, retrying", "item", ref, "error", err, "attempt", n+1, "in", delay)
 	l.Board.span(ref, func(s *trace.Span) { s.Attempts++ })
 	l.Board.Set(Status{Ref: ref, Phase: Failing, Error: err.Error()})
 }
 
-// backoff grows from 50 ms to 10 s, with a fifth of jitter so that machines do not march in step.
+// backoff grows from 50 ms to 10 s, with 10% jitter in each direction so that machines do not retry in
+// lockstep.
 func backoff(n int) time.Duration {
 	d := min(50*time.Millisecond<<min(n, 10), 10*time.Second)
 	return d - d/10 + rand.N(d/5)
@@ -189,29 +193,33 @@ func deadline(e plan.Entry) time.Duration {
 	return time.Minute
 }
 
-// Host is a live machine as the loop sees it. Methods are called from many goroutines at once, for different entries; for
-// one entry never two at a time. All are idempotent: after a crash the loop simply calls them again.
+// Host is the machine as the loop sees it. Methods are called concurrently for different entries, but
+// never concurrently for the same entry. All methods are idempotent: after a crash the loop calls them
+// again.
 type Host interface {
-	// Observe tells the entry's state now, without changing anything. An error means that nobody knows (State is Unknown).
+	// Observe returns the current state of the entry without changing anything. An error means that the
+	// state is unknown.
 	Observe(ctx context.Context, e plan.Entry) (plan.State, error)
 
-	// Do carries out one step and returns when it is done: a file is durable, a process has been started (not: is ready),
-	// a oneshot has run to its end. For Remove, e is the entry of the earlier plan.
+	// Do applies one step and returns when it is done: a file is durable, a process has been started (but
+	// may not be ready), a oneshot has run to completion. For Remove, e is the entry of the earlier plan.
 	Do(ctx context.Context, s plan.Step, e plan.Entry) error
 
-	// Await blocks until the entry is ready or ctx ends, and calls waiting each time the reason for waiting changes. It
-	// returns an error only when waiting has become pointless: what was started is gone, or ctx has ended.
+	// Await blocks until the entry is ready or ctx ends, and calls waiting each time the reason for
+	// waiting changes. It returns an error only if ctx has ended or waiting is pointless because the
+	// started process is gone.
 	Await(ctx context.Context, e plan.Entry, waiting func(reason string)) error
 }
 
-const noLonger = "the plan no longer has it"
+const removalReason = "the plan no longer has it"
 
-// remove takes away what the earlier plan made, dependents first. What fails is tried again in the next round, and until then
-// holds up only what it needs. It calls tried as soon as nobody has to wait for it: something failed, or all is gone.
+// remove removes the entries that only the earlier plan had, dependents first. A removal that fails is
+// retried in the next round and blocks only the removals of its needs. remove calls tried after the first
+// failure, or when all removals are done; nothing has to wait for it longer.
 func (l *Loop) remove(ctx context.Context, want, before plan.Plan, tried func()) error {
 	left := plan.Removed(want, before)
 	for _, e := range left {
-		l.Board.leaves(e.Ref.String(), "")
+		l.Board.setRemoving(e.Ref.String(), "")
 	}
 	for n := 0; len(left) > 0; n++ {
 		delay := backoff(n)
@@ -219,21 +227,21 @@ func (l *Loop) remove(ctx context.Context, want, before plan.Plan, tried func())
 		for _, e := range left {
 			ref := e.Ref.String()
 			if i := slices.IndexFunc(stay, func(s plan.Entry) bool { return slices.Contains(s.Needs, e.Ref) }); i >= 0 {
-				l.Board.leaves(ref, "removal of "+stay[i].Ref.String())
+				l.Board.setRemoving(ref, "removal of "+stay[i].Ref.String())
 				stay = append(stay, e)
 				continue
 			}
-			err := l.removeInTime(ctx, e, want, before)
+			err := l.removeOnce(ctx, e, want, before)
 			if ctx.Err() != nil {
 				return errors.Join(ctx.Err(), err)
 			}
 			if err != nil {
-				l.failed(ref, err, n, delay)
+				l.reportFailure(ref, err, n, delay)
 				stay = append(stay, e)
 				tried()
 				continue
 			}
-			l.Board.drop(ref)
+			l.Board.Drop(ref)
 		}
 		if left = stay; len(left) > 0 {
 			if err := sleep.For(ctx, delay); err != nil {
@@ -245,15 +253,20 @@ func (l *Loop) remove(ctx context.Context, want, before plan.Plan, tried func())
 	return nil
 }
 
-func (l *Loop) removeInTime(ctx context.Context, e plan.Entry, want, before plan.Plan) error {
+// removeOnce makes one attempt to remove an entry. An unknown state is an error.
+func (l *Loop) removeOnce(ctx context.Context, e plan.Entry, want, before plan.Plan) error {
 	ctx, cancel := context.WithTimeout(ctx, deadline(e))
 	defer cancel()
-	l.lookAtInputs(ctx, e, want, before)
-	return l.removeOnce(ctx, e)
-}
-
-// removeOnce does not take unknown for present: it is asked again.
-func (l *Loop) removeOnce(ctx context.Context, e plan.Entry) error {
+	// The host can only judge a unit after it has observed the unit's inputs, and those of a removed unit
+	// have not been observed in this run. Their state does not matter.
+	for _, in := range plan.Inputs(e.Item) {
+		for _, p := range []plan.Plan{want, before} {
+			if input, ok := p.Find(in.String()); ok {
+				_, _ = l.Host.Observe(ctx, input)
+				break
+			}
+		}
+	}
 	switch state, err := l.Host.Observe(ctx, e); {
 	case err != nil:
 		return fmt.Errorf("observe: %w", err)
@@ -262,24 +275,11 @@ func (l *Loop) removeOnce(ctx context.Context, e plan.Entry) error {
 	case state.Existence == plan.Absent:
 		return nil
 	}
-	if err := l.do(ctx, plan.Step{Verb: plan.Remove, Ref: e.Ref, Why: noLonger}, e); err != nil {
+	if err := l.do(ctx, plan.Step{Verb: plan.Remove, Ref: e.Ref, Why: removalReason}, e); err != nil {
 		return err
 	}
 	l.Board.span(e.Ref.String(), func(s *trace.Span) {
-		s.Done, s.Step, s.Why = time.Now(), string(plan.Remove), noLonger
+		s.Done, s.Step, s.Why = time.Now(), string(plan.Remove), removalReason
 	})
 	return nil
-}
-
-// lookAtInputs shows the host what a unit reads: it cannot tell how a unit is without having seen its inputs, and those of one
-// that goes have not been looked at before. What they are like does not matter.
-func (l *Loop) lookAtInputs(ctx context.Context, e plan.Entry, plans ...plan.Plan) {
-	for _, in := range plan.Inputs(e.Item) {
-		for _, p := range plans {
-			if input, ok := p.Find(in.String()); ok {
-				_, _ = l.Host.Observe(ctx, input)
-				break
-			}
-		}
-	}
 }

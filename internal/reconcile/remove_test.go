@@ -41,14 +41,14 @@ remove dir//etc/c`, verbs(h.Steps()[done:])); diff != "" {
 			t.Errorf("steps (-want +got):\n%s", diff)
 		}
 		if _, _, ok := h.Read("/etc/c/mine"); !ok {
-			t.Error("what Slipway did not make is gone")
+			t.Error("a file that Slipway did not make was removed")
 		}
 		if h.Running("etcd")+h.Running("api") != 0 || h.Running("runtime") != 1 {
-			t.Error("the wrong units run")
+			t.Error("wrong units are running")
 		}
 		all, steps := l.Board.All()
 		if len(all) != 2 || steps != 7 {
-			t.Errorf("%d steps, and the board shows %v: what is gone is not an item any more", steps, all)
+			t.Errorf("got %d steps and items %v, want removed items to leave the board", steps, all)
 		}
 		for _, s := range all {
 			if s.Phase != reconcile.Ready {
@@ -58,7 +58,7 @@ remove dir//etc/c`, verbs(h.Steps()[done:])); diff != "" {
 	})
 }
 
-// What is gone from the plan and cannot be looked at stays until somebody knows.
+// An item that left the plan and cannot be observed is kept until its state is known.
 func TestUnknownIsNotRemoved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -76,17 +76,17 @@ func TestUnknownIsNotRemoved(t *testing.T) {
 			t.Errorf("steps:\n%s", got)
 		}
 		if s := phase(l.Board, "dir//d"); s.Phase != reconcile.Failing || s.Error != "observe: I/O error" {
-			t.Errorf("the board says %+v", s)
+			t.Errorf("got status %+v", s)
 		}
 		h.FailObserve("dir//d", nil, 0)
 		converge(t, l, plan.Plan{}, before)
 		if _, _, ok := h.Read("/d"); ok {
-			t.Error("it is still there")
+			t.Error("the directory still exists")
 		}
 	})
 }
 
-// A unit whose inputs this process has never looked at can be removed all the same: after a restart nobody has.
+// A unit can be removed although this process has never observed its inputs, as after an agent restart.
 func TestRemoveUnitWithUnseenInput(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestRemoveUnitWithUnseenInput(t *testing.T) {
 		l := newLoop(h)
 		converge(t, l, build(func(b *plan.Builder) { b.Add(unit("u")) }), plan.Plan{})
 		for name, plans := range map[string]func() (want, before plan.Plan){
-			"the input goes, too": func() (want, before plan.Plan) { return plan.Plan{}, withInput("/gone") },
+			"the input is removed too": func() (want, before plan.Plan) { return plan.Plan{}, withInput("/gone") },
 			"the input stays": func() (want, before plan.Plan) {
 				return build(func(b *plan.Builder) { b.Add(plan.File{Path: "/stays"}) }), withInput("/stays")
 			},
@@ -103,7 +103,7 @@ func TestRemoveUnitWithUnseenInput(t *testing.T) {
 			want, before := plans()
 			converge(t, l, want, before)
 			if h.Running("u") != 0 {
-				t.Errorf("%s: it runs", name)
+				t.Errorf("%s: the unit is still running", name)
 			}
 		}
 	})
@@ -126,12 +126,12 @@ func TestRemovalHasADeadline(t *testing.T) {
 		begun := time.Now()
 		converge(t, newLoop(stuck), plan.Plan{}, before)
 		if took := time.Since(begun); took < 2*time.Minute || took > 3*time.Minute {
-			t.Errorf("two attempts that hang took %s, want a minute each", took)
+			t.Errorf("two hanging attempts took %s, want one minute each", took)
 		}
 	})
 }
 
-// stuckHost hangs the first times that it is asked to do something.
+// stuckHost hangs in the first calls of Do.
 type stuckHost struct {
 	reconcile.Host
 	times int
@@ -146,7 +146,8 @@ func (s *stuckHost) Do(ctx context.Context, step plan.Step, e plan.Entry) error 
 	return s.Host.Do(ctx, step, e)
 }
 
-// What cannot be removed holds up what it needs, and neither the rest nor the new plan; the run is not done before it is gone.
+// A failing removal blocks the removal of its needs, but neither other removals nor the new plan. The run
+// is not done before everything is removed.
 func TestStuckRemovalHoldsUpLittle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -163,22 +164,22 @@ func TestStuckRemovalHoldsUpLittle(t *testing.T) {
 		done := make(chan error, 1)
 		want := build(func(b *plan.Builder) { b.Add(plan.Dir{Path: "/new"}) })
 		go func() { done <- l.Converge(t.Context(), want, before) }()
-		time.Sleep(time.Second) // of the test's own time
+		time.Sleep(time.Second) // synctest time
 		synctest.Wait()
 		for path, there := range map[string]bool{"/new": true, "/other": false, "/stuck": true, "/needed": true} {
 			if _, _, ok := h.Read(path); ok != there {
-				t.Errorf("%s is there: %t", path, ok)
+				t.Errorf("%s: got exists %t, want %t", path, ok, there)
 			}
 		}
 		if s := phase(l.Board, "dir//needed"); s.Phase != reconcile.Waiting || s.For != "removal of dir//stuck" {
-			t.Errorf("the board says %+v", s)
+			t.Errorf("got status %+v", s)
 		}
 		if s := phase(l.Board, "dir//new"); s.Phase != reconcile.Ready {
-			t.Errorf("the board says %+v", s)
+			t.Errorf("got status %+v", s)
 		}
 		select {
 		case err := <-done:
-			t.Errorf("done before everything is gone: %v", err)
+			t.Errorf("Converge returned before everything was removed: %v", err)
 		default:
 		}
 		h.FailObserve("dir//stuck", nil, 0)
@@ -186,7 +187,7 @@ func TestStuckRemovalHoldsUpLittle(t *testing.T) {
 			t.Error(err)
 		}
 		if all, _ := l.Board.All(); len(all) != 1 {
-			t.Errorf("the board shows %+v", all)
+			t.Errorf("got items %+v", all)
 		}
 	})
 }
