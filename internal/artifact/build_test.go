@@ -18,8 +18,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/catalog"
 )
 
-// small is a release of one component and its image: pause, which needs
-// nothing but Go and is built for real in less than a second.
+// small is a release of one component and its image: pause, which needs only Go and really builds in less than a second.
 func small(t *testing.T) catalog.Release {
 	t.Helper()
 	return only(t, "pause")
@@ -62,7 +61,7 @@ func TestBuildGivesTheSameBytes(t *testing.T) {
 		}
 	}
 	if left, err := os.ReadDir(s.tmp()); err != nil || len(left) > 0 {
-		t.Errorf("tmp holds %v, %v", left, err)
+		t.Errorf("files in tmp: got %v, %v; want none", left, err)
 	}
 }
 
@@ -70,7 +69,7 @@ func TestSecondBuildNeedsNoGo(t *testing.T) {
 	s := newStore(t)
 	first := build(t, s)
 	t.Setenv("PATH", "/nonexistent")
-	silent := func(e Event) { t.Errorf("event %+v: want nothing done", e) }
+	silent := func(e Event) { t.Errorf("got event %+v, want none", e) }
 	second, err := Build(t.Context(), Options{Store: s, Release: small(t), Progress: silent})
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +79,7 @@ func TestSecondBuildNeedsNoGo(t *testing.T) {
 	}
 }
 
-func TestDamageIsMended(t *testing.T) {
+func TestDamageIsRepaired(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	want := build(t, s)
@@ -128,8 +127,7 @@ func truncateAll(dir string) error {
 	return err
 }
 
-// The first builder stops at its first event until the second says whom it
-// waits for; then the second finds everything made.
+// The first builder blocks in its first event until the second reports that it waits; then the second finds everything built.
 func TestTwoBuildersBuildOnce(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -152,9 +150,9 @@ func TestTwoBuildersBuildOnce(t *testing.T) {
 	if err := errors.Join(err, <-done); err != nil {
 		t.Fatal(err)
 	}
-	wantLine := "waiting for process " + strconv.Itoa(os.Getpid()) + ", which is building the bundle of Kubernetes 1.36.4"
+	wantLine := "waiting for process " + strconv.Itoa(os.Getpid()) + ": building the bundle of Kubernetes 1.36.4"
 	if len(events) != 1 || events[0].Phase != Wait || !strings.HasPrefix(events[0].Line, wantLine) {
-		t.Errorf("events of the second builder: %+v", events)
+		t.Errorf("events of the second builder: got %+v", events)
 	}
 }
 
@@ -181,13 +179,12 @@ func TestWaitCanBeCancelled(t *testing.T) {
 	defer unlock()
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err = s.lock(ctx, "testing", func(string) { cancel() })
-	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "which is testing") {
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), ": testing") {
 		t.Errorf("got %v, want context.Canceled and the holder", err)
 	}
 }
 
-// fakeGo puts a program called go first in PATH. It answers `go env` as this
-// Go does and runs script for everything else.
+// fakeGo puts a program called go first in PATH. It answers `go env` like the real one and runs script for anything else.
 func fakeGo(t *testing.T, script string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -214,7 +211,7 @@ func TestCancelKillsTheWholeGroup(t *testing.T) {
 		t.Errorf("got %v, want context.Canceled", err)
 	}
 	if took := time.Since(cancelled); took > 20*time.Second {
-		t.Errorf("cancelling took %v", took)
+		t.Errorf("cancelling: got %v, want less", took)
 	}
 	text, err := os.ReadFile(pidFile)
 	if err != nil {
@@ -225,16 +222,16 @@ func TestCancelKillsTheWholeGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !dead(grandchild) {
-		t.Errorf("process %d, a child of go, is alive", grandchild)
+		t.Errorf("process %d, a child of go, is still alive", grandchild)
 	}
 	for _, dir := range []string{s.blobs(), s.records(), s.tmp()} {
 		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-			t.Errorf("%s holds %v, %v", dir, left, err)
+			t.Errorf("files in %s: got %v, %v; want none", dir, left, err)
 		}
 	}
 }
 
-// dead gives the kernel a moment; a zombie is dead too.
+// dead waits until the process is gone or a zombie.
 func dead(pid int) bool {
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
@@ -272,12 +269,12 @@ func link(t *testing.T, program, dir string) {
 	}
 }
 
-// TestRecordedKnowsWhatIsLost: "damaged" and "gone" are not "never built".
+// TestRecordedKnowsWhatIsLost: Recorded reports a damaged record, and does not confuse it with one that never existed.
 func TestRecordedKnowsWhatIsLost(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	if got, err := Recorded(t.Context(), s, small(t)); err != nil || len(got.Binaries)+len(got.Images) > 0 {
-		t.Errorf("before any build: %+v, %v", got, err)
+		t.Errorf("before any build: got %+v, %v", got, err)
 	}
 	want := build(t, s)
 	if err := errors.Join(flip(s.Path(want.Binaries["pause"].Digest)), os.Remove(s.Path(want.Images["slipway.dev/pause:3.10"].Digest))); err != nil {
@@ -285,12 +282,12 @@ func TestRecordedKnowsWhatIsLost(t *testing.T) {
 	}
 	got, err := Recorded(t.Context(), s, small(t))
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
-		t.Errorf("%v %s", err, diff)
+		t.Errorf("got %v (-want +got):\n%s", err, diff)
 	}
 	if err := truncateAll(s.records()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Recorded(t.Context(), s, small(t)); err == nil {
-		t.Error("records cut short count as none")
+		t.Error("truncated records: got nil, want an error")
 	}
 }

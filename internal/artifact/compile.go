@@ -3,12 +3,14 @@
 package artifact
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -16,7 +18,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/catalog"
 )
 
-// compilation runs go for one component in a folder of its own.
+// compilation runs go for one component in a directory of its own.
 type compilation struct {
 	recipe recipe
 	goPath string
@@ -50,8 +52,8 @@ func (c compilation) run(ctx context.Context) (map[string]string, error) {
 	return built, nil
 }
 
-// binary downloads first, so that progress can tell the two apart: go list
-// fetches exactly what the build will read.
+// binary downloads the modules before it compiles, so that the progress distinguishes the two: go list fetches exactly what
+// the build reads.
 func (c compilation) binary(ctx context.Context, b catalog.Binary, src, out string) error {
 	modules, packages := 0, 0
 	c.report(Event{Binary: b.Name, Phase: Download})
@@ -69,7 +71,11 @@ func (c compilation) binary(ctx context.Context, b catalog.Binary, src, out stri
 	c.report(Event{Binary: b.Name, Phase: Compile, Total: packages})
 	err = c.gocmd(ctx, b, src, c.recipe.buildArgs(b, out), func(string) {}, func(line string) {
 		compiled++
-		c.report(Event{Binary: b.Name, Phase: phaseAt(compiled, packages), Done: compiled, Total: packages, Line: line})
+		phase := Compile
+		if packages > 0 && compiled >= packages {
+			phase = Link // an estimate: with packages in Go's cache, it stays at Compile
+		}
+		c.report(Event{Binary: b.Name, Phase: phase, Done: compiled, Total: packages, Line: line})
 	})
 	if err != nil {
 		return fmt.Errorf("compile %s: %w", b.Name, err)
@@ -77,17 +83,7 @@ func (c compilation) binary(ctx context.Context, b catalog.Binary, src, out stri
 	return nil
 }
 
-// phaseAt guesses that the linker runs once all packages were named. When some
-// were in Go's cache the guess errs to Compile.
-func phaseAt(compiled, packages int) Phase {
-	if packages > 0 && compiled >= packages {
-		return Link
-	}
-	return Compile
-}
-
-// gocmd runs go in a process group of its own and kills the group when ctx is
-// done, compilers and linker included.
+// gocmd runs go in its own process group, and kills the group, including compilers and linker, when ctx ends.
 func (c compilation) gocmd(ctx context.Context, b catalog.Binary, src string, args []string, out, err func(line string)) error {
 	cmd := exec.CommandContext(ctx, c.goPath, args...)
 	cmd.Dir = src
@@ -109,4 +105,103 @@ func (c compilation) gocmd(ctx context.Context, b catalog.Binary, src string, ar
 		return fmt.Errorf("%w\n%s", err, stderr)
 	}
 	return nil
+}
+
+// ErrNoTool reports that a build cannot start because a program or library is not installed. The message says which.
+var ErrNoTool = errors.New("tool is missing")
+
+// debian maps what a build may need to Debian packages.
+var debian = map[string]string{
+	"gcc":        "gcc libc6-dev",
+	"pkg-config": "pkg-config",
+	"libseccomp": "libseccomp-dev",
+}
+
+// checkTools finds go, and everything that the components' C code needs, before anything is downloaded. It returns the path
+// of go.
+func checkTools(ctx context.Context, missing []recipe) (goPath string, err error) {
+	goPath, err = findGo(ctx)
+	if err != nil {
+		return "", err
+	}
+	var absent []string
+	need := func(installed bool, tool string) {
+		if !installed && !slices.Contains(absent, tool) {
+			absent = append(absent, tool)
+		}
+	}
+	var needing string
+	for _, r := range missing {
+		for _, b := range r.component.Binaries {
+			if !b.CGO {
+				continue
+			}
+			needing = r.title()
+			need(found(compiler()), "gcc")
+			need(len(b.Libraries) == 0 || found("pkg-config"), "pkg-config")
+			for _, l := range b.Libraries {
+				need(exec.CommandContext(ctx, "pkg-config", "--exists", l).Run() == nil, l)
+			}
+		}
+	}
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	if len(absent) == 0 {
+		return goPath, nil
+	}
+	var packages []string
+	for _, t := range absent {
+		if p, ok := debian[t]; ok {
+			t = p
+		}
+		packages = append(packages, t)
+	}
+	return "", fmt.Errorf("build %s: %w: %s (try: apt-get install %s)", needing, ErrNoTool, strings.Join(absent, ", "), strings.Join(packages, " "))
+}
+
+func compiler() string {
+	if cc := os.Getenv("CC"); cc != "" {
+		return strings.Fields(cc)[0]
+	}
+	return "gcc"
+}
+
+func found(program string) bool {
+	_, err := exec.LookPath(program)
+	return err == nil
+}
+
+// findGo looks in PATH and where Go's installer puts it, which is not in sudo's PATH. Go 1.21 or later fetches the version
+// of this program if it is a different one.
+func findGo(ctx context.Context) (string, error) {
+	path, err := exec.LookPath("go")
+	if err != nil {
+		path, err = exec.LookPath("/usr/local/go/bin/go")
+	}
+	if err != nil {
+		return "", fmt.Errorf("find go: %w: install Go 1.21 or later (it fetches %s), or import a bundle", ErrNoTool, toolchain())
+	}
+	c := exec.CommandContext(ctx, path, "env", "GOVERSION")
+	c.Env = append(environment(), goEnv(catalog.Binary{})...)
+	var stderr bytes.Buffer
+	c.Stderr = &stderr
+	out, err := c.Output()
+	version := strings.TrimSpace(string(out))
+	if err != nil {
+		return "", fmt.Errorf("ask %s for %s: %w: %s", path, toolchain(), err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	if toolchain() != "local" && version != toolchain() {
+		return "", fmt.Errorf("find go: %w: %s has version %s and cannot fetch %s: install Go 1.21 or later", ErrNoTool, path, version, toolchain())
+	}
+	return path, nil
+}
+
+// environment is that of this process, with HOME for Go's caches: services may have none.
+func environment() []string {
+	env := os.Environ()
+	if os.Getenv("HOME") == "" {
+		env = append(env, "HOME=/root")
+	}
+	return env
 }

@@ -29,12 +29,10 @@ import (
 	"github.com/slipway-project/slipway/internal/core/catalog"
 )
 
-// epoch is the time of every file and image. Not zero: some tools take that for
-// "unset".
+// epoch is the time of every file and image. It is not zero, because some tools treat zero as unset.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// imageKey covers all that decides an image's bytes. The number changes with
-// the code below.
+// imageKey covers everything that determines an image's bytes. Increase the number when the code below changes the output.
 func imageKey(i catalog.Image, binary Digest) key {
 	spec, err := json.Marshal(i)
 	if err != nil {
@@ -45,9 +43,8 @@ func imageKey(i catalog.Image, binary Digest) key {
 	return key(hex.EncodeToString(h.Sum(nil)))
 }
 
-// packImage makes a tarball that `ctr images import` takes, of one layer, and
-// adds it to the store. The layer is not compressed: the file never leaves the
-// machines of a cluster, and unpacking it costs time on the way to the first pod.
+// packImage adds a tarball for `ctr images import` to the store. The image has one layer, which is not compressed: the file
+// never leaves the cluster's machines, and decompression would delay the first pod.
 func packImage(ctx context.Context, s *Store, i catalog.Image, binary Blob) (Blob, error) {
 	tag, err := name.NewTag(i.Name, name.StrictValidation)
 	if err != nil {
@@ -63,7 +60,7 @@ func packImage(ctx context.Context, s *Store, i catalog.Image, binary Blob) (Blo
 	}
 	r, w := io.Pipe()
 	go func() { _ = w.CloseWithError(tarball.Write(tag, image, w)) }()
-	defer r.Close() // ends the goroutine when Add gives up
+	defer r.Close() // ends the goroutine if Add fails
 	return s.Add(ctx, r)
 }
 
@@ -83,12 +80,12 @@ func imageOf(i catalog.Image, layer []byte) (v1.Image, error) {
 	return mutate.ConfigFile(image, file)
 }
 
-// imageLayer holds the layer in memory: one binary, at most some 130 megabytes.
+// imageLayer builds the layer in memory: it contains one binary of at most about 130 MB.
 func imageLayer(ctx context.Context, s *Store, i catalog.Image, binary Blob) ([]byte, error) {
 	var layer bytes.Buffer
 	layer.Grow(int(binary.Size) + 64<<10)
 	w := tar.NewWriter(&layer)
-	if err := writeFolders(w, i); err != nil {
+	if err := writeDirsAndFiles(w, i); err != nil {
 		return nil, err
 	}
 	if err := w.WriteHeader(entry(i.Binary, tar.TypeReg, 0o755, binary.Size)); err != nil {
@@ -110,9 +107,9 @@ func imageLayer(ctx context.Context, s *Store, i catalog.Image, binary Blob) ([]
 	return layer.Bytes(), nil
 }
 
-// writeFolders puts the image's folders with their parents, and the two files
-// that let a numeric user have a name.
-func writeFolders(w *tar.Writer, i catalog.Image) error {
+// writeDirsAndFiles writes the image's directories with their parents, its files in /etc, and passwd and group, which give
+// the image's numeric user a name.
+func writeDirsAndFiles(w *tar.Writer, i catalog.Image) error {
 	dirs := []string{"etc"}
 	for _, d := range i.Dirs {
 		for d = strings.Trim(path.Clean(d), "/"); d != "." && d != ""; d = path.Dir(d) {

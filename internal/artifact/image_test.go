@@ -31,7 +31,7 @@ func TestImageIsOneLayerWithTheBinary(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, err := packImage(t.Context(), s, spec, binary); err != nil || again != blob {
-		t.Errorf("packed again: %v, %v; want %v", again, err, blob)
+		t.Errorf("second packImage: got %v, %v; want %v", again, err, blob)
 	}
 	image, err := tarball.ImageFromPath(s.Path(blob.Digest), nil)
 	if err != nil {
@@ -42,11 +42,11 @@ func TestImageIsOneLayerWithTheBinary(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"/thing"}, config.Config.Entrypoint); diff != "" || config.Config.User != spec.User {
-		t.Errorf("user %q; entrypoint: %s", config.Config.User, diff)
+		t.Errorf("user: got %q; entrypoint (-want +got): %s", config.Config.User, diff)
 	}
 	layers, err := image.Layers()
 	if err != nil || len(layers) != 1 {
-		t.Fatalf("%d layers, %v", len(layers), err)
+		t.Fatalf("layers: got %d, %v; want 1", len(layers), err)
 	}
 	content, err := layers[0].Uncompressed()
 	if err != nil {
@@ -63,7 +63,7 @@ func TestImageIsOneLayerWithTheBinary(t *testing.T) {
 		}
 		got = append(got, h.FileInfo().Mode().String()+" "+h.Name)
 		if h.Uid != 0 || !h.ModTime.Equal(epoch) {
-			t.Errorf("%s: uid %d, time %v", h.Name, h.Uid, h.ModTime)
+			t.Errorf("%s: got uid %d, time %v", h.Name, h.Uid, h.ModTime)
 		}
 	}
 	want := []string{

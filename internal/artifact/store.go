@@ -12,17 +12,18 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// Store keeps files by their hash. Its methods may be called from several
-// goroutines and several processes at once: a blob appears whole or not at all.
+// Store keeps files by their hash. It is safe for concurrent use, also by several processes: a blob appears complete or not
+// at all.
 type Store struct {
 	root string // absolute
 }
 
-// Open makes the folders of a store below root, if they are not there.
+// Open returns the store at root and creates its directories if necessary.
 func Open(root string) (*Store, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
@@ -41,23 +42,21 @@ func (s *Store) blobs() string   { return filepath.Join(s.root, "blobs", "sha256
 func (s *Store) records() string { return filepath.Join(s.root, "records") }
 func (s *Store) tmp() string     { return filepath.Join(s.root, "tmp") }
 
-// Path is where the blob is or would be. Who reads it there skips the check
-// that Take does.
+// Path is the location of the blob, whether it exists or not. A caller that reads it directly skips the check of Take.
 func (s *Store) Path(d Digest) string { return filepath.Join(s.blobs(), d.Hex()) }
 
-// Add copies r into the store. A blob that exists already is replaced, which
-// mends a damaged one.
+// Add copies r into the store. It replaces an existing blob, which repairs a damaged one.
 func (s *Store) Add(ctx context.Context, r io.Reader) (Blob, error) {
 	return s.add(ctx, r, nil)
 }
 
-// add refuses content that is not what want says, before it gets a name.
+// add returns ErrDamaged and stores nothing if the content does not match want.
 func (s *Store) add(ctx context.Context, r io.Reader, want *Blob) (Blob, error) {
 	f, err := os.CreateTemp(s.tmp(), "add-*")
 	if err != nil {
 		return Blob{}, fmt.Errorf("add blob: %w", err)
 	}
-	defer os.Remove(f.Name()) // gone already if all went well
+	defer os.Remove(f.Name()) // a no-op after the rename
 	hash := sha256.New()
 	size, err := io.Copy(io.MultiWriter(f, hash), reader{ctx, r})
 	if err == nil {
@@ -80,7 +79,7 @@ func (s *Store) add(ctx context.Context, r io.Reader, want *Blob) (Blob, error) 
 	return b, nil
 }
 
-// AddFile is Add of a file.
+// AddFile adds the content of a file.
 func (s *Store) AddFile(ctx context.Context, path string) (Blob, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -90,17 +89,14 @@ func (s *Store) AddFile(ctx context.Context, path string) (Blob, error) {
 	return s.Add(ctx, f)
 }
 
-// Verify reads the whole blob. The error is ErrDamaged if its content is
-// another's, and fs.ErrNotExist if it is not there. A damaged blob is set
-// aside, so that the next Build makes it again.
+// Verify reads the whole blob. The error is ErrDamaged if its content does not match the digest, and fs.ErrNotExist if the
+// blob does not exist. It moves a damaged blob away, so that the next Build makes it again.
 func (s *Store) Verify(ctx context.Context, d Digest) error {
 	return s.copyTo(ctx, d, io.Discard)
 }
 
-// Take copies a blob to dst and checks its hash on the way, with the errors of
-// Verify. The folder of dst must be there. dst appears whole
-// and right, or stays as it was; a process that runs the old file goes on with
-// it.
+// Take copies a blob to dst and checks its hash, with the errors of Verify. The directory of dst must exist. On error dst is
+// unchanged. Processes that run the old file keep it.
 func (s *Store) Take(ctx context.Context, d Digest, dst string, mode fs.FileMode) error {
 	if err := s.take(ctx, d, dst, mode); err != nil {
 		return fmt.Errorf("take %s: %w", filepath.Base(dst), err)
@@ -145,17 +141,16 @@ func (s *Store) copyTo(ctx context.Context, d Digest, w io.Writer) error {
 		return fmt.Errorf("read blob %s: %w", d, err)
 	}
 	if got := hex.EncodeToString(hash.Sum(nil)); got != d.Hex() {
-		// The evidence stays in tmp until the next build sweeps it.
+		// Keep it in tmp for inspection; a later build removes it.
 		_ = os.Rename(s.Path(d), filepath.Join(s.tmp(), "damaged-"+d.Hex()))
 		return fmt.Errorf("read blob %s: content has sha256:%s: %w", d, got, ErrDamaged)
 	}
 	return nil
 }
 
-// reader stops with the context's error once ctx is done, so that a copy of a
-// large file can be cancelled.
+// reader returns the context's error once ctx is done, so that copying a large file can be cancelled.
 type reader struct {
-	ctx context.Context //nolint:containedctx // io.Reader has no room for it
+	ctx context.Context //nolint:containedctx // io.Reader has no context parameter
 	r   io.Reader
 }
 
@@ -164,4 +159,142 @@ func (r reader) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	return r.r.Read(p)
+}
+
+// key identifies a build: the hash, in hex, of everything that determines its output.
+type key string
+
+const recordSchema = 1
+
+// record describes the result of a build. Repeating the build gives the same result, so a record never becomes outdated.
+type record struct {
+	Key   key             `json:"key"`   // equals the file name: detects a record that was copied over another
+	About string          `json:"about"` // for humans: "etcd 3.6.16, go1.26.8 amd64"
+	Files map[string]Blob `json:"files"`
+}
+
+func (s *Store) recordPath(k key) string { return filepath.Join(s.records(), string(k)) }
+
+// loadRecord returns the files of an earlier build; ok is false if there is no record. A record that cannot be read is an
+// error.
+func (s *Store) loadRecord(k key) (files map[string]Blob, ok bool, err error) {
+	var r record
+	err = durable.Load(s.recordPath(k), recordSchema, &r)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	if r.Key != k {
+		return nil, false, fmt.Errorf("load record %s: belongs to %s: %w", k, r.About, ErrDamaged)
+	}
+	for name, b := range r.Files {
+		if _, err := ParseDigest(b.Digest.String()); err != nil {
+			return nil, false, fmt.Errorf("load record %s: %s: %w", k, name, err)
+		}
+	}
+	return r.Files, true, nil
+}
+
+// saveRecord writes a record. The blobs must be in the store.
+func (s *Store) saveRecord(k key, about string, files map[string]Blob) error {
+	return durable.Save(s.recordPath(k), recordSchema, record{Key: k, About: about, Files: files})
+}
+
+// lock excludes other builders, in this process and in others. While it waits, it calls waiting with what the holder does.
+// Readers need no lock.
+func (s *Store) lock(ctx context.Context, about string, waiting func(holder string)) (unlock func(), err error) {
+	note := fmt.Sprintf("process %d: %s", os.Getpid(), about)
+	unlock, err = durable.LockFile(ctx, filepath.Join(s.root, "lock"), note, waiting)
+	if err != nil {
+		return nil, fmt.Errorf("lock store: %w", err)
+	}
+	return unlock, nil
+}
+
+// verifiedPath is where the store records a blob's file metadata (inode, size and times) at the time its hash was last
+// verified. Any write to the file changes the metadata, so while they match, the blob need not be read again. This does not
+// detect corruption on the disk, but Take does.
+func (s *Store) verifiedPath(d Digest) string { return filepath.Join(s.root, "verified", d.Hex()) }
+
+// Sound reports whether a blob exists with the right content. It reads the blob only if the file has changed since it was
+// last verified.
+func (s *Store) Sound(ctx context.Context, b Blob) bool {
+	now, ok := s.metadata(b)
+	if !ok {
+		return false
+	}
+	if verified, err := os.ReadFile(s.verifiedPath(b.Digest)); err == nil && string(verified) == now {
+		return true
+	}
+	if s.Verify(ctx, b.Digest) != nil {
+		return false
+	}
+	s.recordVerified(b.Digest, now)
+	return true
+}
+
+// metadata is the text stored at verifiedPath; ok is false if the blob does not exist or has the wrong size.
+func (s *Store) metadata(b Blob) (text string, ok bool) {
+	info, err := os.Lstat(s.Path(b.Digest))
+	if err != nil || !info.Mode().IsRegular() || info.Size() != b.Size {
+		return "", false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return "", false
+	}
+	return fmt.Sprintf("%d %d %d.%09d %d.%09d\n", st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec), true
+}
+
+// recordVerified ignores errors: without the record, the blob is read again.
+func (s *Store) recordVerified(d Digest, metadata string) {
+	path := s.verifiedPath(d)
+	if os.MkdirAll(filepath.Dir(path), 0o700) != nil {
+		return
+	}
+	if os.WriteFile(path+".new", []byte(metadata), 0o600) == nil {
+		_ = os.Rename(path+".new", path)
+	}
+}
+
+// GC removes every blob that belongs to none of the bundles in keep, and returns the number of bytes freed. It keeps
+// records: they are small, and a build whose blobs are missing counts as not done. An empty keep is an error, because it is
+// more likely a bug than an intention.
+func GC(ctx context.Context, s *Store, keep ...Bundle) (freed int64, err error) {
+	kept := map[Digest]bool{}
+	for _, b := range keep {
+		for d := range b.blobs() {
+			kept[d] = true
+		}
+	}
+	if len(kept) == 0 {
+		return 0, errors.New("collect garbage: no bundle to keep")
+	}
+	unlock, err := s.lock(ctx, "removing unused files", func(string) {})
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
+	s.cleanTmp()
+	entries, err := os.ReadDir(s.blobs())
+	if err != nil {
+		return 0, fmt.Errorf("collect garbage: %w", err)
+	}
+	for _, e := range entries {
+		d, err := ParseDigest("sha256:" + e.Name())
+		if err != nil || kept[d] {
+			continue // not a blob, or in use
+		}
+		info, err := e.Info()
+		if err != nil {
+			return freed, fmt.Errorf("collect garbage: %w", err)
+		}
+		if err := os.Remove(filepath.Join(s.blobs(), e.Name())); err != nil {
+			return freed, fmt.Errorf("collect garbage: %w", err)
+		}
+		freed += info.Size()
+	}
+	return freed, nil
 }

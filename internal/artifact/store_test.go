@@ -43,7 +43,7 @@ func TestAddAndTake(t *testing.T) {
 	}
 	info, err := os.Stat(dst)
 	if err != nil || info.Mode() != 0o750 || info.Size() != 5 {
-		t.Errorf("taken file: %v, %v", info, err)
+		t.Errorf("taken file: got %v, %v", info, err)
 	}
 }
 
@@ -60,7 +60,7 @@ func TestAddLeavesNoHalfFile(t *testing.T) {
 	}
 	for _, dir := range []string{s.blobs(), s.tmp()} {
 		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-			t.Errorf("%s holds %v, %v", dir, left, err)
+			t.Errorf("files in %s: got %v, %v; want none", dir, left, err)
 		}
 	}
 }
@@ -83,10 +83,10 @@ func TestTamperedBlobIsNeverTaken(t *testing.T) {
 		t.Errorf("Take: got %v, want ErrDamaged", err)
 	}
 	if text, err := os.ReadFile(dst); err != nil || string(text) != "old" {
-		t.Errorf("dst holds %q, %v; want the old file", text, err)
+		t.Errorf("dst: got %q, %v; want the old content", text, err)
 	}
 	if has(s, b) {
-		t.Error("a damaged blob is still there, so that it would never be made again")
+		t.Error("the damaged blob is still in place, so Build would not repair it")
 	}
 	if err := s.Verify(t.Context(), b.Digest); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Verify: got %v, want ErrNotExist", err)
@@ -108,7 +108,7 @@ func TestDigestFromOutsideIsNoPath(t *testing.T) {
 			t.Errorf("ParseDigest(%q): want an error", d)
 		}
 		if err := s.Verify(t.Context(), Digest(d)); err == nil || errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("Verify(%q): got %v, want a refusal", d, err)
+			t.Errorf("Verify(%q): got %v, want an error", d, err)
 		}
 	}
 }
@@ -118,14 +118,14 @@ func TestRecordIsNeverTrustedBlindly(t *testing.T) {
 	s := newStore(t)
 	k, other := key(strings.Repeat("1", 64)), key(strings.Repeat("2", 64))
 	files := map[string]Blob{"a": {Digest: Digest("sha256:" + strings.Repeat("0", 64)), Size: 1}}
-	if err := s.remember(k, "a 1", files); err != nil {
+	if err := s.saveRecord(k, "a 1", files); err != nil {
 		t.Fatal(err)
 	}
-	got, ok, err := s.recall(k)
+	got, ok, err := s.loadRecord(k)
 	if diff := cmp.Diff(files, got); diff != "" || !ok || err != nil {
-		t.Fatalf("recall: %v, %v\n%s", ok, err, diff)
+		t.Fatalf("loadRecord: got %v, %v\n%s", ok, err, diff)
 	}
-	if _, ok, err := s.recall(other); ok || err != nil {
+	if _, ok, err := s.loadRecord(other); ok || err != nil {
 		t.Errorf("no record: got %v, %v", ok, err)
 	}
 	whole, err := os.ReadFile(s.recordPath(k))
@@ -139,14 +139,14 @@ func TestRecordIsNeverTrustedBlindly(t *testing.T) {
 		if err := os.WriteFile(s.recordPath(k), text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, ok, err := s.recall(k); ok || !errors.Is(err, durable.ErrDamaged) {
+		if _, ok, err := s.loadRecord(k); ok || !errors.Is(err, durable.ErrDamaged) {
 			t.Errorf("%s: got %v, %v; want ErrDamaged", name, ok, err)
 		}
 	}
 	if err := os.WriteFile(s.recordPath(other), whole, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.recall(other); !errors.Is(err, ErrDamaged) {
+	if _, _, err := s.loadRecord(other); !errors.Is(err, ErrDamaged) {
 		t.Errorf("record of another key: got %v, want ErrDamaged", err)
 	}
 }
@@ -163,15 +163,58 @@ func TestGCKeepsTheBundle(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := GC(t.Context(), s); err == nil {
-		t.Error("keeping nothing: want a refusal")
+		t.Error("keeping nothing: want an error")
 	}
 	freed, err := GC(t.Context(), s, Bundle{Binaries: map[string]Blob{"a": keep}})
 	if err != nil || freed != drop.Size || !has(s, keep) || has(s, drop) {
-		t.Errorf("GC = %d, %v; keep there %v, drop there %v", freed, err, has(s, keep), has(s, drop))
+		t.Errorf("GC = %d, %v; keep exists %v, drop exists %v", freed, err, has(s, keep), has(s, drop))
 	}
 }
 
 func has(s *Store, b Blob) bool {
-	_, ok := s.look(b)
+	_, ok := s.metadata(b)
 	return ok
+}
+
+func TestSound(t *testing.T) {
+	t.Parallel()
+	s, err := Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := s.Add(t.Context(), strings.NewReader("what it says"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !s.Sound(t.Context(), b) { // reads the blob
+		t.Fatal("Sound of an intact blob: got false, want true")
+	}
+	if !s.Sound(t.Context(), b) { // checks the metadata only
+		t.Fatal("Sound of an intact blob: got false, want true")
+	}
+	f, err := os.OpenFile(s.Path(b.Digest), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("W"), 0); err != nil { // keeps the size
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if s.Sound(t.Context(), b) {
+		t.Error("Sound of a changed blob: got true, want false")
+	}
+	if _, err := s.Add(t.Context(), strings.NewReader("what it says")); err != nil {
+		t.Fatal(err)
+	}
+	if !s.Sound(t.Context(), b) {
+		t.Error("Sound of a repaired blob: got false, want true")
+	}
+	if err := os.WriteFile(s.verifiedPath(b.Digest), []byte("torn"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !s.Sound(t.Context(), b) {
+		t.Error("Sound with a damaged metadata record: got false, want true")
+	}
 }

@@ -81,11 +81,11 @@ func showRendered(e Env, out format, form, to string, p launch.Planned, r render
 	} else {
 		fmt.Fprintf(e.Out, "wrote %s for node %s to %s\n", launch.Plural(len(r.Files), "file"), p.Plan.Node, to)
 	}
-	if len(r.Left) == 0 {
+	if len(r.Omitted) == 0 {
 		return nil
 	}
 	fmt.Fprintf(e.Err, "left out, because %s cannot say it:\n", form)
-	for _, group := range byReason(r.Left) {
+	for _, group := range byReason(r.Omitted) {
 		fmt.Fprintln(e.Err, wrap("  ", group.refs))
 		fmt.Fprintln(e.Err, "      "+group.reason)
 	}
@@ -110,7 +110,7 @@ type leftGroup struct {
 	refs   []string
 }
 
-func byReason(left []render.Left) []leftGroup {
+func byReason(left []render.Omitted) []leftGroup {
 	var out []leftGroup
 	at := map[string]int{}
 	for _, l := range left {
@@ -151,7 +151,7 @@ func renderedView(form, to string, p launch.Planned, r render.Rendered) map[stri
 		}
 		files = append(files, v)
 	}
-	for _, l := range r.Left {
+	for _, l := range r.Omitted {
 		left = append(left, leftView{l.Ref.String(), l.Reason})
 	}
 	return map[string]any{

@@ -46,7 +46,7 @@ func toy(p plan.Plan) (render.Rendered, error) {
 			r.Add("units/"+u.Name, 0o644, u.Args[0]+"\n", e.Ref)
 			continue
 		}
-		r.Leave(e.Ref, "toys have no such thing: it is done by nobody")
+		r.Omit(e.Ref, "toys have no such thing: it is done by nobody")
 	}
 	return r.Finish(p)
 }

@@ -34,7 +34,7 @@ func (l *Launcher) FirstBoot(name, summary, file string, form func(d userdata.Da
 		var r render.Rendered
 		r.Add(file, 0o644, string(text))
 		for _, e := range p.Plan.Entries {
-			r.Leave(e.Ref, "a control plane gives the machine its plan when it joins")
+			r.Omit(e.Ref, "a control plane gives the machine its plan when it joins")
 		}
 		return r.Finish(p.Plan)
 	}}

@@ -103,7 +103,7 @@ func imported(u xfleet.Unit) importedUnit {
 		}
 		out.On[k] = list(values)
 	}
-	for k, v := range u.Asks {
+	for k, v := range u.Probes {
 		if out.Ready == nil {
 			out.Ready = map[string]any{}
 		}
@@ -125,10 +125,10 @@ func FleetUnits(c Cluster) []xfleet.Unit {
 		f := xfleet.Unit{Unit: u.Unit.Unit, Exec: u.Exec, Env: u.Env, Dir: u.Dir, Notify: u.Ready.Notify, Facts: u.Facts, StopTimeout: u.StopTimeout}
 		for kind, question := range map[string]string{"http": u.Ready.HTTP, "tcp": u.Ready.TCP, "file": u.Ready.File} {
 			if question != "" {
-				if f.Asks == nil {
-					f.Asks = map[string]string{}
+				if f.Probes == nil {
+					f.Probes = map[string]string{}
 				}
-				f.Asks[kind] = question
+				f.Probes[kind] = question
 			}
 		}
 		out = append(out, f)

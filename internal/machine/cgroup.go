@@ -20,8 +20,8 @@ import (
 	"github.com/slipway-project/slipway/internal/machine/process"
 )
 
-// cgroupParent is /slipway for the usual root. Any other root has its own, so that two roots with a cluster of the same
-// name never take each other's processes for their own.
+// cgroupParent is /slipway for the default root. Every other root has its own, so that clusters of the same name under two
+// roots do not share cgroups.
 func cgroupParent(root string) string {
 	if root == "/var/lib/slipway" {
 		return "/slipway"
@@ -55,7 +55,7 @@ func cgroupsBelow(path string) ([]string, error) {
 	for _, point := range points {
 		err := filepath.WalkDir(filepath.Join(point, path), func(p string, d fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil // it went away meanwhile
+				return nil // removed in the meantime
 			}
 			if err == nil && d.IsDir() {
 				dirs = append(dirs, p)
@@ -80,7 +80,7 @@ func killCgroup(path string) ([]process.ID, error) {
 	for _, dir := range dirs {
 		data, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 		if err != nil {
-			continue // gone, or a threaded cgroup whose processes its parent lists
+			continue // removed, or a threaded cgroup, whose processes are listed in its parent
 		}
 		for _, field := range strings.Fields(string(data)) {
 			pid, err := strconv.Atoi(field)
@@ -89,7 +89,7 @@ func killCgroup(path string) ([]process.ID, error) {
 			}
 			p, err := process.Identify(pid)
 			if err != nil {
-				continue // it has ended
+				continue // it has exited
 			}
 			if err := p.Signal(unix.SIGKILL); err != nil {
 				return killed, err
@@ -114,9 +114,9 @@ func removeCgroup(path string) error {
 	return nil
 }
 
-// removeParents removes the cgroups above a destroyed cluster's that have become empty. No machine is booted meanwhile: runc
-// would lose the ground under what it makes.
-func (l *Local) removeParents(cluster string) error {
+// removeEmptyParents removes the cgroups above a destroyed cluster's. It excludes concurrent boots: runc would fail if the
+// parent of a cgroup that it creates disappeared.
+func (l *Local) removeEmptyParents(cluster string) error {
 	unlock, err := durable.HoldFolder(l.clusters())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -131,13 +131,13 @@ func (l *Local) removeParents(cluster string) error {
 	}
 	for parent := filepath.Dir(l.cgroupOf(cluster)); parent != "/"; parent = filepath.Dir(parent) {
 		for _, point := range points {
-			_ = unix.Rmdir(filepath.Join(point, parent)) // refused while another cluster uses it
+			_ = unix.Rmdir(filepath.Join(point, parent)) // fails while another cluster uses it
 		}
 	}
 	return nil
 }
 
-// rmdirCgroup tries for two seconds: a process leaves its cgroup a moment after its end has been told.
+// rmdirCgroup retries for two seconds: a process leaves its cgroup shortly after its exit is reported.
 func rmdirCgroup(dir string) error {
 	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
 		err := unix.Rmdir(dir)

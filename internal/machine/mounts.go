@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -39,9 +40,9 @@ func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// unmountBelow unmounts everything that is mounted at or below dir in this mount namespace, last mounted first.
+// unmountBelow unmounts everything mounted at or below dir in this mount namespace, the last mount first.
 func unmountBelow(dir string) error {
-	for range 8 { // a mount may be stacked on another; each round takes the visible ones
+	for range 8 { // mounts may be stacked; each round removes the visible ones
 		mounts, err := readMounts("/proc/self/mountinfo")
 		if err != nil {
 			return err
@@ -61,11 +62,11 @@ func unmountBelow(dir string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("unmount %s: something mounts there again and again", dir)
+	return fmt.Errorf("unmount %s: another process keeps mounting there", dir)
 }
 
-// mountOverlay mounts the machine's root filesystem. It is called where nobody else sees the mount.
-func mountOverlay(f folders) error {
+// mountOverlay mounts the machine's root filesystem. It must run in a private mount namespace.
+func mountOverlay(f paths) error {
 	esc := strings.NewReplacer(`\`, `\\`, `,`, `\,`, `:`, `\:`)
 	options := fmt.Sprintf("lowerdir=/,upperdir=%s,workdir=%s", esc.Replace(f.upper()), esc.Replace(f.work()))
 	err := unix.Mount("overlay", f.rootfs(), "overlay", 0, options)
@@ -73,10 +74,10 @@ func mountOverlay(f folders) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.ENODEV):
-		return fmt.Errorf("mount machine root: this kernel has no overlayfs (modprobe overlay): %w", err)
+		return fmt.Errorf("mount machine root: this kernel has no overlayfs (try modprobe overlay): %w", err)
 	case errors.Is(err, unix.EINVAL):
-		return fmt.Errorf("mount machine root: the kernel refuses the host's / (%s) as a lower layer, or %s (%s) as an upper one; "+
-			"machines need a host with an ordinary root filesystem: %w", fsName("/"), f.upper(), fsName(f.upper()), err)
+		return fmt.Errorf("mount machine root: the kernel does not accept the host's / (%s) as a lower layer or %s (%s) as an upper layer; "+
+			"machines need a host with a regular root filesystem: %w", fsName("/"), f.upper(), fsName(f.upper()), err)
 	}
 	return fmt.Errorf("mount machine root: overlay over / with %s: %w", f.upper(), err)
 }
@@ -101,4 +102,34 @@ func fsName(path string) string {
 		return "nfs"
 	}
 	return fmt.Sprintf("filesystem type %#x", st.Type)
+}
+
+// onNewThread runs f on an operating system thread that exits afterwards, so f may change the thread's namespaces.
+// Processes started by f inherit them. The process's main thread is never used: it cannot exit and would keep the
+// namespaces alive.
+func onNewThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread exits with this goroutine
+		if unix.Gettid() == unix.Getpid() {
+			done <- onNewThread(f) // meanwhile this goroutine occupies the main thread
+			runtime.UnlockOSThread()
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
+
+// inPrivateMounts runs f in a new mount namespace: only f and the processes it starts see f's mounts, which end with them.
+func inPrivateMounts(f func() error) error {
+	return onNewThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("create mount namespace: %w", err)
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return fmt.Errorf("make mounts private: %w", err)
+		}
+		return f()
+	})
 }

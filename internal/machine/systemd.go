@@ -16,25 +16,25 @@ import (
 
 const (
 	systemdEtc  = "/etc/systemd"
-	systemdData = "etc-systemd" // the machine's own /etc/systemd: what is enabled on the host is none of its business
+	systemdData = "etc-systemd" // the machine's own /etc/systemd: it does not inherit what the host has enabled
 	agentUnit   = systemd.AgentUnit
-	noGenerator = systemdEtc + "/no-generators" // does not exist: the host's fstab, consoles and init.d scripts are the host's
+	noGenerator = systemdEtc + "/no-generators" // does not exist: no units from the host's fstab, consoles and init.d scripts
 )
 
-// findSystemd is the path of systemd's program below root; distributions have it in one of two places.
+// findSystemd is the path of the systemd executable below root. Distributions use one of two locations.
 func findSystemd(root string) (string, error) {
 	for _, path := range []string{"/usr/lib/systemd/systemd", "/lib/systemd/systemd"} {
 		if info, err := os.Stat(filepath.Join(root, path)); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
 			return path, nil
 		}
 	}
-	return "", errors.New("find systemd: neither /usr/lib/systemd/systemd nor /lib/systemd/systemd is here: install the package systemd, or leave --init away")
+	return "", errors.New("find systemd: neither /usr/lib/systemd/systemd nor /lib/systemd/systemd exists: install the systemd package, or omit --init")
 }
 
-// writeUnits makes the machine's own /etc/systemd: the agent is enabled, and what the distribution starts on every boot is
-// not, but for the journal. Units that somebody has added stay.
+// writeUnits writes the machine's own /etc/systemd. It enables the agent and disables what the distribution starts on every
+// boot, except the journal and D-Bus. It keeps units that users have added.
 func (l *Local) writeUnits(s Spec) error {
-	f := l.folders(s.Cluster, s.Name)
+	f := l.paths(s.Cluster, s.Name)
 	etc := f.data(systemdData)
 	files := map[string]string{
 		"system.conf":         systemConf,
@@ -51,38 +51,38 @@ func (l *Local) writeUnits(s Spec) error {
 		delete(files, "system/"+agentUnit+".d/machine.conf")
 		delete(links, "system/multi-user.target.wants/"+agentUnit)
 	}
-	for _, unit := range hostsOwn() {
+	for _, unit := range hostOnlyUnits() {
 		links["system/"+unit] = os.DevNull
 	}
 	for _, want := range distributionWants("/") {
 		links["system/"+want] = os.DevNull
 	}
 	for name, text := range files {
-		if err := putUnit(filepath.Join(etc, name), func(tmp string) error { return os.WriteFile(tmp, []byte(text), 0o644) }); err != nil {
+		if err := replaceFile(filepath.Join(etc, name), func(tmp string) error { return os.WriteFile(tmp, []byte(text), 0o644) }); err != nil {
 			return err
 		}
 	}
 	for name, target := range links {
-		if err := putUnit(filepath.Join(etc, name), func(tmp string) error { return os.Symlink(target, tmp) }); err != nil {
+		if err := replaceFile(filepath.Join(etc, name), func(tmp string) error { return os.Symlink(target, tmp) }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// putUnit replaces a file of a machine that is down. A power cut loses at most what the next boot writes again.
-func putUnit(path string, put func(tmp string) error) error {
+// replaceFile replaces a file of a stopped machine. It does not sync: the next boot writes the file again.
+func replaceFile(path string, create func(tmp string) error) error {
 	tmp := path + ".slipway"
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("write machine's unit: %w", err)
+		return fmt.Errorf("write systemd configuration: %w", err)
 	}
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), put(tmp), os.Rename(tmp, path)); err != nil {
-		return fmt.Errorf("write machine's unit: %w", err)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), create(tmp), os.Rename(tmp, path)); err != nil {
+		return fmt.Errorf("write systemd configuration: %w", err)
 	}
 	return nil
 }
 
-// The watchdog is the host's. A machine that hangs is killed by the host after stopLimit.
+// systemConf leaves the watchdog to the host. A machine that hangs is killed by the host after stopLimit.
 const systemConf = `# Written by slipway.
 [Manager]
 ShowStatus=no
@@ -92,7 +92,7 @@ KExecWatchdogSec=0
 DefaultTimeoutStopSec=30s
 `
 
-// The kernel's log and audit are the host's.
+// journaldConf leaves the kernel's log and audit to the host.
 const journaldConf = `# Written by slipway.
 [Journal]
 Storage=volatile
@@ -105,28 +105,28 @@ ForwardToConsole=no
 ForwardToWall=no
 `
 
-// agentDropIn is what the agent of a local machine has as a child of [Init], and would lack as systemd's.
+// agentDropIn gives the agent under systemd the arguments, log and environment that it has under [Init].
 func (s Spec) agentDropIn() string {
 	var b strings.Builder
 	b.WriteString("# Written by slipway.\n[Service]\nExecStart=\nExecStart=" + BinDir + "/slipway")
 	for _, a := range s.Agent {
-		b.WriteString(" " + unitWord(a))
+		b.WriteString(" " + quoteWord(a))
 	}
 	b.WriteString("\nStandardOutput=append:/var/log/slipway/agent.log\nStandardError=inherit\n")
 	for _, e := range append(insideEnv(), s.Env...) {
-		b.WriteString("Environment=" + unitWord(e) + "\n")
+		b.WriteString("Environment=" + quoteWord(e) + "\n")
 	}
 	return b.String()
 }
 
-// unitWord quotes one word of a unit file.
-func unitWord(word string) string {
+// quoteWord quotes one word for a unit file.
+func quoteWord(word string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `%`, `%%`, "\n", `\n`).Replace(word) + `"`
 }
 
-// hostsOwn are units that act on the kernel, its devices or its clock, which a machine shares with its host. Nothing inside may
-// start them, whoever asks.
-func hostsOwn() []string {
+// hostOnlyUnits are units that act on the kernel, its devices or its clock, which a machine shares with its host. They are
+// masked.
+func hostOnlyUnits() []string {
 	return strings.Fields(`
 		systemd-udevd.service systemd-udevd-control.socket systemd-udevd-kernel.socket systemd-udev-trigger.service
 		systemd-udev-settle.service systemd-hwdb-update.service systemd-modules-load.service systemd-sysctl.service
@@ -139,8 +139,8 @@ func hostsOwn() []string {
 		getty@.service serial-getty@.service console-getty.service container-getty@.service autovt@.service`)
 }
 
-// distributionWants are the links, as TARGET.wants/UNIT, by which packages have units started on every boot, but for those that a
-// machine needs as well. A link of the same name to /dev/null takes it back.
+// distributionWants lists the links, as TARGET.wants/UNIT, by which packages start units on every boot, except those that a
+// machine needs. A link of the same name to /dev/null disables one.
 func distributionWants(root string) []string {
 	needed := []string{"systemd-journald.service", "systemd-journald.socket", "dbus.socket"}
 	var out []string

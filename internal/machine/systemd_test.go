@@ -32,14 +32,14 @@ func TestSystemdMachineLife(t *testing.T) {
 	begin := time.Now()
 	ensure(t, l, s)
 	agent := await(t, l, s, "agent.pid", "")
-	t.Logf("from nothing to the agent: %v", time.Since(begin))
+	t.Logf("time from Ensure to the running agent: %v", time.Since(begin))
 	s.Init = ""
 	if got := ensure(t, l, s); !got.None() || status(t, l, s).Init != Systemd {
-		t.Errorf("second Ensure, without a choice: %+v, %+v", got, status(t, l, s))
+		t.Errorf("second Ensure, without an init: got %+v, %+v", got, status(t, l, s))
 	}
 	s.Init = OwnInit
 	if _, err := l.Ensure(t.Context(), s); !errors.Is(err, ErrOtherInit) {
-		t.Errorf("another init for a machine that exists: %v", err)
+		t.Errorf("another init for an existing machine: got %v, want ErrOtherInit", err)
 	}
 	s.Init = ""
 	t.Run("inside", func(t *testing.T) { checkInsideSystemd(t, l, s) })
@@ -51,26 +51,26 @@ func TestSystemdMachineLife(t *testing.T) {
 		agent = await(t, l, s, "agent.pid", agent)
 		run(t, l, s, "kill", "-0", component)
 	})
-	t.Run("power cut, and the record is lost", func(t *testing.T) {
+	t.Run("power cut and lost record", func(t *testing.T) {
 		must(t, l.PowerCut(t.Context(), s.Cluster, s.Name))
-		f := l.folders(s.Cluster, s.Name)
+		f := l.paths(s.Cluster, s.Name)
 		must(t, os.Remove(f.state()), os.Remove(f.state()+".prev"))
 		ensure(t, l, s)
 		await(t, l, s, "agent.pid", "")
 		if got := run(t, l, s, "ps", "-o", "comm=", "-p", "1"); got != "systemd\n" {
-			t.Errorf("it boots with %q", got)
+			t.Errorf("PID 1: got %q, want systemd", got)
 		}
 	})
 	t.Run("stop in order", func(t *testing.T) {
 		begin := time.Now()
 		must(t, l.Stop(t.Context(), s.Cluster, s.Name))
 		if took := time.Since(begin); took > stopLimit/2 {
-			t.Errorf("it took %v", took)
+			t.Errorf("stop: got %v, want at most half the limit", took)
 		}
 	})
 	must(t, l.Destroy(t.Context(), s.Cluster))
 	if diff := hostDiff(before, hostState(t, l)); diff != "" {
-		t.Errorf("the host has changed: %s", diff)
+		t.Errorf("host changed (-want +got):\n%s", diff)
 	}
 }
 
@@ -116,19 +116,19 @@ func TestDistributionWants(t *testing.T) {
 func TestInitKinds(t *testing.T) {
 	t.Parallel()
 	if _, err := (Spec{Cluster: "c", Name: "m", Init: "sysv"}).complete(); err == nil || !strings.Contains(err.Error(), "slipway systemd") {
-		t.Errorf("an unknown init: %v", err)
+		t.Errorf("unknown init: got %v", err)
 	}
-	if _, err := findSystemd(t.TempDir()); err == nil || !strings.Contains(err.Error(), "install the package") {
-		t.Errorf("no systemd: %v", err)
+	if _, err := findSystemd(t.TempDir()); err == nil || !strings.Contains(err.Error(), "install the systemd package") {
+		t.Errorf("no systemd: got %v", err)
 	}
 	for _, k := range InitKinds() {
-		if err := checkInit(k); err != nil {
+		if _, err := (Spec{Cluster: "c", Name: "m", Init: k}).complete(); err != nil {
 			t.Error(err)
 		}
 	}
-	units := hostsOwn()
+	units := hostOnlyUnits()
 	slices.Sort(units)
 	if n := len(units); n != len(slices.Compact(units)) {
-		t.Error("a unit is named twice")
+		t.Error("hostOnlyUnits contains a duplicate")
 	}
 }

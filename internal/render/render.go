@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package render is what every renderer gives: the files that stand for one node's plan in another program's form, and what
-// that form cannot say, with the reason. It knows no form and touches no disk. Each form is a package below this one with
+// Package render defines the output of every renderer: the files that represent one node's plan in another program's
+// format, and the entries that the format cannot represent, with the reasons. It knows no format and touches no disk. Each
+// format is a package below this one with
 //
 //	func Render(p plan.Plan) (render.Rendered, error)
 //
-// which is pure, sorted and deterministic, and silent about nothing: see [Rendered.Missing].
+// which is pure, sorted and deterministic, and accounts for every entry of the plan: see [Rendered.Missing].
 //
 // Read [File] and [Rendered] first.
 //
 //	Unit etcd  →  File{Path: "slipway-etcd.service", Mode: 0o644, Content: "[Unit]…", Refs: [unit/etcd]}
-//	Cert ca    →  Left{Ref: cert/ca, Reason: "keys are born on the node"}
+//	Cert ca    →  Omitted{Ref: cert/ca, Reason: "keys are generated on the node…"}
 package render
 
 import (
@@ -24,61 +25,63 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// File is one file of a rendered form.
+// File is one file of the output.
 type File struct {
-	// Path is relative to the folder that is rendered to, with slashes and without "..".
+	// Path is relative to the output directory, with slashes and without "..".
 	Path    string `json:"path"`
 	Mode    uint32 `json:"mode"` // permission bits
 	Content []byte `json:"content"`
-	// Refs are the entries that this file stands for, as a whole or in part.
+	// Refs are the entries that this file represents, completely or in part.
 	Refs []plan.Ref `json:"refs,omitempty"`
 }
 
-// Left is an entry that the form does not say.
-type Left struct {
+// Omitted is an entry that the format cannot represent.
+type Omitted struct {
 	Ref    plan.Ref `json:"ref"`
-	Reason string   `json:"reason"` // why, and who has to do it instead
+	Reason string   `json:"reason"` // why, and who has to provide the entry instead
 }
 
-// Rendered is one node's plan in another form.
+// Rendered is one node's plan in another format.
 type Rendered struct {
-	Files []File `json:"files"`          // by path
-	Left  []Left `json:"left,omitempty"` // in the order of the plan
+	Files   []File    `json:"files"`             // sorted by path
+	Omitted []Omitted `json:"omitted,omitempty"` // in the order of the plan
 }
 
-// Add appends a file that stands for the entries refs.
+// Add appends a file that represents the entries refs.
 func (r *Rendered) Add(name string, mode uint32, content string, refs ...plan.Ref) {
 	r.Files = append(r.Files, File{Path: name, Mode: mode, Content: []byte(content), Refs: refs})
 }
 
-// Leave notes an entry that the form does not say.
-func (r *Rendered) Leave(ref plan.Ref, reason string) { r.Left = append(r.Left, Left{ref, reason}) }
+// Omit records an entry that the format cannot represent.
+func (r *Rendered) Omit(ref plan.Ref, reason string) {
+	r.Omitted = append(r.Omitted, Omitted{ref, reason})
+}
 
-// Finish sorts the files and checks what is true of every form: clean relative paths, none twice, a reason for what is left, and no
-// entry of the plan forgotten. A renderer ends with it.
+// Finish sorts the files and checks the rules for every format: paths are clean, relative and unique, every omission has a
+// reason, and no entry of the plan is missing. Renderers call it last.
 func (r Rendered) Finish(p plan.Plan) (Rendered, error) {
 	slices.SortFunc(r.Files, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
 	var wrong []error
 	for i, f := range r.Files {
 		switch {
 		case f.Path == "" || path.IsAbs(f.Path) || path.Clean(f.Path) != f.Path || f.Path == "." || f.Path == ".." || strings.HasPrefix(f.Path, "../"):
-			wrong = append(wrong, fmt.Errorf("render file %q: its path is not clean and relative", f.Path))
+			wrong = append(wrong, fmt.Errorf("render file %q: the path is not clean and relative", f.Path))
 		case i > 0 && r.Files[i-1].Path == f.Path:
-			wrong = append(wrong, fmt.Errorf("render file %q: it is there twice", f.Path))
+			wrong = append(wrong, fmt.Errorf("render file %q: duplicate path", f.Path))
 		}
 	}
-	for _, l := range r.Left {
+	for _, l := range r.Omitted {
 		if l.Reason == "" {
-			wrong = append(wrong, fmt.Errorf("leave out %s: there is no reason", l.Ref))
+			wrong = append(wrong, fmt.Errorf("omit %s: the reason is missing", l.Ref))
 		}
 	}
 	for _, ref := range r.Missing(p) {
-		wrong = append(wrong, fmt.Errorf("render %s: it is in no file and not left out", ref))
+		wrong = append(wrong, fmt.Errorf("render %s: the entry is neither in a file nor omitted", ref))
 	}
 	return r, errors.Join(wrong...)
 }
 
-// Missing are the entries of the plan that are neither in a file nor left out.
+// Missing lists the entries of the plan that are neither in a file nor omitted.
 func (r Rendered) Missing(p plan.Plan) []plan.Ref {
 	said := map[plan.Ref]bool{}
 	for _, f := range r.Files {
@@ -86,7 +89,7 @@ func (r Rendered) Missing(p plan.Plan) []plan.Ref {
 			said[ref] = true
 		}
 	}
-	for _, l := range r.Left {
+	for _, l := range r.Omitted {
 		said[l.Ref] = true
 	}
 	var out []plan.Ref

@@ -20,19 +20,19 @@ func TestFinish(t *testing.T) {
 		make func(r *render.Rendered)
 		want string
 	}{
-		"all said": {func(r *render.Rendered) { r.Add("z", 0o644, "", dir); r.Leave(file, "why") }, ""},
-		"nothing":  {func(*render.Rendered) {}, "render dir//a: it is in no file and not left out\nrender file//a/f: it is in no file and not left out"},
+		"all said": {func(r *render.Rendered) { r.Add("z", 0o644, "", dir); r.Omit(file, "why") }, ""},
+		"nothing":  {func(*render.Rendered) {}, "render dir//a: the entry is neither in a file nor omitted\nrender file//a/f: it is in no file and not left out"},
 		"no reason": {
-			func(r *render.Rendered) { r.Leave(dir, ""); r.Leave(file, "why") }, "leave out dir//a: there is no reason",
+			func(r *render.Rendered) { r.Omit(dir, ""); r.Omit(file, "why") }, "omit dir//a: the reason is missing",
 		},
 		"twice": {
 			func(r *render.Rendered) { r.Add("z", 0o644, "", dir); r.Add("a", 0, ""); r.Add("z", 0o644, "", file) },
-			`render file "z": it is there twice`,
+			`render file "z": duplicate path`,
 		},
-		"above":    {func(r *render.Rendered) { r.Add("../z", 0o644, "", dir, file) }, `render file "../z": its path is not clean and relative`},
-		"absolute": {func(r *render.Rendered) { r.Add("/z", 0o644, "", dir, file) }, `render file "/z": its path is not clean and relative`},
-		"unclean":  {func(r *render.Rendered) { r.Add("a//z", 0o644, "", dir, file) }, `render file "a//z": its path is not clean and relative`},
-		"unnamed":  {func(r *render.Rendered) { r.Add("", 0o644, "", dir, file) }, `render file "": its path is not clean and relative`},
+		"above":    {func(r *render.Rendered) { r.Add("../z", 0o644, "", dir, file) }, `render file "../z": the path is not clean and relative`},
+		"absolute": {func(r *render.Rendered) { r.Add("/z", 0o644, "", dir, file) }, `render file "/z": the path is not clean and relative`},
+		"unclean":  {func(r *render.Rendered) { r.Add("a//z", 0o644, "", dir, file) }, `render file "a//z": the path is not clean and relative`},
+		"unnamed":  {func(r *render.Rendered) { r.Add("", 0o644, "", dir, file) }, `render file "": the path is not clean and relative`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

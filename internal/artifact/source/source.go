@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package source carries the source of every component inside the program, so
-// that one binary can build a bundle wherever Go is. Go's embedding refuses
-// folders that hold a go.mod, hence one text archive, made from components/ by
-// the generator in gen/ and committed.
+// Package source embeds the source of every component, so that the program can build a bundle wherever Go is installed.
+// Go's embed excludes directories with a go.mod, so the sources are packed into one text archive, which the generator in gen/
+// creates from components/.
 //
 // Read [Component] and [File] first.
 //
-// It never touches the disk: [Component] gives names and bytes. Modules that
-// the components require are not inside; go.sum pins them.
+// It never touches the disk: [Component] returns names and bytes. The modules that a component requires are not included;
+// its go.sum pins them.
 //
 //	files, err := source.Component("etcd-3.6") // go.mod, go.sum
 package source
@@ -30,19 +29,17 @@ import (
 //go:embed components.txtar
 var archive []byte
 
-// File is one source file; Name is relative to its component's folder and uses
-// slashes.
+// File is one source file. Name is relative to the component's directory and uses slashes.
 type File struct {
 	Name string
 	Data []byte
 }
 
-// Component returns the files of one folder of components/, sorted by name. The
-// caller must not change the bytes.
-func Component(folder string) ([]File, error) {
-	files, ok := parse()[folder]
+// Component returns the files of one directory of components/, sorted by name. The caller must not modify the bytes.
+func Component(dir string) ([]File, error) {
+	files, ok := parse()[dir]
 	if !ok {
-		return nil, fmt.Errorf("find source %q: not in the program", folder)
+		return nil, fmt.Errorf("find source %q: not embedded in this program", dir)
 	}
 	return files, nil
 }
@@ -50,14 +47,14 @@ func Component(folder string) ([]File, error) {
 var parse = sync.OnceValue(func() map[string][]File {
 	components := map[string][]File{}
 	for _, f := range txtar.Parse(archive).Files {
-		folder, name, _ := strings.Cut(f.Name, "/")
-		components[folder] = append(components[folder], File{Name: name, Data: f.Data})
+		dir, name, _ := strings.Cut(f.Name, "/")
+		components[dir] = append(components[dir], File{Name: name, Data: f.Data})
 	}
 	return components
 })
 
-// Pack makes the archive from the folder of components: every go.mod, go.sum
-// and .go file but tests, in sorted order. Same input, same bytes.
+// Pack creates the archive from the directory of components: every go.mod, go.sum and non-test .go file, sorted. The same
+// input always gives the same bytes.
 func Pack(components fs.FS) ([]byte, error) {
 	packed := txtar.Archive{Comment: []byte("Made from components/ by go generate. Do not edit.\n\n")}
 	err := fs.WalkDir(components, ".", func(name string, entry fs.DirEntry, err error) error {
@@ -69,7 +66,7 @@ func Pack(components fs.FS) ([]byte, error) {
 			return err
 		}
 		if !slices.Equal(data, txtar.Parse(txtar.Format(&txtar.Archive{Files: []txtar.File{{Name: name, Data: data}}})).Files[0].Data) {
-			return fmt.Errorf("pack %s: the text archive would change it (a missing last newline?)", name)
+			return fmt.Errorf("pack %s: the text archive would change it (is the final newline missing?)", name)
 		}
 		packed.Files = append(packed.Files, txtar.File{Name: name, Data: data})
 		return nil

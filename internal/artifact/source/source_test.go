@@ -41,6 +41,6 @@ func TestPackRefusesWhatTextWouldChange(t *testing.T) {
 	t.Parallel()
 	_, err := Pack(fstest.MapFS{"a/go.mod": {Data: []byte("module a")}})
 	if err == nil {
-		t.Error("want an error for a missing last newline")
+		t.Error("pack without a final newline: got nil, want an error")
 	}
 }

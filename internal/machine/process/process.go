@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package process identifies processes of this host for longer than their pids do. It never acts on a pid alone.
+// Package process identifies processes on this host beyond the reuse of pids. It never acts on a pid alone.
 //
 // Read [ID].
 //
-//	id, err := process.Identify(cmd.Process.Pid) // remember it
-//	err = id.Signal(unix.SIGTERM)                // later: this very process, or nothing
+//	id, err := process.Identify(cmd.Process.Pid) // store it
+//	err = id.Signal(unix.SIGTERM)                // later: signals this process, or none if it has exited
 package process
 
 import (
@@ -21,14 +21,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ID is one process: a pid is given to others later, an ID is not. The zero ID is no process.
+// ID identifies one process. Unlike a pid, it is never reused. The zero ID matches no process.
 type ID struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // clock ticks since boot, /proc/PID/stat field 22
 	Boot  string `json:"boot"`  // /proc/sys/kernel/random/boot_id
 }
 
-// Identify tells which process has this pid now. A zombie is none.
+// Identify returns the ID of the process that has this pid now. It is an error if there is none or it is a zombie.
 func Identify(pid int) (ID, error) {
 	start, state, err := statOf(pid)
 	if err != nil {
@@ -41,7 +41,7 @@ func Identify(pid int) (ID, error) {
 	return ID{PID: pid, Start: start, Boot: boot}, err
 }
 
-// Alive reports whether this very process runs. A zombie does not.
+// Alive reports whether this process runs. A zombie does not.
 func (p ID) Alive() bool {
 	if p.PID <= 1 {
 		return false
@@ -50,21 +50,21 @@ func (p ID) Alive() bool {
 	return err == nil && now == p
 }
 
-// Ending reports whether this very process has been killed or ends already: it will not do anything any more, though it is still
-// there. The first process of a namespace may stay like that for a while, until all others of it have ended.
+// Ending reports whether this process has been killed or is exiting, but still exists. PID 1 of a namespace may stay in
+// this state until all other processes of the namespace have exited.
 func (p ID) Ending() bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/stat")
 	if err != nil {
 		return false
 	}
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/status")
-	return err == nil && p.Alive() && ending(string(stat), string(status)) // p was alive after it was asked about
+	return err == nil && p.Alive() && ending(string(stat), string(status)) // Alive last: the files belong to p
 }
 
-// ending reads the flags of proc_pid_stat(5), of which PF_EXITING is set when an end has begun, and the signals that wait.
+// ending checks the flags of proc_pid_stat(5) for PF_EXITING, and the pending signals for SIGKILL.
 func ending(stat, status string) bool {
 	const exiting = 0x4
-	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:]) // begins with field 3
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:]) // fields[0] is field 3
 	if len(fields) > 6 {
 		if flags, err := strconv.ParseUint(fields[6], 10, 64); err == nil && flags&exiting != 0 {
 			return true
@@ -82,7 +82,7 @@ func ending(stat, status string) bool {
 	return false
 }
 
-// Signal sends sig to this very process, or nothing when it is gone.
+// Signal sends sig to this process. It does nothing if the process is gone.
 func (p ID) Signal(sig unix.Signal) error {
 	fd, err := p.open()
 	if err != nil || fd < 0 {
@@ -95,7 +95,7 @@ func (p ID) Signal(sig unix.Signal) error {
 	return nil
 }
 
-// open returns a pidfd, or -1 when the process is gone.
+// open returns a pidfd, or -1 if the process is gone.
 func (p ID) open() (int, error) {
 	if !p.Alive() {
 		return -1, nil
@@ -107,15 +107,15 @@ func (p ID) open() (int, error) {
 	if err != nil {
 		return -1, fmt.Errorf("open process %d: %w", p.PID, err)
 	}
-	if !p.Alive() { // the pid may have been given away between the two calls
+	if !p.Alive() { // the pid may have been reused between the two calls
 		unix.Close(fd)
 		return -1, nil
 	}
 	return fd, nil
 }
 
-// Wait blocks until the process has ended, ctx is done, or limit has passed; ended tells which. The end of a PID 1 is the
-// end of all processes of its namespace.
+// Wait blocks until the process exits, ctx ends, or limit has passed; ended reports whether it exited. When a PID 1 has
+// exited, so have all processes of its namespace.
 func (p ID) Wait(ctx context.Context, limit time.Duration) (ended bool, err error) {
 	fd, err := p.open()
 	if err != nil || fd < 0 {
@@ -124,7 +124,7 @@ func (p ID) Wait(ctx context.Context, limit time.Duration) (ended bool, err erro
 	defer unix.Close(fd)
 	deadline := time.Now().Add(limit)
 	for ctx.Err() == nil && time.Now().Before(deadline) {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 50) // 50 ms: how late a cancelled ctx is seen
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 50) // 50 ms bounds the reaction to ctx
 		if n > 0 {
 			return true, nil
 		}
@@ -140,7 +140,7 @@ func statOf(pid int) (start uint64, state byte, err error) {
 	if err != nil {
 		return 0, 0, fmt.Errorf("read process %d: %w", pid, err)
 	}
-	// The name, in parentheses, may hold anything; the rest is counted from behind it, beginning with field 3.
+	// The command name is in parentheses and may contain anything. Count fields from behind it, starting with field 3.
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(fields) < 20 {
 		return 0, 0, fmt.Errorf("read process %d: short stat", pid)
@@ -149,7 +149,7 @@ func statOf(pid int) (start uint64, state byte, err error) {
 	return start, fields[0][0], err
 }
 
-// BootID names this boot of the host.
+// BootID identifies this boot of the host.
 func BootID() (string, error) {
 	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(data)), err

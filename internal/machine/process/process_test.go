@@ -24,35 +24,35 @@ func TestLife(t *testing.T) {
 		t.Fatalf("%+v, %v", id, err)
 	}
 	if ended, err := id.Wait(t.Context(), time.Millisecond); ended || err != nil {
-		t.Errorf("a living process: ended %v, %v", ended, err)
+		t.Errorf("running process: got ended=%v, %v", ended, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if ended, err := id.Wait(ctx, time.Minute); ended || !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: ended %v, %v", ended, err)
+		t.Errorf("cancelled: got ended=%v, %v", ended, err)
 	}
-	for name, stranger := range map[string]ID{
-		"the pid was given to another": {id.PID, id.Start - 1, id.Boot},
-		"the host was booted anew":     {id.PID, id.Start, "another"},
-		"no process":                   {},
-		"PID 1":                        {PID: 1, Boot: id.Boot},
+	for name, other := range map[string]ID{
+		"pid was reused":    {id.PID, id.Start - 1, id.Boot},
+		"host was rebooted": {id.PID, id.Start, "another"},
+		"no process":        {},
+		"PID 1":             {PID: 1, Boot: id.Boot},
 	} {
-		if err := stranger.Signal(unix.SIGKILL); err != nil || stranger.Alive() || !id.Alive() {
-			t.Errorf("%s: %v, stranger alive %v, ours alive %v", name, err, stranger.Alive(), id.Alive())
+		if err := other.Signal(unix.SIGKILL); err != nil || other.Alive() || !id.Alive() {
+			t.Errorf("%s: got %v, other alive=%v, ours alive=%v", name, err, other.Alive(), id.Alive())
 		}
 	}
 	if err := id.Signal(unix.SIGKILL); err != nil {
 		t.Error(err)
 	}
 	if ended, err := id.Wait(t.Context(), 10*time.Second); !ended || err != nil {
-		t.Errorf("killed: ended %v, %v", ended, err)
+		t.Errorf("killed: got ended=%v, %v", ended, err)
 	}
-	if id.Alive() { // nobody has reaped it yet
-		t.Error("a zombie passes for alive")
+	if id.Alive() { // not reaped yet
+		t.Error("a zombie counts as alive")
 	}
 	_ = cmd.Wait()
 	if ended, err := id.Wait(t.Context(), time.Second); !ended || err != nil || id.Signal(unix.SIGKILL) != nil {
-		t.Errorf("reaped: ended %v, %v", ended, err)
+		t.Errorf("reaped: got ended=%v, %v", ended, err)
 	}
 	if self, err := Identify(os.Getpid()); err != nil || !self.Alive() {
 		t.Errorf("self: %+v, %v", self, err)
@@ -66,12 +66,12 @@ func TestEnding(t *testing.T) {
 		stat, status string
 		want         bool
 	}{
-		"at work":        {"1 (a) b) S 0 1 1 0 -1 4194560 1", calm, false},
-		"exits":          {"1 (a) b) S 0 1 1 0 -1 4194564 1", calm, true},
-		"killed":         {"1 (a) S 0 1 1 0 -1 4194560 1", "SigPnd:\t0000000000000100\n", true},
-		"killed, shared": {"1 (a) S 0 1 1 0 -1 4194560 1", calm + "ShdPnd:\t0000000000000100\n", true},
-		"told to end":    {"1 (a) S 0 1 1 0 -1 4194560 1", "ShdPnd:\t0000000000004000\n", false},
-		"unreadable":     {"", "", false},
+		"running":         {"1 (a) b) S 0 1 1 0 -1 4194560 1", calm, false},
+		"exiting":         {"1 (a) b) S 0 1 1 0 -1 4194564 1", calm, true},
+		"killed":          {"1 (a) S 0 1 1 0 -1 4194560 1", "SigPnd:\t0000000000000100\n", true},
+		"killed, shared":  {"1 (a) S 0 1 1 0 -1 4194560 1", calm + "ShdPnd:\t0000000000000100\n", true},
+		"SIGTERM pending": {"1 (a) S 0 1 1 0 -1 4194560 1", "ShdPnd:\t0000000000004000\n", false},
+		"unreadable":      {"", "", false},
 	} {
 		if got := ending(tc.stat, tc.status); got != tc.want {
 			t.Errorf("%s: %t, want %t", name, got, tc.want)
@@ -79,6 +79,6 @@ func TestEnding(t *testing.T) {
 	}
 	self, err := Identify(os.Getpid())
 	if err != nil || self.Ending() {
-		t.Errorf("this process ends, or %v", err)
+		t.Errorf("this process: got ending, or %v", err)
 	}
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cloudinit writes a machine's user data for cloud-init. It is pure.
+// Package cloudinit renders a machine's user data as a cloud-config. It is pure.
 //
-// Read [Render]; package userdata has what is written.
+// Read [Render]; package userdata defines the content.
 package cloudinit
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/userdata"
 )
 
-// Render gives a cloud-config of at most userdata.Limit bytes.
+// Render returns a cloud-config of at most userdata.Limit bytes.
 func Render(d userdata.Data) ([]byte, error) {
 	files, err := d.Files()
 	if err != nil {

@@ -37,7 +37,7 @@ func TestRender(t *testing.T) {
 	}
 	files, err := rendertest.UserData().Files()
 	if err != nil || len(files) != len(got.WriteFiles) {
-		t.Fatalf("%d files, want %d, %v", len(got.WriteFiles), len(files), err)
+		t.Fatalf("got %d files, want %d; %v", len(got.WriteFiles), len(files), err)
 	}
 	for i, f := range files {
 		if diff := cmp.Diff(f.Text, got.WriteFiles[i].Content); diff != "" || got.WriteFiles[i].Path != f.Path {
@@ -45,15 +45,15 @@ func TestRender(t *testing.T) {
 		}
 	}
 	if last := got.Runcmd[len(got.Runcmd)-1]; last[len(last)-1] != userdata.JoinUnit {
-		t.Errorf("commands %q", got.Runcmd)
+		t.Errorf("runcmd: got %q", got.Runcmd)
 	}
 	if !strings.HasPrefix(string(text), "#cloud-config\n") {
-		t.Errorf("begins with %.40q", text)
+		t.Errorf("first line: got %.40q", text)
 	}
 	t.Logf("%d bytes", len(text))
 }
 
-// cloud-init itself is asked.
+// The schema check of cloud-init itself, if it is installed.
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	program, err := exec.LookPath("cloud-init")
@@ -65,7 +65,7 @@ func TestSchema(t *testing.T) {
 		fails bool
 	}{
 		"ours":  {func(s string) string { return s }, false},
-		"wrong": {func(s string) string { return strings.Replace(s, "permissions:", "permission:", 1) }, true}, // the check would find it
+		"wrong": {func(s string) string { return strings.Replace(s, "permissions:", "permission:", 1) }, true}, // shows that the check works
 	} {
 		text, err := cloudinit.Render(rendertest.UserData())
 		if err != nil {
@@ -89,6 +89,6 @@ func TestTooLarge(t *testing.T) {
 		d.Endpoints = append(d.Endpoints, "192.0.2.1:9440")
 	}
 	if _, err := cloudinit.Render(d); err == nil || !strings.Contains(err.Error(), "4096") {
-		t.Errorf("%v", err)
+		t.Errorf("oversized user data: got %v", err)
 	}
 }

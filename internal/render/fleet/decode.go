@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -13,8 +14,8 @@ import (
 	"github.com/slipway-project/slipway/internal/core/placement"
 )
 
-// Decode reads a unit that was written for fleet. Notes say what the unit does without from now on, each with its line. An option
-// of placement that is not known is an error: without it the unit would run anywhere.
+// Decode reads a unit that was written for fleet. The notes list the options that are dropped, each with its line. An unknown
+// placement option is an error: without it, the unit could run on any machine.
 func Decode(file, text string) (u Unit, notes []string, err error) {
 	options, err := Parse(file, text)
 	if err != nil {
@@ -23,7 +24,7 @@ func Decode(file, text string) (u Unit, notes []string, err error) {
 	d := decoder{file: file}
 	d.unit.Name = placement.Bare(path.Base(file))
 	if prefix, _, template := placement.Split(d.unit.Name); template {
-		return Unit{}, nil, fmt.Errorf("%s: a template does not run by itself: name an instance, %s@NAME.service", file, prefix)
+		return Unit{}, nil, fmt.Errorf("%s: a template cannot run: name an instance, such as %s@NAME.service", file, prefix)
 	}
 	for _, o := range options {
 		switch o.Section {
@@ -35,12 +36,12 @@ func Decode(file, text string) (u Unit, notes []string, err error) {
 			d.own(o)
 		case "Unit":
 			if o.Name != "Description" && o.Name != "Documentation" {
-				d.note(o, "Slipway orders only units that keep company (MachineOf)")
+				d.note(o, "Slipway orders only units on the same machine (MachineOf)")
 			}
 		case "Install":
-			d.note(o, "the agent starts what is placed")
+			d.note(o, "the agent starts all placed units")
 		default:
-			d.bad(o, "section [%s] is not known here: there are [Unit], [Service], [Install] and [%s]", o.Section, sectionFleet)
+			d.bad(o, "unknown section [%s]: use [Unit], [Service], [Install] or [%s]", o.Section, sectionFleet)
 		}
 	}
 	d.finish()
@@ -53,7 +54,7 @@ type decoder struct {
 	notes []string
 	wrong []error
 
-	before []string // shell lines that come before the program
+	before []string // shell commands to run before the program
 	start  Option
 }
 
@@ -62,10 +63,10 @@ func (d *decoder) bad(o Option, format string, args ...any) {
 }
 
 func (d *decoder) note(o Option, why string) {
-	d.notes = append(d.notes, fmt.Sprintf("%s:%d: %s=%s is left out: %s", d.file, o.Line, o.Name, o.Value, why))
+	d.notes = append(d.notes, fmt.Sprintf("%s:%d: %s=%s is dropped: %s", d.file, o.Line, o.Name, o.Value, why))
 }
 
-// place reads the rules, in their present and their old names.
+// place reads a placement rule, under its current or its old name.
 func (d *decoder) place(o Option) {
 	list, err := words(o.Value)
 	if err != nil {
@@ -83,7 +84,7 @@ func (d *decoder) place(o Option) {
 	case "MachineID":
 		if len(list) == 0 {
 			d.bad(o, "has no value")
-		} else if u.Pin == "" { // the first one wins
+		} else if u.Pin == "" { // the first one counts, as in fleet
 			u.Pin = list[0]
 			d.notes = append(d.notes, fmt.Sprintf("%s:%d: pin is fleet's id of the machine: write the machine's name there", d.file, o.Line))
 		}
@@ -112,9 +113,9 @@ func (d *decoder) place(o Option) {
 	case "Global":
 		d.global(o)
 	case "MachineBootID":
-		d.bad(o, "a boot of a machine is gone with the next: use MachineID")
+		d.bad(o, "a boot id changes with every boot: use MachineID")
 	default:
-		d.bad(o, "no such option of placement: there are Conflicts, Global, MachineID, MachineMetadata, MachineOf, Replaces")
+		d.bad(o, "unknown placement option: use Conflicts, Global, MachineID, MachineMetadata, MachineOf or Replaces")
 	}
 }
 
@@ -139,7 +140,7 @@ func (d *decoder) metadata(o Option, pair string) {
 	}
 }
 
-// global: the last value wins.
+// global reads the option Global. The last value counts, as in fleet.
 func (d *decoder) global(o Option) {
 	switch strings.ToLower(strings.Trim(o.Value, `"'`)) {
 	case "true", "yes", "1", "on", "t":
@@ -147,14 +148,14 @@ func (d *decoder) global(o Option) {
 	case "false", "no", "0", "off", "f":
 		d.unit.Global = false
 	default:
-		d.bad(o, "%q is neither true nor false", o.Value)
+		d.bad(o, "%q is not a boolean: use true or false", o.Value)
 	}
 }
 
 func (d *decoder) own(o Option) {
 	list, err := words(o.Value)
 	if err != nil || len(list) != 1 {
-		d.bad(o, "%q is not one value", o.Value)
+		d.bad(o, "%q is not a single value", o.Value)
 		return
 	}
 	value, err := placement.Expand(d.unit.Name, list[0])
@@ -165,12 +166,12 @@ func (d *decoder) own(o Option) {
 	case "Fact":
 		d.unit.Facts = append(d.unit.Facts, value)
 	case "ReadyHttp", "ReadyTcp", "ReadyFile":
-		if d.unit.Asks == nil {
-			d.unit.Asks = map[string]string{}
+		if d.unit.Probes == nil {
+			d.unit.Probes = map[string]string{}
 		}
-		d.unit.Asks[strings.ToLower(strings.TrimPrefix(o.Name, "Ready"))] = value
+		d.unit.Probes[strings.ToLower(strings.TrimPrefix(o.Name, "Ready"))] = value
 	default:
-		d.bad(o, "no such option")
+		d.bad(o, "unknown option")
 	}
 }
 
@@ -183,11 +184,11 @@ func (d *decoder) service(o Option) {
 		case "notify":
 			d.unit.Notify = true
 		default:
-			d.bad(o, "%s is not supervised by Slipway: use simple or notify", o.Value)
+			d.bad(o, "Slipway does not support type %s: use simple or notify", o.Value)
 		}
 	case "ExecStart":
 		if d.start.Name != "" {
-			d.bad(o, "is given twice: a unit has one program")
+			d.bad(o, "given twice: a unit runs one program")
 		}
 		d.start = o
 	case "ExecStartPre":
@@ -217,10 +218,10 @@ func (d *decoder) service(o Option) {
 	case "TimeoutStopSec":
 		d.timeout(o)
 	case "User", "Group", "DynamicUser", "RootDirectory", "Sockets":
-		d.bad(o, "Slipway's units run as root: start the program with setpriv or chroot yourself")
+		d.bad(o, "Slipway runs units as root: start the program with setpriv or chroot instead")
 	case "Restart", "RestartSec", "TimeoutStartSec", "StartLimitInterval", "StartLimitBurst", "NotifyAccess", "RemainAfterExit":
 	default:
-		d.note(o, "a unit of Slipway has no such option")
+		d.note(o, "Slipway has no such option")
 	}
 }
 
@@ -231,8 +232,110 @@ func (d *decoder) timeout(o Option) {
 	}
 	limit, err := time.ParseDuration(strings.ReplaceAll(strings.ReplaceAll(text, "min", "m"), " ", ""))
 	if err != nil || limit <= 0 {
-		d.note(o, "it is no time between SIGTERM and SIGKILL")
+		d.note(o, "not a valid duration")
 		return
 	}
 	d.unit.StopTimeout = limit
+}
+
+// variables reports whether systemd replaces a variable in arg; $$ is an escaped dollar sign.
+func variables(arg string) bool {
+	found := regexp.MustCompile(`\$(\$|\{\w+\}|\w+)`).FindAllString(arg, -1)
+	return slices.ContainsFunc(found, func(v string) bool { return v != "$$" })
+}
+
+// finish sets the unit's command. It uses a shell only if ExecStartPre, environment files or variables require it.
+func (d *decoder) finish() {
+	if d.start.Name == "" {
+		d.wrong = append(d.wrong, fmt.Errorf("%s: ExecStart is missing", d.file))
+		return
+	}
+	args := d.arguments(d.start)
+	if len(args) == 0 {
+		return
+	}
+	plain := len(d.before) == 0
+	if plain && !slices.ContainsFunc(args, variables) {
+		for _, a := range args {
+			d.unit.Exec = append(d.unit.Exec, strings.ReplaceAll(a, "$$", "$"))
+		}
+		return
+	}
+	d.unit.Exec = []string{"/bin/sh", "-ec", strings.Join(append(d.before, "exec "+shell(args)), "\n")}
+}
+
+// arguments splits a command into words and expands its specifiers.
+func (d *decoder) arguments(o Option) []string {
+	list, err := words(strings.TrimLeft(o.Value, "-@+!:"))
+	if err != nil || len(list) == 0 {
+		d.bad(o, "%q is not a command: %v", o.Value, err)
+		return nil
+	}
+	if strings.ContainsRune("@+!:", rune(o.Value[0])) {
+		d.bad(o, "prefix %q is not supported: omit it", o.Value[:1])
+		return nil
+	}
+	for i, w := range list {
+		if list[i], err = placement.Expand(d.unit.Name, w); err != nil {
+			d.bad(o, "%v", err)
+			return nil
+		}
+	}
+	return list
+}
+
+// prepare turns an ExecStartPre command into a shell command. It drops the checks of facts that Encode has written.
+func (d *decoder) prepare(o Option) {
+	args := d.arguments(o)
+	if len(args) == 3 && args[0] == "/bin/sh" && strings.HasPrefix(args[2], "test -s /run/slipway/facts/") {
+		return
+	}
+	if len(args) == 0 {
+		return
+	}
+	line := shell(args)
+	if strings.HasPrefix(o.Value, "-") {
+		line += " || true"
+	}
+	d.before = append(d.before, line)
+}
+
+// environment turns an EnvironmentFile into shell commands. The file of facts needs none: every unit gets the facts.
+func (d *decoder) environment(o Option) {
+	name, optional := strings.CutPrefix(o.Value, "-")
+	name, err := placement.Expand(d.unit.Name, name)
+	switch {
+	case err != nil:
+		d.bad(o, "%v", err)
+	case name == factsFile:
+	case optional:
+		d.before = append(d.before, "set -a; [ ! -e "+single(name)+" ] || . "+single(name)+"; set +a")
+	default:
+		d.before = append(d.before, "set -a; . "+single(name)+"; set +a")
+	}
+}
+
+// shell quotes a command for a shell. As with systemd, ${NAME} stays one word, and an argument $NAME is split into words.
+func shell(args []string) string {
+	out := make([]string, len(args))
+	for i, a := range args {
+		switch {
+		case !strings.Contains(a, "$"):
+			out[i] = single(a)
+		case regexp.MustCompile(`^\$\w+$`).MatchString(a):
+			out[i] = a
+		default:
+			text := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "`", "\\`").Replace(a)
+			out[i] = `"` + strings.ReplaceAll(text, "$$", `\$`) + `"`
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// single quotes a word for a shell, if necessary.
+func single(s string) string {
+	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-") == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

@@ -66,8 +66,8 @@ exec /opt/bin/proxy "--name=${DEFAULT_IPV4}" "--cost=\$5" --set=main $MORE`},
 		t.Errorf("unit (-want +got):\n%s", diff)
 	}
 	wantNotes := []string{
-		"units/proxy@main.service:4: After=network.target is left out: Slipway orders only units that keep company (MachineOf)",
-		"units/proxy@main.service:18: LimitNOFILE=1000 is left out: a unit of Slipway has no such option",
+		"units/proxy@main.service:4: After=network.target is dropped: Slipway orders only units on the same machine (MachineOf)",
+		"units/proxy@main.service:18: LimitNOFILE=1000 is dropped: Slipway has no such option",
 		"units/proxy@main.service:30: pin is fleet's id of the machine: write the machine's name there",
 	}
 	if diff := cmp.Diff(wantNotes, notes); diff != "" {
@@ -79,23 +79,23 @@ func TestDecodeRefuses(t *testing.T) {
 	t.Parallel()
 	const start = "[Service]\nExecStart=/x\n"
 	for name, tc := range map[string]struct{ file, text, want string }{
-		"an unknown rule":     {"", start + "[X-Fleet]\nMachineMeta=disk=ssd\n", "u.service:4: MachineMeta: no such option of placement: there are Conflicts,"},
-		"metadata":            {"", start + "[X-Fleet]\nMachineMetadata=disk\n", `u.service:4: MachineMetadata: "disk" is not KEY=VALUE`},
-		"a boot":              {"", start + "[X-Fleet]\nMachineBootID=1\n", "u.service:4: MachineBootID: a boot of a machine is gone"},
-		"neither":             {"", start + "[X-Fleet]\nGlobal=maybe\n", `u.service:4: Global: "maybe" is neither true nor false`},
-		"a specifier":         {"", start + "[X-Fleet]\nMachineOf=a@%H.service\n", "u.service:4: MachineOf: unknown specifier %H"},
-		"a quote":             {"", start + "[X-Fleet]\nConflicts=\"a\n", "u.service:4: Conflicts: the quote \" is not closed"},
-		"a section":           {"", start + "[Fleet]\nGlobal=true\n", "u.service:4: Global: section [Fleet] is not known here"},
-		"no section":          {"", "Global=true\n", "u.service:1: Global stands before the first section"},
-		"no option":           {"", "[Service]\nExecStart\n", `u.service:2: "ExecStart" is no option`},
-		"no program":          {"", "[Service]\n", "u.service: there is no ExecStart"},
-		"two programs":        {"", start + "ExecStart=/y\n", "u.service:3: ExecStart: is given twice"},
-		"a type":              {"", start + "Type=forking\n", "u.service:3: Type: forking is not supervised by Slipway"},
-		"a user":              {"", start + "User=x\n", "u.service:3: User: Slipway's units run as root"},
-		"an open line":        {"", start + "Environment=A=1 \\", "u.service:3: the file ends in the middle of a line"},
-		"a template":          {"t@.service", start, "t@.service: a template does not run by itself: name an instance, t@NAME.service"},
-		"all that is wrong":   {"", start + "[X-Fleet]\nA=1\nGlobal=x\n", "u.service:5: Global"},
-		"an unknown own rule": {"", start + "[X-Slipway]\nReady=1\n", "u.service:4: Ready: no such option"},
+		"unknown rule":       {"", start + "[X-Fleet]\nMachineMeta=disk=ssd\n", "u.service:4: MachineMeta: unknown placement option: use Conflicts,"},
+		"metadata":           {"", start + "[X-Fleet]\nMachineMetadata=disk\n", `u.service:4: MachineMetadata: "disk" is not KEY=VALUE`},
+		"boot id":            {"", start + "[X-Fleet]\nMachineBootID=1\n", "u.service:4: MachineBootID: a boot id changes"},
+		"not a boolean":      {"", start + "[X-Fleet]\nGlobal=maybe\n", `u.service:4: Global: "maybe" is not a boolean`},
+		"unknown specifier":  {"", start + "[X-Fleet]\nMachineOf=a@%H.service\n", "u.service:4: MachineOf: unknown specifier %H"},
+		"unclosed quote":     {"", start + "[X-Fleet]\nConflicts=\"a\n", "u.service:4: Conflicts: unclosed quote \""},
+		"unknown section":    {"", start + "[Fleet]\nGlobal=true\n", "u.service:4: Global: unknown section [Fleet]"},
+		"no section":         {"", "Global=true\n", "u.service:1: Global is before the first section"},
+		"not an option":      {"", "[Service]\nExecStart\n", `u.service:2: "ExecStart" is not an option`},
+		"no program":         {"", "[Service]\n", "u.service: ExecStart is missing"},
+		"two programs":       {"", start + "ExecStart=/y\n", "u.service:3: ExecStart: given twice"},
+		"unsupported type":   {"", start + "Type=forking\n", "u.service:3: Type: Slipway does not support type forking"},
+		"unsupported option": {"", start + "User=x\n", "u.service:3: User: Slipway runs units as root"},
+		"open line":          {"", start + "Environment=A=1 \\", "u.service:3: the file ends in a continued line"},
+		"template":           {"t@.service", start, "t@.service: a template cannot run: name an instance, such as t@NAME.service"},
+		"several problems":   {"", start + "[X-Fleet]\nA=1\nGlobal=x\n", "u.service:5: Global"},
+		"unknown own option": {"", start + "[X-Slipway]\nReady=1\n", "u.service:4: Ready: unknown option"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -104,7 +104,7 @@ func TestDecodeRefuses(t *testing.T) {
 				file = "u.service"
 			}
 			if _, _, err := fleet.Decode(file, tc.text); err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("error %v\nwant  %s", err, tc.want)
+				t.Errorf("error:\ngot  %v\nwant %s", err, tc.want)
 			}
 		})
 	}
@@ -115,7 +115,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		u, _, err := fleet.Decode("u@1.service", text)
 		if err == nil && len(u.Exec) == 0 {
-			t.Errorf("a unit without a program: %+v", u)
+			t.Errorf("got a unit without a command: %+v", u)
 		}
 	})
 }

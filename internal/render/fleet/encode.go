@@ -13,16 +13,14 @@ import (
 	"github.com/slipway-project/slipway/internal/core/placement"
 )
 
-func placementEscape(s string) string { return placement.Escape(s) }
-
-// Encode writes a unit of the user's own. What fleet would not do as it is meant is refused.
+// Encode writes one of the user's units. It returns an error for anything that fleet would treat differently.
 func Encode(u Unit) (string, error) {
 	if u.Global && len(u.With) > 0 {
-		return "", fmt.Errorf("unit %s: fleet ignores company of global units: use on instead of with", u.Name)
+		return "", fmt.Errorf("unit %s: fleet ignores MachineOf in global units: use on instead of with", u.Name)
 	}
 	w := &writer{}
 	w.section("Unit")
-	w.set("Description", quotedLine(u.Name+", placed by fleet"))
+	w.set("Description", strings.ReplaceAll(placement.Escape(u.Name), "\n", " ")+", placed by fleet")
 	w.section("Service")
 	if u.Notify {
 		w.set("Type", "notify")
@@ -35,16 +33,16 @@ func Encode(u Unit) (string, error) {
 	if u.Dir != "" {
 		w.set("WorkingDirectory", placement.Escape(u.Dir))
 	}
-	for _, f := range u.Facts { // it starts again until the fact is there
-		w.set("ExecStartPre", "/bin/sh -c "+quoted("test -s /run/slipway/facts/"+f+" || { echo 'the machine does not know "+f+"' >&2; exit 1; }"))
+	for _, f := range u.Facts { // the unit restarts until the fact is known
+		w.set("ExecStartPre", "/bin/sh -c "+quoted("test -s /run/slipway/facts/"+f+" || { echo 'fact "+f+" is unknown' >&2; exit 1; }"))
 	}
 	w.command("ExecStart", u.Exec)
 	w.always(u.StopTimeout.String(), u.StopTimeout > 0)
 	w.rules(u.Unit)
-	if len(u.Asks)+len(u.Facts) > 0 {
+	if len(u.Probes)+len(u.Facts) > 0 {
 		w.section(sectionOwn)
-		for _, kind := range slices.Sorted(maps.Keys(u.Asks)) {
-			w.set("Ready"+strings.ToUpper(kind[:1])+kind[1:], quoted(u.Asks[kind]))
+		for _, kind := range slices.Sorted(maps.Keys(u.Probes)) {
+			w.set("Ready"+strings.ToUpper(kind[:1])+kind[1:], quoted(u.Probes[kind]))
 		}
 		for _, f := range u.Facts {
 			w.set("Fact", f)
@@ -65,29 +63,29 @@ func (w *writer) section(name string) {
 	w.b.WriteString("[" + name + "]\n")
 }
 
-// longest is what fleet's reader takes in one line.
+// longest is the line length limit of fleet's parser.
 const longest = 2000
 
 func (w *writer) set(name, value string) {
 	if len(name)+len(value) > longest {
-		w.wrong = append(w.wrong, fmt.Errorf("write %s: the value has more than %d characters, which fleet does not read", name, longest))
+		w.wrong = append(w.wrong, fmt.Errorf("write %s: the value is longer than fleet's limit of %d characters", name, longest))
 	}
 	w.b.WriteString(name + "=" + value + "\n")
 }
 
-// command writes one argument per line. A dollar sign is meant as such.
+// command writes one argument per line. It escapes dollar signs, so that systemd passes them on.
 func (w *writer) command(name string, args []string) {
 	parts := make([]string, len(args))
 	for i, a := range args {
 		parts[i] = strings.ReplaceAll(quoted(a), "$", "$$")
 		if len(parts[i]) > longest {
-			w.wrong = append(w.wrong, fmt.Errorf("write %s: argument %d has more than %d characters, which fleet does not read", name, i, longest))
+			w.wrong = append(w.wrong, fmt.Errorf("write %s: argument %d is longer than fleet's limit of %d characters", name, i, longest))
 		}
 	}
 	w.b.WriteString(name + "=" + strings.Join(parts, " \\\n  ") + "\n")
 }
 
-// always: supervised like any unit of ours. The limit of starts is for humans who watch.
+// always writes the restart settings: restart without limits, as the agent does.
 func (w *writer) always(stop string, said bool) {
 	w.set("Restart", "always")
 	w.set("RestartSec", "1s")
@@ -98,7 +96,7 @@ func (w *writer) always(stop string, said bool) {
 	}
 }
 
-// rules is the section by which fleet places.
+// rules writes the section with fleet's placement rules.
 func (w *writer) rules(u placement.Unit) {
 	w.section(sectionFleet)
 	if u.Global {
@@ -130,7 +128,7 @@ func (w *writer) rules(u placement.Unit) {
 	}
 }
 
-// fleetPattern means the same names as fleet knows them, with the suffix.
+// fleetPattern translates a pattern of unit names into one of fleet's names, which have a suffix.
 func fleetPattern(pattern string) string {
 	if component(pattern) {
 		return prefixed(pattern) + "@*" + placement.Suffix
@@ -152,5 +150,3 @@ func prefixed(component string) string {
 func isMachineID(s string) bool {
 	return len(s) == 32 && strings.Trim(s, "0123456789abcdef") == ""
 }
-
-func quotedLine(s string) string { return strings.ReplaceAll(placement.Escape(s), "\n", " ") }

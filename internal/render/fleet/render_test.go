@@ -107,20 +107,20 @@ func archive(r render.Rendered) []byte {
 		a.Files = append(a.Files, txtar.File{Name: fmt.Sprintf("%s %04o", f.Path, f.Mode), Data: f.Content})
 	}
 	var left strings.Builder
-	for _, l := range r.Left {
+	for _, l := range r.Omitted {
 		fmt.Fprintf(&left, "%s: %s\n", l.Ref, l.Reason)
 	}
 	a.Files = append(a.Files, txtar.File{Name: "LEFT", Data: []byte(left.String())})
 	return txtar.Format(&a)
 }
 
-// TestRoundTrip: what is written for fleet is read back as it was.
+// TestRoundTrip: Decode is the inverse of Encode.
 func TestRoundTrip(t *testing.T) {
 	t.Parallel()
 	_, c := clusterPlan(t, "main")
 	units := launch.FleetUnits(c)
 	if len(units) != 5 {
-		t.Fatalf("%d units", len(units))
+		t.Fatalf("got %d units", len(units))
 	}
 	for _, u := range units {
 		text, err := fleet.Encode(u)
@@ -160,7 +160,7 @@ func asciiOnly(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r > '~' || r < ' ' && r != '\n' && r != '\t' })
 }
 
-// TestFetch runs the commands of a unit with a real shell and a web server's stand-in: curl reads file: addresses.
+// TestFetch runs the commands of a unit with a real shell. Instead of a web server, curl reads file: URLs.
 func TestFetch(t *testing.T) {
 	t.Parallel()
 	for _, program := range []string{"curl", "sha256sum"} {
@@ -179,7 +179,7 @@ func TestFetch(t *testing.T) {
 	if err := launch.WriteFolder(filepath.Join(dir, "out"), r.Files); err != nil {
 		t.Fatal(err)
 	}
-	var script []string // the whole unit as one command
+	var script []string // the commands of the unit
 	for _, f := range r.Files {
 		if strings.HasSuffix(f.Path, ".service") {
 			u, _, err := fleet.Decode(f.Path, string(f.Content))
@@ -217,17 +217,17 @@ func TestFetch(t *testing.T) {
 	}
 	for name, store := range map[string]string{"nothing": "", "away": "file://" + dir + "/none", "forged": "file://" + filepath.Dir(bad)} {
 		if err := run(store); err == nil || content() != "old\n" {
-			t.Errorf("%s: %v, and the file holds %q", name, err, content())
+			t.Errorf("%s: got %v and file content %q", name, err, content())
 		}
 	}
 	if err := run("file://" + filepath.Join(dir, "out", "blobs")); err != nil || content() != "new\n" {
-		t.Errorf("%v, and the file holds %q\n%s", err, content(), script)
+		t.Errorf("got %v and file content %q\n%s", err, content(), script)
 	}
 	if info, err := os.Stat(at); err != nil || info.Mode().Perm() != 0o755 {
-		t.Errorf("mode %v, %v", info.Mode(), err)
+		t.Errorf("mode: got %v, %v", info.Mode(), err)
 	}
-	if err := run(""); err != nil { // it needs nobody once it is there
-		t.Errorf("a file that is there: %v", err)
+	if err := run(""); err != nil { // an existing file needs no download
+		t.Errorf("existing file: got %v", err)
 	}
 }
 
@@ -236,11 +236,11 @@ func TestRefuses(t *testing.T) {
 	var b plan.Builder
 	b.Add(plan.Unit{Name: "u", Args: []string{"/x"}}, b.Add(plan.Artifact{Path: "/x", Digest: "not-built"}))
 	if _, err := fleet.With(b.Plan("c", "n", "r"), nil); err == nil || !strings.Contains(err.Error(), "slipway bundle build") {
-		t.Errorf("a program without a digest: %v", err)
+		t.Errorf("artifact without a digest: got %v", err)
 	}
 	u := fleet.Unit{Exec: []string{"/x"}}
 	u.Name, u.Global, u.With = "u", true, []string{"etcd"}
-	if _, err := fleet.Encode(u); err == nil || !strings.Contains(err.Error(), "fleet ignores company of global units") {
-		t.Errorf("company of a global unit: %v", err)
+	if _, err := fleet.Encode(u); err == nil || !strings.Contains(err.Error(), "fleet ignores MachineOf in global units") {
+		t.Errorf("with in a global unit: got %v", err)
 	}
 }

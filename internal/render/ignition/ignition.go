@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ignition writes a machine's user data for Ignition, of the oldest version of its format that current distributions all
-// read. It is pure.
+// Package ignition renders a machine's user data as an Ignition config, in the oldest format version that all current
+// distributions read. It is pure.
 //
-// Read [Render]; package userdata has what is written.
+// Read [Render]; package userdata defines the content.
 package ignition
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/userdata"
 )
 
-// version is that of the format.
+// version is the version of the config format.
 const version = "3.3.0"
 
 type config struct {
@@ -45,7 +45,7 @@ type unit struct {
 	Contents string `json:"contents"`
 }
 
-// Render gives a config of at most userdata.Limit bytes.
+// Render returns a config of at most userdata.Limit bytes.
 func Render(d userdata.Data) ([]byte, error) {
 	files, err := d.Files()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/slipway-project/slipway/internal/render/rendertest"
 )
 
-// Ignition's own library reads it and has nothing to say.
+// Ignition's own library parses the config without any report.
 func TestRender(t *testing.T) {
 	t.Parallel()
 	text, err := ignition.Render(rendertest.UserData())
@@ -42,7 +42,7 @@ func TestRender(t *testing.T) {
 	for _, u := range c.Systemd.Units {
 		got["/etc/systemd/system/"+u.Name] = *u.Contents
 		if enabled := u.Enabled != nil && *u.Enabled; enabled != (u.Name == userdata.JoinUnit) {
-			t.Errorf("%s enabled: %t", u.Name, enabled)
+			t.Errorf("%s: got enabled=%t", u.Name, enabled)
 		}
 	}
 	want := map[string]string{}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rendertest is what the tests of the renderers have in common: the comparison with a golden file, a rendering as text,
-// and the user data of a machine. It is never part of what ships.
+// Package rendertest has helpers for the tests of the renderers: comparison with golden files, a rendering as text, and sample
+// user data. Only tests may import it.
 //
 // Read [Golden] first.
 //
@@ -22,7 +22,7 @@ import (
 	"github.com/slipway-project/slipway/internal/render/systemd"
 )
 
-// Golden compares with a file of the test's folder testdata, which it writes anew first if update is set.
+// Golden compares got with the file testdata/NAME. If update is set, it first writes the file.
 func Golden(t *testing.T, update bool, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
@@ -36,24 +36,24 @@ func Golden(t *testing.T, update bool, name, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s: rewrite with -update if that is meant (-want +got):\n%s", path, diff)
+		t.Errorf("%s: run with -update if the change is intended (-want +got):\n%s", path, diff)
 	}
 }
 
-// Text shows a rendering as one file for people.
+// Text formats a rendering as one readable file.
 func Text(r render.Rendered) string {
 	var b strings.Builder
 	for _, f := range r.Files {
 		fmt.Fprintf(&b, "-- %s %04o --\n%s", f.Path, f.Mode, f.Content)
 	}
-	b.WriteString("-- left --\n")
-	for _, l := range r.Left {
+	b.WriteString("-- omitted --\n")
+	for _, l := range r.Omitted {
 		fmt.Fprintf(&b, "%s: %s\n", l.Ref, l.Reason)
 	}
 	return b.String()
 }
 
-// UserData is for a machine of a cluster of 100 nodes and three control planes, with names as long as they may be.
+// UserData is that of a machine in a cluster of 100 nodes and three control planes, with names of the maximum length.
 func UserData() userdata.Data {
 	d := userdata.Data{
 		Cluster: strings.Repeat("c", 40), Node: strings.Repeat("n", 63), Plan: "sha256:" + strings.Repeat("1", 64), Pin: "sha256:" + strings.Repeat("2", 64),

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package staticpod gives a plan as a folder for a machine whose kubelet is there already: the manifests of its static pods, and the
-// files that they read. It touches no disk, makes no keys, and renders nothing that is a process of the host: who has a kubelet has a
-// runtime, too.
+// Package staticpod renders a plan for a machine that already has a kubelet: the manifests of its static pods and the files
+// that they read. It touches no disk, makes no keys, and omits units: a machine with a kubelet has a container runtime.
 //
 // Read [Render].
 //
 //	StaticPod etcd  →  File{Path: "etc/kubernetes/manifests/etcd.yaml", Mode: 0o600, …}
-//	Unit kubelet    →  Left{Ref: unit/kubelet, Reason: "it is a process of the host, …"}
+//	Unit kubelet    →  Omitted{Ref: unit/kubelet, Reason: "it is a process of the host…"}
 package staticpod
 
 import (
@@ -19,8 +18,8 @@ import (
 	"github.com/slipway-project/slipway/internal/render"
 )
 
-// Render gives the manifests and files of a plan. A manifest's pod is one of its own for each content of the manifest; what the node
-// would add to that, the content of what the pod reads, nobody knows here.
+// Render renders the manifests and files of a plan. A component's pod changes with its manifest. Unlike on a node, it does not
+// change with the content of the files it reads, which is not known here.
 func Render(p plan.Plan) (render.Rendered, error) {
 	var out render.Rendered
 	for _, e := range p.Entries {
@@ -29,18 +28,18 @@ func Render(p plan.Plan) (render.Rendered, error) {
 			out.Add(strings.TrimPrefix(it.Path, "/"), 0o600, manifest(it), e.Ref)
 		case plan.File:
 			if len(it.Fill) > 0 {
-				out.Leave(e.Ref, "a secret of the node is filled in where the file is used: the agent writes it")
+				out.Omit(e.Ref, "the file contains a secret of the node: the agent writes it")
 				continue
 			}
 			out.Add(strings.TrimPrefix(it.Path, "/"), it.Mode, it.Content, e.Ref)
 		default:
-			out.Leave(e.Ref, reason(e.Item))
+			out.Omit(e.Ref, reason(e.Item))
 		}
 	}
 	return out.Finish(p)
 }
 
-// manifest puts a hash of the manifest where the node would put one of all that decides.
+// manifest fills in the hash of the manifest where the agent would use a hash of all the pod's inputs.
 func manifest(p plan.StaticPod) string {
 	if !p.Component {
 		return p.Manifest
@@ -53,19 +52,19 @@ func manifest(p plan.StaticPod) string {
 func reason(item plan.Item) string {
 	switch it := item.(type) {
 	case plan.Unit:
-		return "it is a process of the host, which a kubelet does not run: the agent does, or your init system (see the form systemd)"
+		return "it is a process of the host: run it with the agent or with your init system (see --format systemd)"
 	case plan.Artifact:
-		return it.Name + " is " + it.Digest + " in the component store: images of it have to be imported before their pods run"
+		return it.Name + " is " + it.Digest + " in the component store: import its images before the pods start"
 	case plan.Cert:
-		return "keys are born on the node that uses them and never travel: the agent makes them"
+		return "keys are generated on the node that uses them: the agent makes them"
 	case plan.Kubeconfig:
-		return "it comes with the node's own key: the agent writes it"
+		return "it contains the node's own key: the agent writes it"
 	case plan.Precondition:
-		return it.Provider + " opens it; a kubelet knows no such wait, so what comes after it tries again by itself"
+		return "provided by " + it.Provider + "; a kubelet cannot wait for it, so the pods that need it must retry"
 	case plan.Dir:
-		return "make the folder " + it.Path + " before the kubelet starts; the agent does"
+		return "create the directory " + it.Path + " before the kubelet starts, or run the agent"
 	case plan.Mount:
-		return "mount " + it.Source + " at " + it.Target + " before the kubelet starts; the agent does"
+		return "mount " + it.Source + " at " + it.Target + " before the kubelet starts, or run the agent"
 	default:
 		return "the agent makes it"
 	}

@@ -46,7 +46,7 @@ func TestRenderOfEveryKind(t *testing.T) {
 	rendertest.Golden(t, *update, "every-kind.txt", rendertest.Text(r))
 }
 
-// Another manifest is another pod, as on the node.
+// A pod changes with its manifest, as on a node.
 func TestAnotherManifestIsAnotherPod(t *testing.T) {
 	t.Parallel()
 	one, err := staticpod.Render(everyKind(api))
@@ -62,6 +62,6 @@ func TestAnotherManifestIsAnotherPod(t *testing.T) {
 		return after[:32]
 	}
 	if uid(one) == uid(two) || strings.ContainsAny(uid(one), "{}") {
-		t.Errorf("pods %s and %s", uid(one), uid(two))
+		t.Errorf("got pod uids %s and %s, want different ones", uid(one), uid(two))
 	}
 }

@@ -15,24 +15,24 @@ import (
 
 const defaultStopTimeout = 10 * time.Second
 
-// Options say how a service is tied to the machine that it is for.
+// Options are the settings of a service that do not come from the plan's unit.
 type Options struct {
-	Before []string // a command that must succeed before each start, whoever starts
-	Pause  string   // RestartSec; empty means a second
-	After  []string // services that it starts after and stops before
-	Mounts []string // folders that must be mounted before
-	LogDir string   // folder of its log file; empty means the journal
+	Before []string // command that must succeed before each start (ExecStartPre)
+	Pause  string   // RestartSec; default 1s
+	After  []string // services that this one starts after and stops before
+	Mounts []string // directories that must be mounted before
+	LogDir string   // directory of the log file; default is the journal
 }
 
-// section is a unit file's text, a setting a line, in the order of writing.
+// section builds the text of a unit file.
 type section struct{ b strings.Builder }
 
 func (s *section) set(name, value string) { s.b.WriteString(name + "=" + value + "\n") }
 
-// Service is the text of the service that runs a plan's unit.
+// Service is the service for a plan's unit.
 //
-// It never gives up: there is no limit to starts and none to how long one takes, and what ends is started again. Readiness is
-// the process's own word where the plan says so, and otherwise the agent's question; a file's presence starts nothing.
+// It restarts without limits on the number of starts or on their duration. Readiness is reported by the process (Type=notify)
+// if the plan says so; otherwise the agent probes for it. Condition files are not used.
 func Service(u plan.Unit, o Options) []byte {
 	var s section
 	s.b.WriteString(head + "[Unit]\n")
@@ -68,7 +68,7 @@ func (s *section) start(u plan.Unit, o Options) {
 	if u.Dir != "" {
 		s.set("WorkingDirectory", escapeText(u.Dir))
 	}
-	env := []string{"PATH=" + binDir + ":" + usualPath, "HOME=/root"} // containerd looks for its shim and for runc by name
+	env := []string{"PATH=" + binDir + ":" + usualPath, "HOME=/root"} // containerd finds its shim and runc in PATH
 	for _, e := range append(env, u.Env...) {
 		s.set("Environment", quoteEnv(e))
 	}
@@ -78,10 +78,10 @@ func (s *section) start(u plan.Unit, o Options) {
 	s.set("TimeoutStartSec", "infinity")
 }
 
-// end says what happens when it dies and when it is stopped.
+// end writes the settings for exits and stops.
 func (s *section) end(u plan.Unit, pause string) {
 	if u.Oneshot {
-		s.set("Restart", "no") // whoever ran it says what its end means
+		s.set("Restart", "no") // the caller handles the exit code
 	} else {
 		s.set("Restart", "always")
 		s.set("RestartSec", pause)
@@ -91,7 +91,7 @@ func (s *section) end(u plan.Unit, pause string) {
 		s.set("KillMode", "mixed")
 		return
 	}
-	s.set("KillMode", "process") // what parents containers must be able to go without them
+	s.set("KillMode", "process") // containers must survive a restart of the process that manages them
 	if !u.Oneshot {
 		s.set("Delegate", "yes")
 	}
@@ -101,7 +101,7 @@ func (s *section) limits(u plan.Unit) {
 	s.set("Slice", Slice)
 	s.set("TasksMax", "infinity")
 	s.set("LimitNOFILE", "1048576")
-	if u.OOMScore != 0 { // where it cannot be lowered, systemd goes on without
+	if u.OOMScore != 0 { // systemd ignores it if it may not lower the score
 		s.set("OOMScoreAdjust", strconv.Itoa(u.OOMScore))
 	}
 }
@@ -123,7 +123,7 @@ func words(args []string) string {
 	return strings.Join(quoted, " ")
 }
 
-// span is a duration as systemd reads it.
+// span formats a duration for systemd.
 func span(d time.Duration) string {
 	if d%time.Second == 0 {
 		return fmt.Sprintf("%ds", d/time.Second)
@@ -131,11 +131,11 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%dms", d.Milliseconds())
 }
 
-// escapeText is for a setting that is one text and no list of words.
+// escapeText escapes a setting whose value is not split into words.
 func escapeText(s string) string { return strings.ReplaceAll(s, "%", "%%") }
 
-// After lists the units that an entry comes after, by its needs and by what those need, up to the nearest units. A unit that runs
-// to its end orders nothing when the machine goes down, and is passed over.
+// After lists the units that an entry depends on: the nearest ones, found through its needs and their needs. It skips oneshot
+// units, which have no process to order against at shutdown.
 func After(e plan.Entry, find func(plan.Ref) (plan.Entry, bool)) []string {
 	var units []string
 	seen := map[plan.Ref]bool{}
@@ -162,5 +162,43 @@ func After(e plan.Entry, find func(plan.Ref) (plan.Entry, bool)) []string {
 	return units
 }
 
-// binDir is where a plan puts the components.
+// binDir is the directory of the components in a plan.
 const binDir = "/opt/slipway/bin"
+
+// quote writes one word of a command line so that systemd reads it unchanged: it escapes specifiers (%), variables ($),
+// backslashes and newlines. See systemd.service(5), "Command lines".
+func quote(word string) string { return escape(word, true) }
+
+// quoteEnv is quote for Environment=, in which $ is not special.
+func quoteEnv(word string) string { return escape(word, false) }
+
+// escape adds quotes only where they are needed, for readability.
+func escape(word string, command bool) string {
+	var b strings.Builder
+	quoted := word == "" || word == ";"
+	for i := range len(word) { // bytes: non-ASCII characters need no escaping
+		switch c := word[i]; {
+		case c == '%':
+			b.WriteString("%%")
+		case c == '$' && command:
+			b.WriteString("$$")
+		case c == '"', c == '\\':
+			b.WriteByte('\\')
+			b.WriteByte(c)
+			quoted = true
+		case c == '\n':
+			b.WriteString(`\n`)
+			quoted = true
+		case c < ' ' || c == 0x7f:
+			fmt.Fprintf(&b, `\x%02x`, c)
+			quoted = true
+		default:
+			quoted = quoted || c == ' ' || c == '\''
+			b.WriteByte(c)
+		}
+	}
+	if !quoted {
+		return b.String()
+	}
+	return `"` + b.String() + `"`
+}

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command gen packs the folder of components into the archive that package
-// source embeds: gen COMPONENTS ARCHIVE.
+// Command gen packs the directory of components into the archive that package source embeds: gen COMPONENTS ARCHIVE.
 package main
 
 import (

@@ -33,7 +33,7 @@ func TestExportThenImport(t *testing.T) {
 		t.Error(diff)
 	}
 	if found, ok, err := Lookup(t.Context(), second, small(t)); !ok || err != nil || !cmp.Equal(want, found) {
-		t.Errorf("Lookup after import: %v, %v, %v", found, ok, err)
+		t.Errorf("Lookup after import: got %v, %v, %v", found, ok, err)
 	}
 }
 
@@ -71,11 +71,11 @@ func TestImportRefuses(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)
 		}
 		if left, err := os.ReadDir(target.records()); err != nil || len(left) > 0 {
-			t.Errorf("%s: records were written: %v, %v", name, left, err)
+			t.Errorf("%s: got records %v, %v; want none", name, left, err)
 		}
 	}
 	if _, err := importSmall(t, newStore(t), good[:len(good)/2]); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("cut short: got %v", err)
+		t.Errorf("truncated: got %v", err)
 	}
 }
 
@@ -87,7 +87,7 @@ func TestImportRefusesForeignManifest(t *testing.T) {
 	for old, change := range map[string]struct{ new, want string }{
 		`"version": 1`:   {`"version": 9`, "version 9, want 1"},
 		`"bundle"`:       {`"bunble"`, "unknown field"},
-		`"pause": {`:     {`"pauze": {`, "not exactly the parts"},
+		`"pause": {`:     {`"pauze": {`, "do not match those of Kubernetes"},
 		`"about": "paus`: {`"abort": "paus`, "unknown field"},
 	} {
 		file := rewrite(t, good, 0, func(_ *tar.Header, b []byte) []byte {
@@ -97,9 +97,9 @@ func TestImportRefusesForeignManifest(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", old, err, change.want)
 		}
 	}
-	// The whole release has other records than this file of one component.
+	// The complete release has more records than this file, which has one component.
 	if _, err := Import(t.Context(), newStore(t), bytes.NewReader(good), nil); err == nil {
-		t.Error("import of a part as the whole release: want an error")
+		t.Error("import of a part of a release: got nil, want an error")
 	}
 }
 
@@ -118,7 +118,7 @@ func importSmall(t *testing.T, s *Store, file []byte) (Bundle, error) {
 	return importFor(t.Context(), s, bytes.NewReader(file), func(Event) {}, find)
 }
 
-// rewrite copies a tar file and lets change alter the entry of that number.
+// rewrite copies a tar file and calls change for the entry with that number.
 func rewrite(t *testing.T, file []byte, number int, change func(*tar.Header, []byte) []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer

@@ -16,7 +16,74 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// hostState is everything of the host that a machine could have changed.
+// On cgroup v2 PID 1 must leave the root cgroup, or pods get no controllers. The test works with any v2 hierarchy, including
+// that of a hybrid host.
+func TestLeaveCgroupRoot(t *testing.T) {
+	l := newLocal(t) // skips without root
+	mounts, err := readMounts("/proc/self/mountinfo")
+	must(t, err)
+	root := ""
+	for _, m := range mounts {
+		if m.fstype == "cgroup2" && m.root == "/" {
+			root = m.point + l.cgroup
+		}
+	}
+	if root == "" {
+		t.Skip("this host has no cgroup v2 hierarchy")
+	}
+	must(t, os.Mkdir(root, 0o755))
+	t.Cleanup(func() { must(t, removeCgroup(l.cgroup)) })
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", `echo $$ > "$1/cgroup.procs" && exec "$0" leave-root "$1"`, testBinary(t), root)
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "0::"+l.cgroup+"/init\n") {
+		t.Errorf("%v: %s", err, out)
+	}
+	procs, err := os.ReadFile(filepath.Join(root, "cgroup.procs"))
+	if err != nil || len(procs) != 0 {
+		t.Errorf("processes in the root cgroup: got %q, %v; want none", procs, err)
+	}
+	if err := leaveCgroupRoot(t.TempDir()); err != nil {
+		t.Errorf("cgroup v1: %v", err)
+	}
+}
+
+// Init fails outside a machine: otherwise it would change the host's settings.
+func TestInitIsNotForHosts(t *testing.T) {
+	t.Parallel()
+	before, err := os.ReadFile("/proc/sys/vm/overcommit_memory")
+	must(t, err)
+	if err := Init(t.Context(), InitConfig{}); err == nil || !strings.Contains(err.Error(), "must be PID 1 of a machine") {
+		t.Errorf("Init outside a machine: got %v", err)
+	}
+	after, _ := os.ReadFile("/proc/sys/vm/overcommit_memory")
+	if string(before) != string(after) {
+		t.Error("the host's setting changed")
+	}
+}
+
+func TestParseMounts(t *testing.T) {
+	t.Parallel()
+	got := parseMounts("22 27 0:21 / /proc rw,relatime shared:5 master:2 - proc proc rw\n" +
+		"23 27 0:22 /a\\040b /mnt/with\\040space\\134 rw - ext4 /dev/x rw\nrubbish\n24 27 0:4 net:[4026532177] /pin rw - nsfs nsfs rw\n")
+	want := []mount{{"/", "/proc", "proc"}, {"/a b", `/mnt/with space\`, "ext4"}, {"net:[4026532177]", "/pin", "nsfs"}}
+	if len(got) != len(want) {
+		t.Fatalf("%+v", got)
+	}
+	for i := range want {
+		if got[i] != want[i] {
+			t.Errorf("%+v, want %+v", got[i], want[i])
+		}
+	}
+}
+
+func testBinary(t *testing.T) string {
+	t.Helper()
+	exe, err := os.Executable()
+	must(t, err)
+	return exe
+}
+
+// hostState is all state of the host that a machine could change.
 func hostState(t *testing.T, l *Local) map[string]string {
 	t.Helper()
 	state := map[string]string{}
@@ -29,7 +96,7 @@ func hostState(t *testing.T, l *Local) map[string]string {
 	}
 	mounts, err := readMounts("/proc/self/mountinfo")
 	must(t, err)
-	for _, m := range mounts { // others may test or work at the same time, in their own folders
+	for _, m := range mounts { // other tests may run at the same time, in their own directories
 		foreign := strings.HasPrefix(m.point, "/tmp/") || strings.HasPrefix(m.point, "/var/lib/slipway/")
 		if !foreign || strings.HasPrefix(m.point, l.root) {
 			state["mounts"] += fmt.Sprintln(m.point, m.fstype, m.root)

@@ -6,16 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/slipway-project/slipway/internal/core/placement"
 )
 
-// Option is one line of a unit file, continued lines put together.
+// Option is one option of a unit file, with continuation lines joined.
 type Option struct {
 	Section, Name, Value string
 	Line                 int
 }
 
-// Parse reads a unit file as systemd does: comments begin with # or ;, a backslash at the end continues a line, and comments in between
-// are skipped. All that is wrong is told at once, with its line.
+// Parse reads a unit file by systemd's rules: a line starting with # or ; is a comment, a backslash at the end continues the
+// line, and comments between continuation lines are skipped. The error lists all problems with their lines.
 func Parse(file, text string) ([]Option, error) {
 	var out []Option
 	var wrong []error
@@ -42,22 +44,22 @@ func Parse(file, text string) ([]Option, error) {
 		case strings.HasPrefix(whole, "[") && strings.HasSuffix(whole, "]"):
 			section = strings.Trim(whole, "[]")
 		case strings.HasPrefix(whole, "["):
-			bad(at, "%q is no section: write [Service]", whole)
+			bad(at, "%q is not a section: use a form such as [Service]", whole)
 		case !isOption:
-			bad(at, "%q is no option: write NAME=VALUE", whole)
+			bad(at, "%q is not an option: use NAME=VALUE", whole)
 		case section == "":
-			bad(at, "%s stands before the first section", name)
+			bad(at, "%s is before the first section", name)
 		default:
 			out = append(out, Option{section, strings.TrimSpace(name), strings.TrimSpace(value), at})
 		}
 	}
 	if begun > 0 {
-		bad(begun, "the file ends in the middle of a line")
+		bad(begun, "the file ends in a continued line")
 	}
 	return out, errors.Join(wrong...)
 }
 
-// words takes a value apart as systemd does: spaces divide, quotes of both kinds keep together, a backslash escapes.
+// words splits a value by systemd's rules: at spaces, except between single or double quotes; a backslash escapes.
 func words(value string) ([]string, error) {
 	var out []string
 	var word strings.Builder
@@ -71,7 +73,7 @@ func words(value string) ([]string, error) {
 			inside = true
 			word.WriteRune(unescape(runes[i]))
 		case r == '\\' && quote != '\'':
-			return nil, errors.New("a backslash at the end")
+			return nil, errors.New("backslash at the end")
 		case quote != 0 && r == quote:
 			quote = 0
 		case quote != 0:
@@ -90,7 +92,7 @@ func words(value string) ([]string, error) {
 		}
 	}
 	if quote != 0 {
-		return nil, fmt.Errorf("the quote %c is not closed", quote)
+		return nil, fmt.Errorf("unclosed quote %c", quote)
 	}
 	if inside {
 		out = append(out, word.String())
@@ -110,9 +112,9 @@ func unescape(r rune) rune {
 	return r
 }
 
-// quoted is a word that words reads back. Percent signs are systemd's specifiers, so a plain one is doubled.
+// quoted is the inverse of words for one word. It doubles percent signs, which start specifiers.
 func quoted(s string) string {
-	s = placementEscape(s)
+	s = placement.Escape(s)
 	plain := s != "" && !strings.ContainsFunc(s, func(r rune) bool {
 		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_@%+=:,./-*?[]{}^~", r))
 	})
