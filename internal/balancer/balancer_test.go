@@ -166,7 +166,7 @@ func TestHangingDialIsRaced(t *testing.T) {
 			return nil, ctx.Err()
 		}
 		return (&net.Dialer{}).DialContext(ctx, n, addr)
-	}}, usualPace(), "")
+	}}, defaultTiming(), "")
 	p.use(r, func(s *server) { s.stop = func() {} })
 	begun := time.Now()
 	conn, s, release := p.connect(t.Context())
@@ -280,7 +280,7 @@ func TestImpostor(t *testing.T) {
 
 func TestOrder(t *testing.T) {
 	t.Parallel()
-	p := newPool(Config{Log: slog.New(slog.DiscardHandler), Rand: func(n int) int { return n - 1 }}, usualPace(), "127.0.0.1:6443")
+	p := newPool(Config{Log: slog.New(slog.DiscardHandler), Rand: func(n int) int { return n - 1 }}, defaultTiming(), "127.0.0.1:6443")
 	at := netip.MustParseAddrPort
 	r := roster.Roster{Generation: 1, API: []netip.AddrPort{at("127.0.0.1:6443"), at("10.0.0.1:1"), at("10.0.0.2:1"), at("10.0.0.3:1"), at("10.0.0.4:1"), at("10.0.0.4:1")}, Extra: []string{"lb.example", "10.0.0.4:1"}}
 	p.use(r, func(s *server) { s.stop = func() {} })
@@ -303,7 +303,7 @@ func TestOrder(t *testing.T) {
 	p.set(byAddr["lb.example:6443"], ready, "")
 	p.set(byAddr["10.0.0.3:1"], ready, "")
 	p.set(byAddr["10.0.0.2:1"], ready, "")
-	p.set(byAddr["10.0.0.1:1"], out, "test")
+	p.set(byAddr["10.0.0.1:1"], unreachable, "test")
 	a, b := net.Pipe()
 	defer b.Close()
 	p.join(choice{byAddr["10.0.0.2:1"], 0}, &link{a, a})
@@ -316,12 +316,12 @@ func TestOrder(t *testing.T) {
 // A connection to a server that fell while it was made does not stay on it.
 func TestFellMeanwhile(t *testing.T) {
 	t.Parallel()
-	p := newPool(Config{Log: slog.New(slog.DiscardHandler), Rand: func(int) int { return 0 }}, usualPace(), "")
+	p := newPool(Config{Log: slog.New(slog.DiscardHandler), Rand: func(int) int { return 0 }}, defaultTiming(), "")
 	at := netip.MustParseAddrPort
 	p.use(roster.Roster{Generation: 1, API: []netip.AddrPort{at("10.0.0.1:1"), at("10.0.0.2:1")}}, func(s *server) { s.stop = func() {} })
 	p.set(p.servers[1], ready, "")
 	chosen := choice{p.servers[0], p.servers[0].falls}
-	p.set(p.servers[0], out, "test")
+	p.set(p.servers[0], unreachable, "test")
 	near, far := net.Pipe()
 	must(t, far.SetReadDeadline(time.Now().Add(30*time.Second)))
 	defer p.join(chosen, &link{near, near})()

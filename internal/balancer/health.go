@@ -16,38 +16,38 @@ import (
 	"time"
 )
 
-// serverName is a name that every API server's certificate carries, and no kubelet's of the same CA.
+// serverName is in the certificate of every API server, and in no kubelet's certificate from the same CA.
 const serverName = "kubernetes"
 
 const request = "GET /readyz HTTP/1.1\r\nHost: kubernetes\r\nUser-Agent: slipway-api-balancer\r\n\r\n"
 
-// watch keeps asking one server, until ctx ends. A question that is not answered in time is asked once more on a new
-// connection; an answer other than "ok" is asked again at the usual time.
+// watch probes a server until ctx ends. A probe that times out is repeated once on a new connection. After any other failure it
+// waits for the next interval.
 func (p *pool) watch(ctx context.Context, s *server) {
-	var a asker
+	var a prober
 	defer a.close()
-	tick := time.NewTicker(p.pace.health)
+	tick := time.NewTicker(p.timing.interval)
 	defer tick.Stop()
-	for misses := 0; ; {
-		limit := p.pace.late
-		if misses == 1 {
-			limit = p.pace.again
+	for failures := 0; ; {
+		limit := p.timing.timeout
+		if failures == 1 {
+			limit = p.timing.retry
 		}
-		err := a.ask(ctx, p, s.addr, limit)
+		err := a.probe(ctx, p, s.addr, limit)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-			misses = 0
+			failures = 0
 			p.set(s, ready, "")
 		case errors.Is(err, syscall.ECONNREFUSED):
-			misses = 2
-			p.set(s, out, "it refuses connections")
+			failures = 2
+			p.set(s, unreachable, "connection refused")
 		default:
-			if misses++; misses >= 2 {
-				p.set(s, out, err.Error())
+			if failures++; failures >= 2 {
+				p.set(s, unreachable, err.Error())
 			}
-			if misses == 1 && errors.Is(err, os.ErrDeadlineExceeded) {
+			if failures == 1 && errors.Is(err, os.ErrDeadlineExceeded) {
 				continue
 			}
 		}
@@ -59,22 +59,22 @@ func (p *pool) watch(ctx context.Context, s *server) {
 	}
 }
 
-// asker asks one server for its readiness on a connection that it keeps while all goes well.
-type asker struct {
+// prober probes the readiness of one server on a connection that it keeps while probes succeed.
+type prober struct {
 	conn *tls.Conn
 	in   *bufio.Reader
 }
 
-func (a *asker) close() {
+func (a *prober) close() {
 	if a.conn != nil {
-		_ = a.conn.NetConn().Close() // no farewell: it could block
+		_ = a.conn.NetConn().Close() // without TLS close_notify, which could block
 		a.conn, a.in = nil, nil
 	}
 }
 
-// ask puts one question. When a kept connection turns out to be closed, a new one is tried at once within the same time:
-// that is how the death of a server is told from its restart.
-func (a *asker) ask(ctx context.Context, p *pool, addr string, limit time.Duration) error {
+// probe sends one request. If a kept connection turns out to be closed, it tries a new one at once within the same limit: this
+// distinguishes a failed server from a restarted one.
+func (a *prober) probe(ctx context.Context, p *pool, addr string, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	kept := a.conn != nil
@@ -93,10 +93,10 @@ func (a *asker) ask(ctx context.Context, p *pool, addr string, limit time.Durati
 	return err
 }
 
-// errNotReady: it answers, and says no.
+// errNotReady reports that the server answers, but is not ready.
 var errNotReady = errors.New("not ready")
 
-func (a *asker) connect(ctx context.Context, p *pool, addr string) error {
+func (a *prober) connect(ctx context.Context, p *pool, addr string) error {
 	raw, err := p.c.Dial(ctx, "tcp", addr)
 	if err != nil {
 		return err
@@ -107,14 +107,14 @@ func (a *asker) connect(ctx context.Context, p *pool, addr string) error {
 	}
 	conn := tls.Client(raw, conf)
 	if err := conn.HandshakeContext(ctx); err != nil {
-		return errors.Join(fmt.Errorf("shake hands: %w", err), raw.Close())
+		return errors.Join(fmt.Errorf("TLS handshake: %w", err), raw.Close())
 	}
 	a.conn, a.in = conn, bufio.NewReaderSize(conn, 1024)
 	return nil
 }
 
-// once asks on the kept connection, or on a new one.
-func (a *asker) once(ctx context.Context, p *pool, addr string) error {
+// once sends a request on the kept connection or on a new one.
+func (a *prober) once(ctx context.Context, p *pool, addr string) error {
 	if a.conn == nil {
 		if err := a.connect(ctx, p, addr); err != nil {
 			return err
@@ -124,29 +124,29 @@ func (a *asker) once(ctx context.Context, p *pool, addr string) error {
 	_ = conn.SetDeadline(time.Time{})
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
 	if _, err := io.WriteString(conn, request); err != nil {
-		return fmt.Errorf("ask: %w", err)
+		return fmt.Errorf("probe: %w", err)
 	}
 	resp, err := http.ReadResponse(a.in, nil)
 	if err != nil {
-		return fmt.Errorf("ask: %w", err)
+		return fmt.Errorf("probe: %w", err)
 	}
 	defer resp.Body.Close()
 	n, err := io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return fmt.Errorf("ask: %w", err)
+		return fmt.Errorf("probe: %w", err)
 	}
 	if resp.Close || n == maxAnswer {
 		a.close()
 	}
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%w: answers %d", errNotReady, resp.StatusCode)
+		return fmt.Errorf("%w: status %d", errNotReady, resp.StatusCode)
 	}
 	return nil
 }
 
 const maxAnswer = 64 << 10
 
-// trust reads the cluster's CA when a connection is made, so that it may come late.
+// trust reads the cluster CA for each connection, so that the file may be created later.
 type trust struct{ file string }
 
 func (t *trust) config() (*tls.Config, error) {
@@ -156,7 +156,7 @@ func (t *trust) config() (*tls.Config, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("read cluster CA %s: it holds no certificate", t.file)
+		return nil, fmt.Errorf("read cluster CA %s: it contains no certificate", t.file)
 	}
 	return &tls.Config{RootCAs: pool, ServerName: serverName, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}, nil
 }

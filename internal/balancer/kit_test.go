@@ -147,7 +147,7 @@ func (c *cluster) publish(t *testing.T, generation uint64, by authority, servers
 	must(t, err, durable.WriteFile(filepath.Join(c.dir, "roster.json"), 0o600, text))
 }
 
-// start runs the balancer at its usual pace, and returns when clients can connect.
+// start runs the balancer with the default timing, and returns when clients can connect.
 func (c *cluster) start(t *testing.T, dial func(ctx context.Context, network, addr string) (net.Conn, error)) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

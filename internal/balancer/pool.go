@@ -5,48 +5,50 @@ package balancer
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/splice"
 )
 
-// pool is the API servers and the connections to them.
+// pool is the set of API servers and of the connections to them.
 //
-//	            answers                     two misses, or refused
-//	unknown ────────────► ready ◄────────────────────────────► out
-//	                                  answers
+//	            probe ok                    two failed probes, or refused
+//	unknown ────────────► ready ◄────────────────────────────► unreachable
+//	                                  probe ok
 //
-// Connections to one that is out, or gone from the roster, are closed as soon as another is ready: while there is nowhere
-// to go to, closing them would only make things worse.
+// Connections to a server that is unreachable or no longer in the roster are closed as soon as another server is ready. Before
+// that, closing them would not help.
 type pool struct {
-	c     Config
-	pace  pace
-	self  string // an endpoint that is this balancer itself would make a loop
-	trust *trust
+	c      Config
+	timing timing
+	self   string // this balancer's own endpoint: connecting to it would be a loop
+	trust  *trust
 
 	mu         sync.Mutex // guards the fields below, and those of the servers
 	generation uint64
 	servers    []*server
-	gone       []*server // left the roster, with connections still open
-	changed    chan struct{}
+	gone       []*server     // no longer in the roster, but with open connections
+	changed    chan struct{} // closed and replaced when servers changes
 }
 
 // server is one API server. Its fields are guarded by the pool's mutex.
 type server struct {
 	addr  string
-	last  bool // asked when all others do not answer: a load balancer
+	last  bool // a load balancer: tried after the servers in the same state
 	state state
 	why   string
 	since time.Time
-	falls int // how often it went out, or from the roster
+	falls int // how often it became unreachable or was removed from the roster
 	conns map[*link]struct{}
-	meant int                // connections that are being made and will likely be to it: a burst spreads evenly, too
-	stop  context.CancelFunc // of its watch
+	meant int                // connections in progress that will probably go to it, so that bursts are spread evenly
+	stop  context.CancelFunc // ends its probes
 }
 
 type state int
@@ -54,23 +56,23 @@ type state int
 const (
 	unknown state = iota
 	ready
-	out
+	unreachable
 )
 
-func (s state) String() string { return [...]string{"unknown", "ready", "out"}[s] }
+func (s state) String() string { return [...]string{"unknown", "ready", "unreachable"}[s] }
 
-// link is one client's connection and what it is joined to.
+// link is a client's connection and the server connection it is joined to.
 type link struct{ client, server net.Conn }
 
-// cut ends a link as a crashed server would, so that the client knows its request may be lost and asks again elsewhere.
+// cut resets a link as a crashed server would, so that the client knows that its request may be lost and retries.
 func (l *link) cut() { splice.Reset(l.client); splice.Reset(l.server) }
 
-func newPool(c Config, p pace, self string) *pool {
-	return &pool{c: c, pace: p, self: self, trust: &trust{file: c.ClusterCA}, changed: make(chan struct{})}
+func newPool(c Config, t timing, self string) *pool {
+	return &pool{c: c, timing: t, self: self, trust: &trust{file: c.ClusterCA}, changed: make(chan struct{})}
 }
 
-// use takes over a roster, keeping what is known of servers that stay. It starts a watch for each new one; watch must not
-// block. It reports whether the roster was newer.
+// use replaces the servers by those of a roster, but keeps the state of servers in both. It calls watch, which must not block,
+// for each new one. It reports whether the roster was newer.
 func (p *pool) use(r roster.Roster, watch func(s *server)) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,18 +109,13 @@ func (p *pool) use(r roster.Roster, watch func(s *server)) bool {
 			p.gone = append(p.gone, s)
 		}
 	}
-	p.tellLocked()
-	p.sweepLocked()
+	close(p.changed)
+	p.changed = make(chan struct{})
+	p.cutLostLocked()
 	return true
 }
 
-// tellLocked wakes those who wait for servers.
-func (p *pool) tellLocked() {
-	close(p.changed)
-	p.changed = make(chan struct{})
-}
-
-// set records what is known of a server now.
+// set records the state of a server.
 func (p *pool) set(s *server, now state, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,22 +126,22 @@ func (p *pool) set(s *server, now state, why string) {
 	}
 	s.state, s.since = now, time.Now()
 	level := slog.LevelInfo
-	if now == out {
+	if now == unreachable {
 		s.falls++
 		level = slog.LevelWarn
 	}
 	p.c.Log.Log(context.Background(), level, "API server is "+now.String(), "server", s.addr, "why", why,
 		"was", was.String(), "for", lasted.Round(time.Millisecond), "connections", len(s.conns))
-	p.sweepLocked()
+	p.cutLostLocked()
 }
 
-// sweepLocked closes the connections that have a better place to go to.
-func (p *pool) sweepLocked() {
+// cutLostLocked closes the connections to lost servers if a ready one exists.
+func (p *pool) cutLostLocked() {
 	if !slices.ContainsFunc(p.servers, func(s *server) bool { return s.state == ready }) {
 		return
 	}
 	for _, s := range slices.Concat(p.servers, p.gone) {
-		if s.state == out || slices.Contains(p.gone, s) {
+		if s.state == unreachable || slices.Contains(p.gone, s) {
 			for l := range s.conns {
 				l.cut()
 			}
@@ -153,16 +150,15 @@ func (p *pool) sweepLocked() {
 	p.gone = slices.DeleteFunc(p.gone, func(s *server) bool { return len(s.conns) == 0 })
 }
 
-// choice is a server as a new connection sees it.
+// choice is a server and its number of failures at the time it was chosen.
 type choice struct {
 	*server
 	falls int
 }
 
-// order is the servers in the order in which a new connection tries them: those that are ready, then those nobody has heard
-// of yet, then those that are out; a load balancer after its equals. Among equals the one with the fewest connections is
-// first, and chance decides the rest. The first of all counts one more until release is called. The channel is closed when
-// there are others.
+// order lists the servers in the order in which a new connection tries them: ready, then unknown, then unreachable ones; load
+// balancers after servers in the same state. Among equals, those with the fewest connections come first; ties are broken at
+// random. The first server counts one more connection until release is called. The channel is closed when the servers change.
 func (p *pool) order() (list []choice, release func(), changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -189,15 +185,15 @@ func (p *pool) order() (list []choice, release func(), changed <-chan struct{}) 
 }
 
 func (s *server) rank() int {
-	rank := [...]int{ready: 0, unknown: 2, out: 4}[s.state]
+	rank := [...]int{ready: 0, unknown: 2, unreachable: 4}[s.state]
 	if s.last {
 		rank++
 	}
 	return rank
 }
 
-// join counts a connection to a server from now on. If the server fell since it was chosen, the connection may be to a dead
-// one, and is closed when there is a better place.
+// join counts a connection to a server. If the server has failed since it was chosen, the connection may be dead, and is closed
+// once another server is ready.
 func (p *pool) join(c choice, l *link) (leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -207,11 +203,103 @@ func (p *pool) join(c choice, l *link) (leave func()) {
 		if !slices.Contains(p.servers, s) && !slices.Contains(p.gone, s) {
 			p.gone = append(p.gone, s)
 		}
-		p.sweepLocked()
+		p.cutLostLocked()
 	}
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		delete(s.conns, l)
 	}
+}
+
+// serve joins a client to a server until both directions have ended, one has failed, the connection is cut, or ctx ends.
+func (p *pool) serve(ctx context.Context, client net.Conn) {
+	defer client.Close()
+	conn, s, release := p.connect(ctx)
+	if conn == nil {
+		splice.Reset(client)
+		return
+	}
+	defer conn.Close()
+	l := &link{client, conn}
+	leave := p.join(s, l)
+	release()
+	defer leave()
+	defer context.AfterFunc(ctx, l.cut)()
+	var back sync.WaitGroup
+	back.Go(func() { splice.Half(client, conn) })
+	splice.Half(conn, client)
+	back.Wait()
+}
+
+type dialed struct {
+	s    choice
+	conn net.Conn
+	err  error
+}
+
+// connect returns a connection to the first server that accepts. If one refuses, it tries the next at once; if one hangs, it
+// tries the next in parallel. If there are no servers yet, it waits for them. The caller calls release after join.
+func (p *pool) connect(ctx context.Context) (conn net.Conn, s choice, release func()) {
+	ctx, cancel := context.WithTimeout(ctx, p.timing.dial)
+	defer cancel()
+	for {
+		list, release, changed := p.order()
+		if conn, s := p.race(ctx, list); conn != nil {
+			return conn, s, release
+		}
+		release()
+		if len(list) > 0 { // all have failed: the client has to retry
+			return nil, choice{}, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, choice{}, nil
+		case <-changed:
+		}
+	}
+}
+
+// race dials the servers in order, with overlap, and returns the first connection.
+func (p *pool) race(ctx context.Context, list []choice) (net.Conn, choice) {
+	ctx, cancel := context.WithCancel(ctx)
+	results := make(chan dialed)
+	running, next := 0, 0
+	defer func() { // close connections that lost the race
+		cancel()
+		go func(n int) {
+			for range n {
+				if r := <-results; r.conn != nil {
+					_ = r.conn.Close()
+				}
+			}
+		}(running)
+	}()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for next < len(list) || running > 0 {
+		select {
+		case <-timer.C:
+			if next == len(list) {
+				continue
+			}
+			s := list[next]
+			next, running = next+1, running+1
+			go func() {
+				conn, err := p.c.Dial(ctx, "tcp", s.addr)
+				results <- dialed{s, conn, err}
+			}()
+			timer.Reset(p.timing.race)
+		case r := <-results:
+			running--
+			if r.err == nil {
+				return r.conn, r.s
+			}
+			if errors.Is(r.err, syscall.ECONNREFUSED) {
+				p.set(r.s.server, unreachable, "connection refused")
+			}
+			timer.Reset(0)
+		}
+	}
+	return nil, choice{}
 }

@@ -27,7 +27,7 @@ func (c *closing) Close() error { c.closed = true; return nil }
 func TestPoolHistories(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		p := newPool(Config{Log: slog.New(slog.DiscardHandler), Rand: func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "chance") }}, usualPace(), "")
+		p := newPool(Config{Log: slog.New(slog.DiscardHandler), Rand: func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "chance") }}, defaultTiming(), "")
 		type open struct {
 			conn  *closing
 			s     choice
@@ -52,7 +52,7 @@ func TestPoolHistories(t *testing.T) {
 				if len(p.servers) == 0 {
 					t.Skip("no servers")
 				}
-				p.set(rapid.SampledFrom(p.servers).Draw(t, "server"), rapid.SampledFrom([]state{ready, out}).Draw(t, "state"), "")
+				p.set(rapid.SampledFrom(p.servers).Draw(t, "server"), rapid.SampledFrom([]state{ready, unreachable}).Draw(t, "state"), "")
 			},
 			"connect": func(t *rapid.T) {
 				list, release, _ := p.order()
@@ -89,7 +89,7 @@ func TestPoolHistories(t *testing.T) {
 				for _, c := range conns {
 					if fell := c.s.server.falls != c.s.falls; fell && better && !c.conn.closed && c.s.state != ready {
 						t.Fatalf("left on %s, which is %s", c.s.addr, c.s.state)
-					} else if c.conn.closed && !c.known && (!better || (!fell && c.s.state != out)) {
+					} else if c.conn.closed && !c.known && (!better || (!fell && c.s.state != unreachable)) {
 						t.Fatalf("closed on %s, which is %s; another is ready: %v", c.s.addr, c.s.state, better)
 					}
 					c.known = c.conn.closed

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package durable writes files that survive a power cut: a reader sees the old content or the new, never a mixture.
-// [WriteFile] replaces one file. [Save] and [Load] keep a record: a value with schema and checksum, and its previous
-// generation beside it (path + ".prev"), so that a damaged record is recovered or refused and never taken for a fresh one.
-// [LockFile] and its kin keep processes apart that write the same files. The package never deletes a record and never creates a
-// folder. Read [Save] and [Load] first.
+// [WriteFile] replaces one file. [Save] and [Load] store a record: a value with a schema number and a checksum, and its previous
+// generation next to it (path + ".prev"). A damaged record is recovered from there or reported as damaged, but never treated as
+// missing. [LockFile] and its variants exclude concurrent writers. The package never deletes a record and never creates a
+// directory. Read [Save] and [Load] first.
 //
 //	durable.Save("/var/lib/slipway/state/lock", 1, lock)
 //	err := durable.Load("/var/lib/slipway/state/lock", 1, &lock)
-//	errors.Is(err, fs.ErrNotExist)     // there never was one
-//	errors.Is(err, durable.ErrDamaged) // there was one: do not start afresh
+//	errors.Is(err, fs.ErrNotExist)     // it never existed
+//	errors.Is(err, durable.ErrDamaged) // it existed: do not start from scratch
 package durable
 
 import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -22,8 +25,8 @@ import (
 	"strings"
 )
 
-// WriteFile replaces path with a regular file of this content and mode. What stood at path, a symlink too, is replaced and
-// not followed. When it returns nil, the content is on the disk. The file has its final mode from the moment it exists.
+// WriteFile replaces path by a regular file with this content and mode. It does not follow a symlink at path, but replaces it.
+// When it returns nil, the content is on the disk. The file has its mode from the moment it exists.
 func WriteFile(path string, mode os.FileMode, data []byte) error {
 	tmp, err := writeTemp(path, mode, data)
 	if err != nil {
@@ -35,20 +38,20 @@ func WriteFile(path string, mode os.FileMode, data []byte) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// SyncDir makes the names in a folder durable: what was created, renamed or removed in it.
+// SyncDir makes changes of a directory durable: files created, renamed or removed in it.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
-		return fmt.Errorf("sync folder: %w", err)
+		return fmt.Errorf("sync directory: %w", err)
 	}
 	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("sync folder %s: %w", dir, err)
+		return fmt.Errorf("sync directory %s: %w", dir, err)
 	}
 	return nil
 }
 
-// writeTemp writes and syncs a file beside path. Its name starts with a dot and has an ending that no reader of
-// configuration folders (kubelet, CNI) takes for one of its own.
+// writeTemp writes and syncs a file next to path. Its name starts with a dot and has an extension that programs that read whole
+// configuration directories (kubelet, CNI) ignore.
 func writeTemp(path string, mode os.FileMode, data []byte) (name string, err error) {
 	f, err := createTemp(path, mode)
 	if err != nil {
@@ -62,7 +65,7 @@ func writeTemp(path string, mode os.FileMode, data []byte) (name string, err err
 	if _, err := f.Write(data); err != nil {
 		return "", errors.Join(err, f.Close())
 	}
-	if err := errors.Join(f.Chmod(mode), f.Sync(), f.Close()); err != nil { // the umask may have taken bits away
+	if err := errors.Join(f.Chmod(mode), f.Sync(), f.Close()); err != nil { // the umask may have cleared bits
 		return "", err
 	}
 	return f.Name(), nil
@@ -79,9 +82,9 @@ func createTemp(path string, mode os.FileMode) (*os.File, error) {
 	}
 }
 
-// RemoveDebris takes away what a cut has left beside these paths: temporary files, which may hold what the files were to hold.
-// Nobody may be writing the paths meanwhile. Empty paths are skipped.
-func RemoveDebris(paths ...string) error {
+// RemoveTempFiles removes the temporary files that interrupted writes of these paths have left, because they may contain secrets.
+// The paths must not be written concurrently. It skips empty paths.
+func RemoveTempFiles(paths ...string) error {
 	for _, path := range paths {
 		if path == "" {
 			continue
@@ -90,7 +93,7 @@ func RemoveDebris(paths ...string) error {
 		literal := strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(dir + "." + base)
 		old, err := filepath.Glob(literal + ".[0-9]*-[0-9]*.tmp")
 		if err != nil {
-			return fmt.Errorf("look for temporary files of %s: %w", path, err)
+			return fmt.Errorf("find temporary files of %s: %w", path, err)
 		}
 		for _, name := range old {
 			if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -101,7 +104,7 @@ func RemoveDebris(paths ...string) error {
 	return nil
 }
 
-// readAll is os.ReadFile with a bound: a record is small, and a damaged disk must not fill the memory.
+// readAll is os.ReadFile with a size limit, so that a damaged file cannot exhaust the memory.
 func readAll(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -109,4 +112,23 @@ func readAll(path string) ([]byte, error) {
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxRecord+1))
 	return data, errors.Join(err, f.Close())
+}
+
+// Digest reads r to the end and returns "sha256:" with 64 hex digits, and the size. It stops with an error when ctx ends.
+func Digest(ctx context.Context, r io.Reader) (digest string, size int64, err error) {
+	sum, buf := sha256.New(), make([]byte, 1<<20)
+	for {
+		if err := ctx.Err(); err != nil {
+			return "", 0, err
+		}
+		n, err := r.Read(buf)
+		sum.Write(buf[:n])
+		size += int64(n)
+		if errors.Is(err, io.EOF) {
+			return "sha256:" + hex.EncodeToString(sum.Sum(nil)), size, nil
+		}
+		if err != nil {
+			return "", 0, err
+		}
+	}
 }

@@ -69,7 +69,7 @@ func TestRemoveDebris(t *testing.T) {
 	for _, name := range []string{"f", ".f.12-0.tmp", ".f.12-13.tmp", ".f.tmp", ".g.12-0.tmp", ".f.x-0.tmp"} {
 		must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
-	must(t, RemoveDebris(filepath.Join(dir, "f"), "", filepath.Join(dir, "never")))
+	must(t, RemoveTempFiles(filepath.Join(dir, "f"), "", filepath.Join(dir, "never")))
 	onlyFiles(t, dir, ".f.tmp", ".f.x-0.tmp", ".g.12-0.tmp", "f")
 }
 

@@ -17,24 +17,25 @@ import (
 	"github.com/slipway-project/slipway/internal/sleep"
 )
 
-// LockFile waits until nobody else, in this process or another, holds the file at path, and makes the file if there is none. The
-// kernel lets go when the holder dies, so a file that was left behind stops nobody; whoever removes it does so while holding it.
+// LockFile locks the file at path exclusively and creates it if it does not exist. It waits while another process, or another
+// caller in this process, holds the lock. The kernel releases the lock when its holder dies, so a leftover file does not block.
+// Only the holder may remove the file.
 //
-// The note says who holds it; empty: nobody asks. While it waits LockFile calls say, if that is set, with the other's note and
-// since when it holds ("process 4711: slipway up, since 2026-11-20 12:00:00"), again when that changes. Notes are for people:
-// nothing is decided by them.
+// note describes the holder and may be empty. While LockFile waits, it calls say, if not nil, with the holder's note and the
+// time of the lock ("process 4711: slipway up, since 2026-11-20 12:00:00"), and again when the holder changes. Notes are for
+// messages only.
 func LockFile(ctx context.Context, path, note string, say func(holder string)) (unlock func(), err error) {
 	f, err := wait(ctx, path, openLock, say)
 	if err != nil {
 		return nil, err
 	}
-	_ = f.Truncate(0) // on a full disk, too, somebody must be able to take things away
+	_ = f.Truncate(0) // ignore errors: a full disk must not prevent the removal of a cluster
 	_, _ = f.WriteAt([]byte(note), 0)
 	return func() { _ = f.Close() }, nil
 }
 
-// LockFolder is LockFile for a folder, which is there and has no note. A folder that goes away meanwhile is an fs.ErrNotExist.
-func LockFolder(ctx context.Context, dir string) (unlock func(), err error) {
+// LockDir is LockFile for an existing directory, without a note. The error is an fs.ErrNotExist if the directory is removed.
+func LockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	f, err := wait(ctx, dir, os.Open, nil)
 	if err != nil {
 		return nil, err
@@ -42,39 +43,39 @@ func LockFolder(ctx context.Context, dir string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// HoldFile is LockFile for what is held for some milliseconds only: the wait cannot be broken off.
-func HoldFile(path string) (unlock func(), err error) { return hold(path, unix.LOCK_EX, openLock) }
+// LockFileBriefly is LockFile for locks that are held for milliseconds only: the wait cannot be interrupted.
+func LockFileBriefly(path string) (unlock func(), err error) { return hold(path, unix.LOCK_EX, openLock) }
 
-// HoldFolder is LockFolder for what is held for some milliseconds only: the wait cannot be broken off.
-func HoldFolder(dir string) (unlock func(), err error) { return hold(dir, unix.LOCK_EX, os.Open) }
+// LockDirBriefly is LockFolder for locks that are held for milliseconds only: the wait cannot be interrupted.
+func LockDirBriefly(dir string) (unlock func(), err error) { return hold(dir, unix.LOCK_EX, os.Open) }
 
-// ShareFolder is HoldFolder for those who do not disturb each other.
-func ShareFolder(dir string) (unlock func(), err error) { return hold(dir, unix.LOCK_SH, os.Open) }
+// ShareDirBriefly is HoldFolder with a shared lock.
+func ShareDirBriefly(dir string) (unlock func(), err error) { return hold(dir, unix.LOCK_SH, os.Open) }
 
 func openLock(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 }
 
-// wait asks again and again, because the kernel's own wait cannot be cancelled.
+// wait polls, because a blocking flock cannot be cancelled.
 func wait(ctx context.Context, path string, open func(string) (*os.File, error), say func(string)) (*os.File, error) {
 	const longest = 16 * time.Millisecond
-	told := ""
+	holder := ""
 	for pause := time.Millisecond; ; pause = min(2*pause, longest) {
 		f, err := try(path, unix.LOCK_EX|unix.LOCK_NB, open)
 		if f != nil || err != nil {
 			return f, err
 		}
-		if holder := noteOf(path); holder != "" && holder != told {
-			told = holder
+		if now := noteOf(path); now != "" && now != holder {
+			holder = now
 			if say != nil {
 				say(holder)
 			}
 		}
 		if err := sleep.For(ctx, pause); err != nil {
-			if told == "" {
-				told = "somebody else"
+			if holder == "" {
+				holder = "another process"
 			}
-			return nil, fmt.Errorf("lock %s, held by %s: %w", path, told, err)
+			return nil, fmt.Errorf("lock %s, held by %s: %w", path, holder, err)
 		}
 	}
 }
@@ -91,7 +92,7 @@ func hold(path string, how int, open func(string) (*os.File, error)) (unlock fun
 	}
 }
 
-// try returns nil without an error when it has to be tried again.
+// try returns nil without an error if the caller has to try again.
 func try(path string, how int, open func(string) (*os.File, error)) (*os.File, error) {
 	f, err := open(path)
 	if err != nil {
@@ -104,7 +105,7 @@ func try(path string, how int, open func(string) (*os.File, error)) (*os.File, e
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
 	}
-	// The holder before may have removed it: the lock must be on what others will open.
+	// The previous holder may have removed the file: the lock must be on the file that others will open.
 	mine, err := f.Stat()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("lock: %w", err), f.Close())
@@ -119,7 +120,7 @@ func try(path string, how int, open func(string) (*os.File, error)) (*os.File, e
 	return f, nil
 }
 
-// noteOf is empty where nobody has left a note. A file's time is the time of its note.
+// noteOf is the note of the file's holder and its time, the file's modification time. It is empty if there is no note.
 func noteOf(path string) string {
 	f, err := os.Open(path)
 	if err != nil {

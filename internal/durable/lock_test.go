@@ -68,7 +68,7 @@ func TestOneAtATime(t *testing.T) {
 	for i := range 16 {
 		lock := func() (func(), error) { return LockFile(t.Context(), path, "", nil) }
 		if i%2 == 0 {
-			lock = func() (func(), error) { return HoldFile(path) }
+			lock = func() (func(), error) { return LockFileBriefly(path) }
 		}
 		wg.Go(func() {
 			for range 20 {
@@ -100,11 +100,11 @@ func TestLockFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "machine")
 	must(t, os.Mkdir(dir, 0o700))
 	synctest.Test(t, func(t *testing.T) {
-		unlock, err := LockFolder(t.Context(), dir)
+		unlock, err := LockDir(t.Context(), dir)
 		must(t, err)
 		done := make(chan error)
 		go func() {
-			_, err := LockFolder(t.Context(), dir)
+			_, err := LockDir(t.Context(), dir)
 			done <- err
 		}()
 		time.Sleep(time.Second) // of the test's own clock
@@ -113,7 +113,7 @@ func TestLockFolder(t *testing.T) {
 		if err := <-done; !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("the folder went away: %v", err)
 		}
-		if _, err := HoldFolder(dir); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := LockDirBriefly(dir); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("no folder: %v", err)
 		}
 	})
@@ -123,18 +123,18 @@ func TestLockFolder(t *testing.T) {
 func TestShareFolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	one, err := ShareFolder(dir)
+	one, err := ShareDirBriefly(dir)
 	must(t, err)
-	two, err := ShareFolder(dir)
+	two, err := ShareDirBriefly(dir)
 	must(t, err)
 	one()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := LockFolder(ctx, dir); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := LockDir(ctx, dir); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("locked while it is shared: %v", err)
 	}
 	two()
-	alone, err := HoldFolder(dir)
+	alone, err := LockDirBriefly(dir)
 	must(t, err)
 	alone()
 }

@@ -13,10 +13,10 @@ import (
 	"path/filepath"
 )
 
-// ErrDamaged says that a record existed and that neither generation of it can be read.
+// ErrDamaged reports that a record exists, but neither of its generations can be read.
 var ErrDamaged = errors.New("record is damaged")
 
-// ErrSchema says that a record is sound and that another version of the program wrote it.
+// ErrSchema reports that an intact record was written by another version of the program.
 var ErrSchema = errors.New("record has another schema")
 
 const (
@@ -24,8 +24,8 @@ const (
 	prevExt   = ".prev"
 )
 
-// Save writes v as the record's newest generation, mode 0600, and keeps the one before. A damaged newest generation is
-// never kept in place of a sound previous one.
+// Save writes v as the newest generation of the record, with mode 0600, and keeps the one before as the previous generation. A
+// damaged newest generation never replaces an intact previous one.
 func Save(path string, schema int, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -33,7 +33,7 @@ func Save(path string, schema int, v any) error {
 	}
 	data := append(header(schema, body), body...)
 	if len(data) > maxRecord {
-		return fmt.Errorf("save %s: %d bytes are more than a record may have", path, len(data))
+		return fmt.Errorf("save %s: %d bytes exceed the limit of %d for a record", path, len(data), maxRecord)
 	}
 	tmp, err := writeTemp(path, 0o600, data)
 	if err != nil {
@@ -48,7 +48,7 @@ func Save(path string, schema int, v any) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// keepPrevious gives the newest generation its second name, so that at no moment path does not exist.
+// keepPrevious links the newest generation to the previous one's name, so that path always exists.
 func keepPrevious(path string) error {
 	data, err := readAll(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -58,10 +58,10 @@ func keepPrevious(path string) error {
 		return err
 	}
 	if _, _, err := open(data); err != nil {
-		return nil //nolint:nilerr // damaged: the older generation is worth more
+		return nil //nolint:nilerr // damaged: keep the older generation
 	}
 	link := path + prevExt + ".tmp"
-	if sameFile(path, path+prevExt) { // a cut came right after this; a rename onto itself would leave the link
+	if sameFile(path, path+prevExt) { // left by an earlier crash; renaming link onto itself would not remove it
 		return nil
 	}
 	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -79,15 +79,15 @@ func sameFile(a, b string) bool {
 	return err1 == nil && err2 == nil && os.SameFile(one, two)
 }
 
-// Load reads the newest sound generation into v. The error is an fs.ErrNotExist only when there is no file of either
-// generation, ErrSchema when another version of the program wrote the record, and ErrDamaged in every other case.
+// Load reads the newest intact generation into v. The error is an fs.ErrNotExist only if neither generation exists, ErrSchema if
+// another version of the program wrote the record, and ErrDamaged in every other case.
 func Load(path string, schema int, v any) error {
 	_, err := Read(path, schema, v)
 	return err
 }
 
-// Read is Load, and tells whether the value is the previous generation because the newest is lost: what was saved last is
-// then forgotten, and a caller to whom that matters has to ask the world again.
+// Read is Load that also reports whether v is the previous generation because the newest one is damaged. Then the last change is
+// lost, and a caller that depends on it has to find out the actual state.
 func Read(path string, schema int, v any) (recovered bool, err error) {
 	newest := loadOne(path, schema, v)
 	if newest == nil || errors.Is(newest, ErrSchema) {
@@ -100,7 +100,7 @@ func Read(path string, schema int, v any) (recovered bool, err error) {
 	case errors.Is(newest, fs.ErrNotExist) && errors.Is(previous, fs.ErrNotExist):
 		return false, fmt.Errorf("load: %w", newest)
 	}
-	// The causes are told, not wrapped: a damaged record must never look like one that does not exist.
+	// The causes are not wrapped: a damaged record must never match fs.ErrNotExist.
 	return false, fmt.Errorf("load %s: %w: newest: %s; previous: %s", path, ErrDamaged, newest, previous) //nolint:errorlint // see above
 }
 
@@ -130,13 +130,13 @@ func header(schema int, body []byte) []byte {
 func open(data []byte) (schema int, body []byte, err error) {
 	line, body, ok := bytes.Cut(data, []byte("\n"))
 	if !ok {
-		return 0, nil, errors.New("no header")
+		return 0, nil, errors.New("header is missing")
 	}
 	if _, err := fmt.Sscanf(string(line), "slipway-record %d ", &schema); err != nil {
-		return 0, nil, errors.New("unreadable header")
+		return 0, nil, errors.New("header is malformed")
 	}
 	if !bytes.Equal(header(schema, body), append(line[:len(line):len(line)], '\n')) {
-		return 0, nil, errors.New("checksum does not match")
+		return 0, nil, errors.New("checksum mismatch")
 	}
 	return schema, body, nil
 }

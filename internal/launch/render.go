@@ -42,7 +42,7 @@ func WriteFolder(folder string, files []render.File) error {
 	if err != nil {
 		return err
 	}
-	if err := durable.RemoveDebris(in(folder, had)...); err != nil {
+	if err := durable.RemoveTempFiles(in(folder, had)...); err != nil {
 		return err
 	}
 	if err := foreign(folder, had); err != nil {

@@ -117,7 +117,7 @@ func removeCgroup(path string) error {
 // removeEmptyParents removes the cgroups above a destroyed cluster's. It excludes concurrent boots: runc would fail if the
 // parent of a cgroup that it creates disappeared.
 func (l *Local) removeEmptyParents(cluster string) error {
-	unlock, err := durable.HoldFolder(l.clusters())
+	unlock, err := durable.LockDirBriefly(l.clusters())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

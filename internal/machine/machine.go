@@ -379,7 +379,7 @@ func (l *Local) Lock(ctx context.Context, cluster string, waiting func(holder st
 // lockMachine serializes changes of one machine across goroutines and processes. It locks the machine's directory, so there
 // is no lock file to clean up. The error is an fs.ErrNotExist if the machine is removed in the meantime.
 func (l *Local) lockMachine(ctx context.Context, cluster, name string) (unlock func(), err error) {
-	unlock, err = durable.LockFolder(ctx, l.paths(cluster, name).dir)
+	unlock, err = durable.LockDir(ctx, l.paths(cluster, name).dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("machine %s of cluster %s: %w", name, cluster, fs.ErrNotExist)
 	}

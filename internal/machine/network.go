@@ -41,7 +41,7 @@ const (
 
 // ensureNetwork creates what is missing of the switch and of the machine's namespace, and keeps what is right.
 func (l *Local) ensureNetwork(s Spec) error {
-	unlock, err := durable.HoldFolder(l.clusterDir(s.Cluster)) // all machines share the switch
+	unlock, err := durable.LockDirBriefly(l.clusterDir(s.Cluster)) // all machines share the switch
 	if err != nil {
 		return fmt.Errorf("lock switch of %s: %w", s.Cluster, err)
 	}
@@ -415,7 +415,7 @@ func (l *Local) repartition(ctx context.Context, cluster string, change func(*pa
 // changePartition changes the stored partition and calls apply with it, if not nil, while it holds the switch's lock. It
 // saves first, so that the next start does the rest after a crash.
 func (l *Local) changePartition(cluster string, change func(*partition), apply func(partition) error) error {
-	unlock, err := durable.HoldFolder(l.clusterDir(cluster))
+	unlock, err := durable.LockDirBriefly(l.clusterDir(cluster))
 	if err != nil {
 		return fmt.Errorf("lock switch of %s: %w", cluster, err)
 	}

@@ -85,7 +85,7 @@ func (l *Local) boot(ctx context.Context, s Spec) (process.ID, error) {
 		return process.ID{}, fmt.Errorf("open machine console: %w", err)
 	}
 	defer console.Close()
-	stable, err := durable.ShareFolder(l.clusters()) // see removeEmptyParents
+	stable, err := durable.ShareDirBriefly(l.clusters()) // see removeEmptyParents
 	if err != nil {
 		return process.ID{}, err
 	}

@@ -42,7 +42,7 @@ func TestUnreadablePlan(t *testing.T) {
 				}
 				write(t, file, string(data[:len(data)-1]))
 			},
-			[]string{"record is damaged", "checksum does not match"},
+			[]string{"record is damaged", "checksum mismatch"},
 			true,
 		},
 		"another schema": {

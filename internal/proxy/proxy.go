@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package proxy makes a cluster's API reachable from its host without a change to the host's network: in the machine
-// [ServeUnix] passes a unix socket on to the API's port, on the host [ServeTCP] passes a port of 127.0.0.1 on to the socket
-// of a control plane that answers. It copies bytes and never looks at them; TLS goes through from end to end.
+// Package proxy makes a cluster's API reachable from its host without changing the host's network. In the machine, [ServeUnix]
+// forwards a unix socket to the API's port; on the host, [ServeTCP] forwards a port of 127.0.0.1 to the socket of a control
+// plane that answers. It copies bytes without reading them: TLS is end to end.
 //
 //	kubectl ─TCP─► 127.0.0.1:6443 (host) ─┬► …/dev-main-0/run/api.sock ─► 127.0.0.1:6443 (machine)
 //	                                      └► …/dev-main-1/run/api.sock ─► 127.0.0.1:6443 (machine)
 //
-// Read [ServeTCP] and [Spawn] first, then contest.go.
+// Read [ServeTCP] and [Spawn] first, then race.go.
 package proxy
 
 import (
@@ -21,8 +21,8 @@ import (
 	"github.com/slipway-project/slipway/internal/splice"
 )
 
-// ServeUnix listens on socketPath and passes connections on to a TCP address, which is asked for each time, until ctx ends. It
-// returns nil then, after the last connection is closed.
+// ServeUnix listens on socketPath and forwards connections to a TCP address until ctx ends. It then closes all connections and
+// returns nil. It calls target for each connection.
 func ServeUnix(ctx context.Context, socketPath string, target func() string) error {
 	ln, err := ListenUnix(ctx, socketPath)
 	if err != nil {
@@ -37,9 +37,9 @@ func ServeUnix(ctx context.Context, socketPath string, target func() string) err
 	})
 }
 
-// ServeTCP passes each of ln's connections on to the first of the unix sockets that accepts it and answers, until ctx ends.
-// It returns nil then, after the last connection is closed. It closes ln. The sockets are asked for each time and need not
-// exist: a connection that cannot be passed on is closed.
+// ServeTCP forwards each of ln's connections to the first of the unix sockets that accepts it and answers, until ctx ends. It
+// then closes all connections and returns nil. It closes ln. It calls sockets for each connection; they need not exist. If no
+// socket answers, it closes the connection.
 func ServeTCP(ctx context.Context, ln net.Listener, sockets func() []string) error {
 	return serve(ctx, ln, raceAfter, func() []dialer { return toSockets(sockets()) })
 }
@@ -52,13 +52,14 @@ func toSockets(paths []string) []dialer {
 	return out
 }
 
-// dialer connects to one next hop.
+// dialer connects to one backend.
 type dialer func(ctx context.Context) (net.Conn, error)
 
-// dialLimit bounds a connection to the next hop, which is on this host.
+// dialLimit limits connecting to a backend, which is on this host.
 const dialLimit = 10 * time.Second
 
-func serve(ctx context.Context, ln net.Listener, patience time.Duration, hops func() []dialer) error {
+// serve accepts connections until ctx ends.
+func serve(ctx context.Context, ln net.Listener, stagger time.Duration, backends func() []dialer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var conns sync.WaitGroup
 	defer conns.Wait()
@@ -69,12 +70,12 @@ func serve(ctx context.Context, ln net.Listener, patience time.Duration, hops fu
 		conn, err := ln.Accept()
 		switch {
 		case err == nil:
-			conns.Go(func() { pass(ctx, conn, patience, hops()) })
+			conns.Go(func() { forward(ctx, conn, stagger, backends()) })
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("accept on %s: %w", ln.Addr(), err)
-		default: // out of files, or a client that went away: others must not suffer
+		default: // no file descriptors, or the client disconnected: keep serving others
 			select {
 			case <-ctx.Done():
 			case <-time.After(10 * time.Millisecond):
@@ -83,12 +84,12 @@ func serve(ctx context.Context, ln net.Listener, patience time.Duration, hops fu
 	}
 }
 
-// pass joins a client to a new connection until both directions have ended, one has failed, or ctx is done.
-func pass(ctx context.Context, client net.Conn, patience time.Duration, hops []dialer) {
+// forward joins a client to a backend until both directions have ended, one has failed, or ctx is done.
+func forward(ctx context.Context, client net.Conn, stagger time.Duration, backends []dialer) {
 	defer client.Close()
-	to, err := newContest(client, patience, hops).run(ctx)
+	to, err := newRace(client, stagger, backends).run(ctx)
 	if err != nil {
-		return // the client sees its connection end; there is nobody else to tell
+		return // the client sees a closed connection
 	}
 	server := to.conn
 	defer server.Close()
@@ -99,7 +100,7 @@ func pass(ctx context.Context, client net.Conn, patience time.Duration, hops []d
 	back.Wait()
 }
 
-// deliver carries one direction, beginning with what has been read already.
+// deliver copies one direction, starting with what has already been read.
 func deliver(dst, src net.Conn, first []byte) {
 	if _, err := dst.Write(first); len(first) > 0 && err != nil {
 		splice.Reset(dst)

@@ -153,7 +153,7 @@ func TestListenUnix(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.sock")
 	first, err := ListenUnix(t.Context(), path)
 	must(t, err)
-	if _, err := ListenUnix(t.Context(), path); err == nil || !strings.Contains(err.Error(), "another process listens") {
+	if _, err := ListenUnix(t.Context(), path); err == nil || !strings.Contains(err.Error(), "another process is listening") {
 		t.Errorf("a live socket was taken: %v", err)
 	}
 	must(t, first.Close()) // the file stays, as after kill -9

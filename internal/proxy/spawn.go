@@ -23,26 +23,25 @@ import (
 	"github.com/slipway-project/slipway/internal/machine/process"
 )
 
-// Config is one cluster's proxy on the host.
+// Config is the configuration of one cluster's proxy on the host.
 type Config struct {
-	Dir       string   // its records and its log; made when missing, only for this proxy
+	Dir       string   // its records and log; created if missing, used by this proxy only
 	Exe       string   // slipway; run as "slipway proxy-serve DIR", see [Child]
-	Sockets   []string // the control planes' unix sockets, the preferred ones first
-	FirstPort uint16   // optional: where the search for a free port begins; 6443
+	Sockets   []string // the control planes' unix sockets, preferred ones first
+	FirstPort uint16   // optional: start of the search for a free port; default 6443
 }
 
-// Endpoint is where the proxy listens. The port is chosen once per Dir and never changes, so that kubeconfigs stay valid.
+// Endpoint describes a proxy. Its port is chosen once per Dir and never changes, so that kubeconfigs remain valid.
 type Endpoint struct {
 	Addr    netip.AddrPort
-	PID     int
-	Started bool // it did not run before
+	PID     int  // 0 if it is not running
+	Started bool // Spawn started it
 }
 
-// childRecord is written by the child itself, so that no moment exists at which it runs and is not known.
+// childRecord is written by the child itself, so that a running child is always recorded.
 type childRecord struct {
 	Process process.ID
 	Exe     string
-	Follows bool // it reads sockets.json; one of an earlier version knows one socket only, and is replaced
 }
 
 const (
@@ -54,8 +53,8 @@ func (c Config) portFile() string  { return filepath.Join(c.Dir, "port.json") }
 func (c Config) childFile() string { return filepath.Join(c.Dir, "process.json") }
 func (c Config) logFile() string   { return filepath.Join(c.Dir, "proxy.log") }
 
-// Spawn makes the proxy run in the background, detached from this process, and changes nothing when it does. It may be called
-// by several programs at once. A proxy that runs already passes its next connection on to c's sockets.
+// Spawn starts the proxy in the background, detached from this process, unless it is running. It is safe to call from several
+// processes at once. A running proxy uses c.Sockets from its next connection on.
 func Spawn(ctx context.Context, c Config) (Endpoint, error) {
 	if c.FirstPort == 0 {
 		c.FirstPort = 6443
@@ -66,7 +65,7 @@ func Spawn(ctx context.Context, c Config) (Endpoint, error) {
 	}
 	defer unlock()
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
-		return Endpoint{}, fmt.Errorf("make proxy folder: %w", err)
+		return Endpoint{}, fmt.Errorf("create proxy directory: %w", err)
 	}
 	if err := c.saveSockets(); err != nil {
 		return Endpoint{}, err
@@ -80,7 +79,7 @@ func Spawn(ctx context.Context, c Config) (Endpoint, error) {
 		return Endpoint{}, err
 	}
 	if child.Process.PID != 0 {
-		if child.Follows && port != 0 && listens(ctx, port) { // a killed one closes its port before it is gone
+		if port != 0 && listens(ctx, port) { // a killed process closes its port before it is gone
 			return endpoint(port, child.Process.PID, false), nil
 		}
 		if err := end(ctx, child.Process); err != nil {
@@ -102,12 +101,12 @@ func Spawn(ctx context.Context, c Config) (Endpoint, error) {
 	}
 	child, err = c.running()
 	if err != nil || child.Process.PID == 0 {
-		return Endpoint{}, errors.Join(fmt.Errorf("start API proxy: it ended at once; see %s", c.logFile()), err)
+		return Endpoint{}, errors.Join(fmt.Errorf("start API proxy: it exited at once (see %s)", c.logFile()), err)
 	}
 	return endpoint(port, child.Process.PID, true), nil
 }
 
-// listens asks the port itself; that a process runs does not say that it serves.
+// listens reports whether the port accepts connections: a running process may not listen any more.
 func listens(ctx context.Context, port uint16) bool {
 	d := net.Dialer{Timeout: time.Second}
 	conn, err := d.DialContext(ctx, "tcp", endpoint(port, 0, false).Addr.String())
@@ -118,8 +117,8 @@ func listens(ctx context.Context, port uint16) bool {
 	return true
 }
 
-// Stop ends the proxy and removes its folder. It signals a process only when pid, start time and executable are the recorded
-// ones.
+// Stop stops the proxy and removes its directory. It signals a process only if its pid, start time and executable match the
+// record.
 func Stop(ctx context.Context, c Config) error {
 	child, err := c.running()
 	if err != nil {
@@ -129,13 +128,12 @@ func Stop(ctx context.Context, c Config) error {
 		return err
 	}
 	if err := os.RemoveAll(c.Dir); err != nil {
-		return fmt.Errorf("remove proxy folder: %w", err)
+		return fmt.Errorf("remove proxy directory: %w", err)
 	}
 	return nil
 }
 
-// Find tells where a proxy listens, without starting one; the PID is 0 when it does not run, and the error an
-// fs.ErrNotExist when there never was one.
+// Find returns the endpoint of a proxy without starting it. The error is an fs.ErrNotExist if there never was one.
 func Find(c Config) (Endpoint, error) {
 	port, err := c.port()
 	if err != nil {
@@ -152,7 +150,7 @@ func endpoint(port uint16, pid int, started bool) Endpoint {
 	return Endpoint{netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port), pid, started}
 }
 
-// running is the child if it runs, and the zero record otherwise.
+// running is the record of the child if it is running, and the zero record otherwise.
 func (c Config) running() (childRecord, error) {
 	var r childRecord
 	err := durable.Load(c.childFile(), recordSchema, &r)
@@ -168,13 +166,13 @@ func (c Config) running() (childRecord, error) {
 	return r, nil
 }
 
-// exeOf is the path that the process was started from, also when another file has taken its place.
+// exeOf is the path that the process was started from, even if the file has since been replaced.
 func exeOf(pid int) string {
 	path, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	return strings.TrimSuffix(path, " (deleted)")
 }
 
-// start runs the child with the open listener as file 3, and returns when it has recorded itself.
+// start runs the child with the listener as file 3, and returns when the child is ready and has recorded itself.
 func (c Config) start(ctx context.Context, ln *net.TCPListener) error {
 	lf, err := ln.File()
 	if err != nil {
@@ -191,7 +189,7 @@ func (c Config) start(ctx context.Context, ln *net.TCPListener) error {
 		return err
 	}
 	defer ready.Close()
-	cmd := exec.Command(c.Exe, "proxy-serve", c.Dir) //nolint:noctx // it outlives this process
+	cmd := exec.Command(c.Exe, "proxy-serve", c.Dir) //nolint:noctx // it must outlive this process
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = "/", log, log, []*os.File{lf, tell}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()
@@ -199,17 +197,17 @@ func (c Config) start(ctx context.Context, ln *net.TCPListener) error {
 	if err != nil {
 		return fmt.Errorf("start API proxy: %w", err)
 	}
-	go func() { _ = cmd.Wait() }() // reap it if it ends before this process does
+	go func() { _ = cmd.Wait() }() // reap it if it exits before this process
 	_ = ready.SetReadDeadline(time.Now().Add(spawnLimit))
 	defer context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(time.Now()) })()
-	if word, _ := io.ReadAll(ready); string(word) != readyWord {
+	if message, _ := io.ReadAll(ready); string(message) != readyMessage {
 		text, _ := os.ReadFile(c.logFile())
-		return fmt.Errorf("start API proxy: it did not come up: %s", strings.TrimSpace(string(text)))
+		return fmt.Errorf("start API proxy: it did not become ready: %s", strings.TrimSpace(string(text)))
 	}
 	return nil
 }
 
-// end stops a process of ours; the zero one has ended already.
+// end stops a process. It does nothing for the zero ID.
 func end(ctx context.Context, id process.ID) error {
 	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
 		if err := id.Signal(sig); err != nil {
@@ -223,5 +221,54 @@ func end(ctx context.Context, id process.ID) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("stop API proxy: process %d does not end", id.PID)
+	return fmt.Errorf("stop API proxy: process %d does not exit", id.PID)
+}
+
+const readyMessage = "ready"
+
+// Child is the hidden command "proxy-serve DIR" that [Spawn] runs. File 3 is the listener; Child writes to file 4 when it is
+// ready. It returns nil when ctx ends.
+func Child(ctx context.Context, args []string) error {
+	if len(args) != 1 {
+		return errors.New("proxy-serve, which only slipway up should start, requires DIR")
+	}
+	c := Config{Dir: args[0]}
+	unix.CloseOnExec(3)
+	unix.CloseOnExec(4)
+	lf, ready := os.NewFile(3, "listener"), os.NewFile(4, "ready")
+	if lf == nil || ready == nil {
+		return errors.New("proxy-serve: file 3 is not open: a listener is required")
+	}
+	ln, err := net.FileListener(lf)
+	_ = lf.Close()
+	if err != nil {
+		return fmt.Errorf("proxy-serve: use listener: %w", err)
+	}
+	id, err := process.Identify(os.Getpid())
+	if err != nil {
+		return fmt.Errorf("proxy-serve: %w", err)
+	}
+	if err := saveChild(c, childRecord{id, exeOf(os.Getpid())}); err != nil {
+		return fmt.Errorf("proxy-serve: %w", err)
+	}
+	_, err = ready.WriteString(readyMessage)
+	if err := errors.Join(err, ready.Close()); err != nil && !errors.Is(err, unix.EPIPE) { // the parent may have exited
+		return fmt.Errorf("proxy-serve: %w", err)
+	}
+	return ServeTCP(ctx, ln, c.currentSockets())
+}
+
+func saveChild(c Config, r childRecord) error { return durable.Save(c.childFile(), recordSchema, r) }
+
+// lock ensures that two commands do not start two proxies for one cluster: the second waits and finds the first one's. The lock
+// file is next to the proxy's directory, which Stop removes, and is never removed.
+func (c Config) lock(ctx context.Context) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(c.Dir), 0o700); err != nil {
+		return nil, fmt.Errorf("lock API proxy: %w", err)
+	}
+	unlock, err = durable.LockFile(ctx, c.Dir+".lock", fmt.Sprintf("process %d", os.Getpid()), nil)
+	if err != nil {
+		return nil, fmt.Errorf("lock API proxy: %w", err)
+	}
+	return unlock, nil
 }

@@ -104,7 +104,7 @@ func TestStopSparesStrangers(t *testing.T) {
 	must(t, stranger.Start())
 	defer func() { _ = stranger.Process.Kill(); _ = stranger.Wait() }()
 	id, err := process.Identify(stranger.Process.Pid)
-	must(t, err, saveChild(c, childRecord{id, exeOf(os.Getpid()), true}), Stop(t.Context(), c))
+	must(t, err, saveChild(c, childRecord{id, exeOf(os.Getpid())}), Stop(t.Context(), c))
 	if !id.Alive() {
 		t.Error("Stop killed a stranger")
 	}

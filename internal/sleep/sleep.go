@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sleep waits for a time to pass or a context to end, whichever is first. It is for pauses between two tries; what can be
-// waited for by an event is not waited for by time.
+// Package sleep waits for a time to pass or for a context to end, whichever comes first. Use it for delays between retries; if
+// there is an event to wait for, wait for that instead.
 //
-//	if err := sleep.For(ctx, again); err != nil {
-//		return err // why the context has ended
+//	if err := sleep.For(ctx, delay); err != nil {
+//		return err // the cause of the context's end
 //	}
 package sleep
 
@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// For returns nil when the time has passed, and the context's cause when that has ended before.
+// For returns nil after d has passed, and the context's cause if ctx ends first.
 func For(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,18 +20,18 @@ import (
 // Host is one machine. It is safe for concurrent use.
 type Host struct {
 	Target
-	all  *Hosts
-	turn chan struct{} // held while a connection is made
+	all        *Hosts
+	connecting chan struct{} // semaphore; its holder also owns pause
 
 	mu     sync.Mutex // guards the fields below
 	client *ssh.Client
-	pause  time.Duration // before the next try, after one that has failed
+	pause  time.Duration // before the next attempt, after a failed one
 }
 
 const (
 	firstPause   = 200 * time.Millisecond
 	longestPause = 5 * time.Second
-	aliveEvery   = 5 * time.Second
+	keepAlive    = 5 * time.Second
 )
 
 // Connect opens the connection, unless it is open.
@@ -43,8 +45,8 @@ func (h *Host) connected(ctx context.Context) (*ssh.Client, error) {
 		return c, nil
 	}
 	select {
-	case h.turn <- struct{}{}:
-		defer func() { <-h.turn }()
+	case h.connecting <- struct{}{}:
+		defer func() { <-h.connecting }()
 	case <-ctx.Done():
 		return nil, fmt.Errorf("connect to %s: %w", h.Name, context.Cause(ctx))
 	}
@@ -54,16 +56,16 @@ func (h *Host) connected(ctx context.Context) (*ssh.Client, error) {
 	if err := h.all.closed(); err != nil {
 		return nil, err
 	}
-	if err := sleep.For(ctx, h.pause); err != nil { // only the holder of the turn reads and writes pause
+	if err := sleep.For(ctx, h.pause); err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", h.Name, err)
 	}
-	limited, cancel := context.WithTimeout(ctx, h.all.cfg.Patience)
+	limited, cancel := context.WithTimeout(ctx, h.all.cfg.Timeout)
 	defer cancel()
 	c, err := h.all.connect(limited, h.Target)
 	if err != nil {
 		h.pause = min(max(2*h.pause, firstPause), longestPause)
 		if limited.Err() != nil && ctx.Err() == nil {
-			err = fmt.Errorf("%w (nothing after %s)", err, h.all.cfg.Patience)
+			err = fmt.Errorf("%w (timeout after %s)", err, h.all.cfg.Timeout)
 		}
 		return nil, fmt.Errorf("connect to %s: %w", h.Name, err)
 	}
@@ -78,7 +80,7 @@ func (h *Host) live() *ssh.Client {
 	return h.client
 }
 
-// keep uses a connection until it ends, or nothing is heard of the far side any more.
+// keep makes c the host's connection until it ends or the keepalives fail.
 func (h *Host) keep(c *ssh.Client) {
 	h.mu.Lock()
 	h.client = c
@@ -99,9 +101,9 @@ func (h *Host) keep(c *ssh.Client) {
 	}
 }
 
-// watchOver ends a connection whose far side is silent: TCP alone would take many minutes to notice.
+// watchOver closes a connection when keepalives get no answer: TCP alone would need many minutes to detect that.
 func watchOver(c *ssh.Client, ended <-chan struct{}) {
-	tick := time.NewTicker(aliveEvery)
+	tick := time.NewTicker(keepAlive)
 	defer tick.Stop()
 	for {
 		select {
@@ -111,20 +113,21 @@ func watchOver(c *ssh.Client, ended <-chan struct{}) {
 		}
 		heard := make(chan struct{})
 		go func() {
-			_, _, _ = c.SendRequest("keepalive@openssh.com", true, nil) // any answer will do, a refusal too
+			_, _, _ = c.SendRequest("keepalive@openssh.com", true, nil) // any answer counts, including a refusal
 			close(heard)
 		}()
 		select {
 		case <-ended:
 			return
 		case <-heard:
-		case <-time.After(3 * aliveEvery):
+		case <-time.After(3 * keepAlive):
 			_ = c.Close()
 			return
 		}
 	}
 }
 
+// drop closes the connection, if any.
 func (h *Host) drop() {
 	h.mu.Lock()
 	c := h.client
@@ -143,12 +146,13 @@ func (s *Hosts) connect(ctx context.Context, t Target) (*ssh.Client, error) {
 	}
 	defer k.close()
 	client, err := s.login(ctx, t, k.signers)
-	if trouble := k.trouble(); err != nil && trouble != nil && (ctx.Err() != nil || errors.Is(err, errNoKeyAccepted)) {
-		err = fmt.Errorf("%w; %w", err, trouble)
+	if agentErr := k.agentErr(); err != nil && agentErr != nil && (ctx.Err() != nil || errors.Is(err, errNoKeyAccepted)) {
+		err = fmt.Errorf("%w; %w", err, agentErr)
 	}
 	return client, err
 }
 
+// login tries the host key checks in order, each on a new connection.
 func (s *Hosts) login(ctx context.Context, t Target, signers []ssh.Signer) (*ssh.Client, error) {
 	auth := []ssh.AuthMethod{ssh.PublicKeys(signers...)}
 	var refused error
@@ -164,12 +168,12 @@ func (s *Hosts) login(ctx context.Context, t Target, signers []ssh.Signer) (*ssh
 		var other *PinError
 		var none *ssh.AlgorithmNegotiationError
 		switch {
-		case errors.As(err, &other): // the server may have the pinned key too, of another type
+		case errors.As(err, &other): // the server may also have the pinned key, of another type
 			refused = err
 		case !errors.As(err, &none):
 			return nil, err
 		case refused == nil:
-			refused = fmt.Errorf("it has no host key of a type that it must have: somebody may be in between, or it was made anew (ssh-keygen -R %s): %w", t.Host, err)
+			refused = fmt.Errorf("server has no host key of the expected type: this may be a man-in-the-middle attack; if the machine was reinstalled, remove the old key with ssh-keygen -R %s: %w", t.Host, err)
 		}
 	}
 	return nil, refused
@@ -205,7 +209,80 @@ func handshake(ctx context.Context, conn net.Conn, t Target, auth []ssh.AuthMeth
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return nil, plainLogin(err, t)
+		return nil, explainLogin(err, t)
 	}
 	return ssh.NewClient(c, channels, requests), nil
+}
+
+// Dial connects to a unix socket on the machine. If the login user is root, sshd forwards the connection. Otherwise, and if
+// sshd refuses to forward, it runs StreamCommand on the machine.
+func (h *Host) Dial(ctx context.Context, socket string) (net.Conn, error) {
+	client, err := h.connected(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if h.user() == Root {
+		far, err := client.DialContext(ctx, "unix", socket)
+		if err == nil {
+			return joined(far, far.Close), nil
+		}
+		var refused *ssh.OpenChannelError
+		if !errors.As(err, &refused) || refused.Reason != ssh.Prohibited && refused.Reason != ssh.UnknownChannelType {
+			return nil, fmt.Errorf("connect to %s of %s: %w", socket, h.Name, err)
+		}
+	}
+	return h.stream(client, socket)
+}
+
+// StreamCommand is the hidden slipway command that connects its standard input and output to a unix socket.
+const StreamCommand = "stream"
+
+func (h *Host) stream(client *ssh.Client, socket string) (net.Conn, error) {
+	session, err := client.NewSession()
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s of %s: %w", socket, h.Name, err)
+	}
+	in, err := session.StdinPipe()
+	if err != nil {
+		return nil, errors.Join(err, session.Close())
+	}
+	out, err := session.StdoutPipe()
+	if err != nil {
+		return nil, errors.Join(err, session.Close())
+	}
+	stderr := &tail{}
+	session.Stderr = stderr
+	line := h.commandLine(Command{Script: `exec "$1" "$2" "$3"`, Args: []string{h.all.cfg.Program, StreamCommand, socket}})
+	if err := session.Start(line); err != nil {
+		return nil, errors.Join(fmt.Errorf("connect to %s of %s: %w", socket, h.Name, err), session.Close())
+	}
+	hello := make([]byte, len(StreamHello))
+	if _, err := io.ReadFull(out, hello); err != nil || string(hello) != StreamHello {
+		_ = session.Close()
+		_ = session.Wait() // so that stderr is complete
+		return nil, fmt.Errorf("connect to %s of %s: %s", socket, h.Name, strings.TrimSpace(stderr.text()))
+	}
+	return joined(struct {
+		io.Reader
+		io.WriteCloser
+	}{out, in}, session.Close), nil
+}
+
+// StreamHello is the first output of StreamCommand, once it is connected.
+const StreamHello = "slipway-stream\n"
+
+// joined makes a net.Conn with deadlines from an SSH channel, which has none.
+func joined(far io.ReadWriteCloser, end func() error) net.Conn {
+	near, inner := net.Pipe()
+	go func() {
+		_, _ = io.Copy(inner, far)
+		_ = inner.Close()
+		_ = end()
+	}()
+	go func() {
+		_, _ = io.Copy(far, inner)
+		_ = inner.Close()
+		_ = end()
+	}()
+	return near
 }

@@ -101,7 +101,7 @@ func TestKeysOfAnAgent(t *testing.T) {
 			target.HostKey = s.fingerprint(t, "ed25519")
 			all := New(Config{
 				Home: cmp.Or(tc.home, t.TempDir()), AgentSocket: keyAgent(t, ring, tc.answers, silent),
-				Patience: cmp.Or(tc.patience, 2*time.Minute), Log: slog.New(slog.DiscardHandler), // a busy machine may take its time
+				Timeout: cmp.Or(tc.patience, 2*time.Minute), Log: slog.New(slog.DiscardHandler), // a busy machine may take its time
 			})
 			defer all.Close()
 			err := all.At(target).Connect(ctx)

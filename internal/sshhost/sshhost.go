@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sshhost reaches machines over SSH: it logs in with the operator's keys, checks the machine's own key, runs shell scripts
-// as root, streams unix sockets, and sends files that are whole and verified on the far side or not there at all. It knows nothing
-// of clusters, never takes a password, never accepts a host key silently, and puts no secret on a command line.
+// Package sshhost reaches machines over SSH: it logs in with the operator's keys, checks host keys, runs shell scripts as root,
+// connects to unix sockets, and uploads files, which appear complete and verified or not at all. It knows nothing of clusters,
+// never uses passwords, never accepts a host key silently, and puts no secret on a command line.
 //
 // Read [Target], [Hosts] and [Host] first.
 //
@@ -25,25 +25,25 @@ import (
 	"time"
 )
 
-// Target is a machine and how to log in there.
+// Target is a machine and how to log in to it.
 type Target struct {
-	Name         string `json:"name"`                   // for people
+	Name         string `json:"name"`                   // for messages
 	Host         string `json:"host"`                   // address
-	User         string `json:"user,omitempty"`         // optional: root
-	Port         int    `json:"port,omitempty"`         // optional: 22
-	IdentityFile string `json:"identityFile,omitempty"` // optional: the agent's keys, then the usual files
-	HostKey      string `json:"hostKey,omitempty"`      // optional: known_hosts decides; a public key or its fingerprint
-	Jump         Jump   `json:"jump,omitzero"`          // optional: straight
+	User         string `json:"user,omitempty"`         // optional: default root
+	Port         int    `json:"port,omitempty"`         // optional: default 22
+	IdentityFile string `json:"identityFile,omitempty"` // optional: default is the SSH agent's keys and the usual files
+	HostKey      string `json:"hostKey,omitempty"`      // optional: public key or fingerprint; default is known_hosts
+	Jump         Jump   `json:"jump,omitzero"`          // optional: default is a direct connection
 }
 
-// Jump is a host to go through. The zero value is none.
+// Jump is a jump host. The zero value means none.
 type Jump struct {
-	User string `json:"user,omitempty"` // optional: the target's
+	User string `json:"user,omitempty"` // optional: default is the target's user
 	Host string `json:"host,omitempty"`
-	Port int    `json:"port,omitempty"` // optional: 22
+	Port int    `json:"port,omitempty"` // optional: default 22
 }
 
-// Root is the user who needs no sudo.
+// Root is the user that needs no sudo.
 const Root = "root"
 
 func (t Target) user() string { return cmp.Or(t.User, Root) }
@@ -54,16 +54,15 @@ func hostPort(host string, port int) string {
 	return net.JoinHostPort(host, strconv.Itoa(cmp.Or(port, 22)))
 }
 
-// through is the jump host as a target of its own.
+// through is the jump host as a target.
 func (t Target) through() Target {
 	return Target{Name: "jump host " + t.Jump.Host, Host: t.Jump.Host, Port: t.Jump.Port, User: cmp.Or(t.Jump.User, t.user()), IdentityFile: t.IdentityFile}
 }
 
-// plain is a word that every shell takes as it is.
+// plain matches words that no shell changes.
 var plain = regexp.MustCompile(`^[A-Za-z0-9_./:=@%+-]+$`)
 
-// CommandLine is what a person types to run a command there as root, or to log in: with the system's ssh, which leaves the command
-// to the far user's shell.
+// CommandLine is the command with which a user can run a command on the machine as root, or log in, with the system's ssh.
 func (t Target) CommandLine(tty bool, command ...string) string {
 	words := []string{"ssh"}
 	if tty {
@@ -95,45 +94,45 @@ func (t Target) CommandLine(tty bool, command ...string) string {
 	return strings.Join(words, " ")
 }
 
-// Config is what all connections share.
+// Config is shared by all connections.
 type Config struct {
-	Home        string        // the operator's home folder: ~/.ssh/known_hosts and keys
+	Home        string        // the operator's home directory, for ~/.ssh/known_hosts and keys
 	AgentSocket string        // optional: SSH_AUTH_SOCK
-	AcceptNew   bool          // write unknown host keys to known_hosts instead of refusing them; a changed one is always refused
-	Program     string        // slipway on the far side; for sockets where sshd forwards none
-	Patience    time.Duration // optional: for one connection; 10 s
+	AcceptNew   bool          // add unknown host keys to known_hosts; changed keys are always refused
+	Program     string        // path of slipway on the machines, for sockets that sshd does not forward
+	Timeout     time.Duration // optional: for one connection attempt; default 10 s
 	Log         *slog.Logger
 }
 
-// Hosts are the machines that are reached in one go. It is safe for concurrent use.
+// Hosts is a set of machines that share a Config. It is safe for concurrent use.
 type Hosts struct {
 	cfg  Config
-	keys sync.Mutex // one writer of known_hosts
+	keys sync.Mutex // serializes access to known_hosts
 
 	mu    sync.Mutex // guards the fields below
 	hosts map[Target]*Host
 	ended bool
 }
 
-// New opens no connection.
+// New returns a Hosts without any connection.
 func New(c Config) *Hosts {
-	c.Patience = cmp.Or(c.Patience, 10*time.Second)
+	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
 	return &Hosts{cfg: c, hosts: map[Target]*Host{}}
 }
 
-// At is a machine. It is connected when it is first needed, and again when the connection was lost.
+// At returns a machine. It connects on first use, and again after a connection is lost.
 func (s *Hosts) At(t Target) *Host {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h, ok := s.hosts[t]
 	if !ok {
-		h = &Host{Target: t, all: s, turn: make(chan struct{}, 1)}
+		h = &Host{Target: t, all: s, connecting: make(chan struct{}, 1)}
 		s.hosts[t] = h
 	}
 	return h
 }
 
-// Close ends all connections. Nothing of what runs on the far sides is waited for.
+// Close closes all connections. It does not wait for running commands.
 func (s *Hosts) Close() {
 	s.mu.Lock()
 	s.ended = true

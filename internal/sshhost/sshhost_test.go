@@ -63,7 +63,7 @@ func TestAnUnknownKeyIsRefusedUntilItIsAccepted(t *testing.T) {
 	s.run(t)
 	err = s.hosts(t, true).At(target).Connect(t.Context())
 	var changed *ChangedKeyError
-	if !errors.As(err, &changed) || !strings.Contains(changed.Place, "known_hosts:1") {
+	if !errors.As(err, &changed) || !strings.Contains(changed.Position, "known_hosts:1") {
 		t.Errorf("a changed key: %v", err)
 	}
 }

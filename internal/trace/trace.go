@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trace keeps what happened to each item of a plan and when, and says which chain of waits decided the end. It
-// records and computes; it never waits itself.
+// Package trace records the timing of each item of a plan, and computes the chain of items that determined the total time. It
+// never waits.
 //
 // Read [Span] and [CriticalPath].
 package trace
@@ -12,29 +12,29 @@ import (
 	"time"
 )
 
-// Span is the life of one item until it was ready.
+// Span is the timing of one item.
 type Span struct {
 	Ref      string    `json:"ref"`
 	Needs    []string  `json:"needs,omitempty"`
-	Begun    time.Time `json:"begun"`    // taken up; from here it waits for its needs
-	Released time.Time `json:"released"` // the last need was ready
-	Done     time.Time `json:"done"`     // the step was carried out; equals Released when there was nothing to do
-	Ready    time.Time `json:"ready"`    // observed ready; zero while it is not
+	Begun    time.Time `json:"begun"`    // starts to wait for its needs
+	Released time.Time `json:"released"` // the last need is ready
+	Done     time.Time `json:"done"`     // the step is done; equals Released if there was nothing to do
+	Ready    time.Time `json:"ready"`    // observed ready; zero if not ready yet
 	Step     string    `json:"step,omitempty"`
 	Why      string    `json:"why,omitempty"`
 	Attempts int       `json:"attempts,omitempty"` // failed attempts
 }
 
-// Segment is one link of the critical path.
+// Segment is one item on the critical path.
 type Segment struct {
 	Ref   string        `json:"ref"`
-	Start time.Duration `json:"start"` // since the beginning of the trace
-	Doing time.Duration `json:"doing"` // from released to done
-	Ready time.Duration `json:"ready"` // from done to ready; 0 while it is not
+	Start time.Duration `json:"start"` // since the start of the trace
+	Doing time.Duration `json:"doing"` // from Released to Done
+	Ready time.Duration `json:"ready"` // from Done to Ready; 0 if not ready yet
 }
 
-// CriticalPath walks back from the item that was ready last (or from target, if it is not empty), each time to the need that
-// was ready last. The segments come in order of time.
+// CriticalPath walks back from target, or by default from the item that became ready last, to the need that became ready last,
+// and so on. The segments are in chronological order.
 func CriticalPath(spans []Span, target string) []Segment {
 	if len(spans) == 0 {
 		return nil
@@ -52,7 +52,7 @@ func CriticalPath(spans []Span, target string) []Segment {
 		at = s
 	}
 	var path []Segment
-	seen := map[string]bool{} // a trace that was read from somewhere may go in circles
+	seen := map[string]bool{} // a trace from outside may contain cycles
 	for {
 		seen[at.Ref] = true
 		var needs []Span
@@ -72,8 +72,8 @@ func CriticalPath(spans []Span, target string) []Segment {
 	}
 }
 
-// from is the span as it counts on a path: what watches from the beginning for others to be ready begins in earnest when they
-// are.
+// from moves the start of a span that did not wait for a need to the time when the need was ready: an item that watches others
+// only starts its real work then.
 func (s Span) from(needed time.Time) Span {
 	if s.Released.Before(needed) && needed.Before(s.Ready) {
 		s.Released = needed
@@ -86,7 +86,7 @@ func (s Span) from(needed time.Time) Span {
 
 func segment(s Span, zero time.Time) Segment {
 	out := Segment{Ref: s.Ref, Start: s.Released.Sub(zero), Doing: s.Done.Sub(s.Released)}
-	if !s.Ready.IsZero() { // it has taken nobody knows how long yet
+	if !s.Ready.IsZero() { // otherwise the duration is unknown
 		out.Ready = s.Ready.Sub(s.Done)
 	}
 	return out

@@ -51,7 +51,7 @@ func Machine(ctx context.Context, h Host, p plan.Plan, extra []string) error {
 func files(ctx context.Context, h Host, p plan.Plan, extra []string) error {
 	var errs []error
 	for _, path := range extra { // before the folders that they are in
-		errs = append(errs, gone(path), durable.RemoveDebris(path))
+		errs = append(errs, gone(path), durable.RemoveTempFiles(path))
 	}
 	for i := len(p.Entries) - 1; i >= 0; i-- {
 		if err := remove(ctx, h, p.Entries[i]); err != nil {
@@ -105,16 +105,16 @@ func debris(item plan.Item) error {
 	switch it := item.(type) {
 	case plan.Cert:
 		if it.Want.CertPath == "" {
-			return durable.RemoveDebris(it.Want.KeyPath)
+			return durable.RemoveTempFiles(it.Want.KeyPath)
 		}
 		next := it.Want.CertPath + staged
-		return errors.Join(gone(next), durable.RemoveDebris(it.Want.CertPath, next, it.Want.KeyPath))
+		return errors.Join(gone(next), durable.RemoveTempFiles(it.Want.CertPath, next, it.Want.KeyPath))
 	case plan.Kubeconfig:
-		return durable.RemoveDebris(it.Path)
+		return durable.RemoveTempFiles(it.Path)
 	case plan.File:
-		return durable.RemoveDebris(it.Path)
+		return durable.RemoveTempFiles(it.Path)
 	case plan.StaticPod:
-		return durable.RemoveDebris(it.Path)
+		return durable.RemoveTempFiles(it.Path)
 	default:
 		return nil
 	}

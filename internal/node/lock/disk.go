@@ -93,7 +93,7 @@ func (l *Lock) writeLocked(old, next State) error {
 // exclusive keeps other processes out while a step is taken. The journal is replaced at each step, so the lock is on a file of
 // its own, which stays.
 func exclusive(path string) (unlock func(), err error) {
-	unlock, err = durable.HoldFile(path + ".flock")
+	unlock, err = durable.LockFileBriefly(path + ".flock")
 	if err != nil {
 		return nil, fmt.Errorf("take hold of the node lock: %w", err)
 	}

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rosterfile keeps a node's copy of the cluster's signed roster on its disk, so that the node finds its cluster again
-// after a reboot without asking anybody. It believes what the join CA has signed, and never an older roster than one it has
-// taken; clocks play no part. It never fetches a roster and never acts on one.
+// Package rosterfile stores a node's copy of the cluster's signed roster on disk, so that the node can reconnect to its cluster
+// after a reboot. It accepts only rosters signed by the join CA, and never one that is older than the current one by
+// generation; clocks do not matter. It never fetches a roster and never acts on one.
 //
 // Read [File] and [Load].
 //
 //	f := rosterfile.Open("/var/lib/slipway/state/roster.json", joinCA)
 //	changed, err := f.Take(signed) // from a join service
-//	r, next, err := f.Now()        // <-next: there is another one
+//	r, next, err := f.Now()        // next is closed when the roster changes
 package rosterfile
 
 import (
@@ -25,32 +25,32 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// ErrOlder: the node has a newer roster already. A join service that lags behind sends such; it is no attack by itself.
-var ErrOlder = errors.New("it is older than the one that this node has")
+// ErrOlder reports that the node already has a newer roster. A join service that is behind may send such a roster; it does not
+// imply an attack.
+var ErrOlder = errors.New("older than this node's roster")
 
-// maxSize bounds what is read: ten thousand nodes take a megabyte.
+// maxSize limits the file; the roster of ten thousand nodes takes 1 MB.
 const maxSize = 8 << 20
 
-// File is the roster on one node's disk. One process writes it, others may read it by [Load]. Safe for concurrent use.
+// File is the roster file of a node. Only one process may write it; others read it with [Load]. It is safe for concurrent use.
 type File struct {
 	path string
 	ca   *x509.Certificate
 
 	mu      sync.Mutex // guards the fields below
 	current roster.Roster
-	err     error // why there is no roster
+	err     error // why there is no current roster
 	changed chan struct{}
 }
 
-// Open reads what is there. A file that is missing or damaged is no error here: [File.Now] tells, and the next roster that is
-// taken replaces it.
+// Open reads the file. If it is missing or damaged, [File.Now] returns the error, and the next roster taken replaces the file.
 func Open(path string, ca *x509.Certificate) *File {
 	f := &File{path: path, ca: ca, changed: make(chan struct{})}
 	f.current, f.err = Load(path, ca)
 	return f
 }
 
-// Load reads a roster file and believes it only when ca has signed it. The error is an fs.ErrNotExist when there is none.
+// Load reads a roster file and verifies ca's signature. The error is an fs.ErrNotExist if the file does not exist.
 func Load(path string, ca *x509.Certificate) (roster.Roster, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -68,10 +68,10 @@ func Load(path string, ca *x509.Certificate) (roster.Roster, error) {
 	return r, nil
 }
 
-// verify opens a roster as it travels: roster.Signed, JSON.
+// verify decodes a signed roster (roster.Signed as JSON) and checks it.
 func verify(data []byte, ca *x509.Certificate) (roster.Roster, error) {
 	if len(data) > maxSize {
-		return roster.Roster{}, fmt.Errorf("%d bytes are more than a roster may have", len(data))
+		return roster.Roster{}, fmt.Errorf("%d bytes exceed the limit of %d", len(data), maxSize)
 	}
 	var s roster.Signed
 	strict := json.NewDecoder(bytes.NewReader(data))
@@ -84,13 +84,13 @@ func verify(data []byte, ca *x509.Certificate) (roster.Roster, error) {
 		return roster.Roster{}, err
 	}
 	if !r.Usable() {
-		return roster.Roster{}, fmt.Errorf("roster %d names no API server or no join service", r.Generation)
+		return roster.Roster{}, fmt.Errorf("roster %d contains no API server or no join service", r.Generation)
 	}
 	return r, nil
 }
 
-// Take keeps a roster that the join CA has signed, and returns when it is on the disk. It refuses one of a lower generation
-// ([ErrOlder]) and another one of the same generation. The same one again changes nothing.
+// Take stores a signed roster and returns when it is on the disk. It refuses a roster of a lower generation ([ErrOlder]) and a
+// different one of the same generation. Taking the current roster again changes nothing.
 func (f *File) Take(signed []byte) (changed bool, err error) {
 	r, err := verify(signed, f.ca)
 	if err != nil {
@@ -98,15 +98,15 @@ func (f *File) Take(signed []byte) (changed bool, err error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.err != nil { // a ticket may have brought one since
+	if f.err != nil { // the file may have been created since
 		f.current, f.err = Load(f.path, f.ca)
 	}
 	if f.err == nil {
 		switch have := f.current; {
 		case r.Generation < have.Generation:
-			return false, fmt.Errorf("take roster %d: %w, %d", r.Generation, ErrOlder, have.Generation)
+			return false, fmt.Errorf("take roster %d: %w, which is %d", r.Generation, ErrOlder, have.Generation)
 		case r.Generation == have.Generation && !r.Same(have):
-			return false, fmt.Errorf("take roster %d: this node has another one with the same generation", r.Generation)
+			return false, fmt.Errorf("take roster %d: this node has a different roster of the same generation", r.Generation)
 		case r.Generation == have.Generation:
 			return false, nil
 		}
@@ -120,20 +120,20 @@ func (f *File) Take(signed []byte) (changed bool, err error) {
 	return true, nil
 }
 
-// Read is the roster, without a look at the disk. The error is an fs.ErrNotExist when there never was one.
+// Read is the current roster without reading the file. The error is an fs.ErrNotExist if there never was one.
 func (f *File) Read() (roster.Roster, error) {
 	r, _, err := f.Now()
 	return r, err
 }
 
-// Now is the roster and a channel that is closed when there is another one.
+// Now is the current roster, and a channel that is closed when it changes.
 func (f *File) Now() (r roster.Roster, changed <-chan struct{}, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.current, f.changed, f.err
 }
 
-// Generation is what the node tells a join service that it has: 0 for none.
+// Generation is the generation of the current roster, 0 if there is none.
 func (f *File) Generation() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -76,7 +76,7 @@ func TestTake(t *testing.T) {
 		"much newer":                     {a.sign(t, a.roster(1000, two)), true, ""},
 		"the same":                       {have, false, ""},
 		"the same, signed again":         {a.sign(t, a.roster(5, one)), false, ""},
-		"same generation, other content": {a.sign(t, a.roster(5, two)), false, "another one with the same generation"},
+		"same generation, other content": {a.sign(t, a.roster(5, two)), false, "different roster of the same generation"},
 		"older":                          {a.sign(t, a.roster(4, two)), false, "older"},
 		"another cluster's":              {other.sign(t, other.roster(9, two)), false, "not signed"},
 		"another cluster's id":           {a.sign(t, other.roster(9, two)), false, "it is of cluster"},

@@ -97,7 +97,7 @@ func unknownHostKeys(_ *testing.T, s site) {
 func wrongHostKey(_ *testing.T, s site) {
 	pin := "SHA256:" + strings.Repeat("A", 43)
 	s.refused(s.Slipway("apply", "-f", s.spec("  ssh: {hostKey: \""+pin+"\"}\n"), "--yes", "--accept-new-host-keys"),
-		fmt.Sprintf("%d machines cannot become part", len(s.machines)), "its host key is another", pin)
+		fmt.Sprintf("%d machines cannot become part", len(s.machines)), "host key does not match", pin)
 }
 
 // twoProblems: one machine has a port taken, another cannot be reached, the third is well. Both are told.

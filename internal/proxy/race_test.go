@@ -16,22 +16,18 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/slipway-project/slipway/internal/machine/process"
 )
 
-// hop is a control plane's socket and how it behaves.
-type hop struct {
+// backend is a control plane's socket and how it behaves.
+type backend struct {
 	path     string
 	accepted atomic.Int64
 }
 
-// newHop serves a socket until the test ends. A nil function is a socket that nobody has made.
-func newHop(t *testing.T, serve func(net.Conn)) *hop {
+// newBackend serves a socket until the test ends. A nil function is a socket that nobody has made.
+func newBackend(t *testing.T, serve func(net.Conn)) *backend {
 	t.Helper()
-	h := &hop{path: filepath.Join(t.TempDir(), "api.sock")}
+	h := &backend{path: filepath.Join(t.TempDir(), "api.sock")}
 	if serve == nil {
 		return h
 	}
@@ -71,23 +67,23 @@ func echoes(name string) func(net.Conn) {
 	}
 }
 
-// front serves hops and returns a dialled client.
-func front(t *testing.T, hops ...*hop) net.Conn {
+// front serves backends and returns a dialled client.
+func front(t *testing.T, backends ...*backend) net.Conn {
 	t.Helper()
-	return patientFront(t, raceAfter, hops...)
+	return frontWithStagger(t, raceAfter, backends...)
 }
 
-// patientFront lets a hop be silent for so long before the race.
-func patientFront(t *testing.T, patience time.Duration, hops ...*hop) net.Conn {
+// frontWithStagger lets a backend be silent for so long before the race.
+func frontWithStagger(t *testing.T, stagger time.Duration, backends ...*backend) net.Conn {
 	t.Helper()
 	ln := listen(t)
 	var paths []string
-	for _, h := range hops {
+	for _, h := range backends {
 		paths = append(paths, h.path)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- serve(ctx, ln, patience, func() []dialer { return toSockets(paths) }) }()
+	go func() { done <- serve(ctx, ln, stagger, func() []dialer { return toSockets(paths) }) }()
 	conn, err := net.Dial("tcp", ln.Addr().String())
 	must(t, err)
 	t.Cleanup(func() { cancel(); check(t, <-done); conn.Close() })
@@ -99,8 +95,8 @@ func TestFirstThatAnswers(t *testing.T) {
 	const limit = 10 * time.Second            // a busy machine's
 	const never, usual = 3 * limit, raceAfter // where nobody is silent, only a needless wait breaks the limit
 	tests := map[string]struct {
-		hops     []func(net.Conn)
-		patience time.Duration
+		backends []func(net.Conn)
+		stagger  time.Duration
 	}{
 		"the first":                    {[]func(net.Conn){echoes("ok"), echoes("second")}, never},
 		"no machine":                   {[]func(net.Conn){nil, echoes("ok")}, never},
@@ -116,11 +112,11 @@ func TestFirstThatAnswers(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var hops []*hop
-			for _, serve := range tt.hops {
-				hops = append(hops, newHop(t, serve))
+			var backends []*backend
+			for _, serve := range tt.backends {
+				backends = append(backends, newBackend(t, serve))
 			}
-			conn := patientFront(t, tt.patience, hops...)
+			conn := frontWithStagger(t, tt.stagger, backends...)
 			_, err := conn.Write([]byte("hello"))
 			must(t, err, conn.SetReadDeadline(time.Now().Add(limit)))
 			got := make([]byte, len("okhello"))
@@ -134,7 +130,7 @@ func TestFirstThatAnswers(t *testing.T) {
 
 func TestNobodyAnswers(t *testing.T) {
 	t.Parallel()
-	conn := front(t, newHop(t, nil), newHop(t, closesAtOnce), newHop(t, asksAndCloses))
+	conn := front(t, newBackend(t, nil), newBackend(t, closesAtOnce), newBackend(t, asksAndCloses))
 	_, err := conn.Write([]byte("hello"))
 	must(t, err, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
 	if got, err := io.ReadAll(conn); len(got) != 0 || errors.Is(err, context.DeadlineExceeded) {
@@ -145,7 +141,7 @@ func TestNobodyAnswers(t *testing.T) {
 // A client that says nothing yet holds one connection, not one per control plane.
 func TestIdleClientIsNotRaced(t *testing.T) {
 	t.Parallel()
-	first, second := newHop(t, echoes("first")), newHop(t, echoes("second"))
+	first, second := newBackend(t, echoes("first")), newBackend(t, echoes("second"))
 	conn := front(t, first, second)
 	await(t, "the first has the connection", func() bool { return first.accepted.Load() == 1 })
 	idle := time.After(2 * raceAfter)
@@ -164,7 +160,7 @@ func TestIdleClientIsNotRaced(t *testing.T) {
 
 func TestServerTalksFirstAmongSeveral(t *testing.T) {
 	t.Parallel()
-	conn := front(t, newHop(t, nil), newHop(t, greets("good day")), newHop(t, greets("other")))
+	conn := front(t, newBackend(t, nil), newBackend(t, greets("good day")), newBackend(t, greets("other")))
 	got := make([]byte, 8)
 	_, err := io.ReadFull(conn, got)
 	if must(t, err); string(got) != "good day" {
@@ -181,7 +177,7 @@ func TestNothingIsLostOrTwice(t *testing.T) {
 				t.Parallel()
 				body := make([]byte, size)
 				_, _ = rand.NewChaCha8([32]byte{byte(size)}).Read(body)
-				conn := front(t, newHop(t, before), newHop(t, echoes("")), newHop(t, silent))
+				conn := front(t, newBackend(t, before), newBackend(t, echoes("")), newBackend(t, silent))
 				go func() {
 					for rest := body; len(rest) > 0; {
 						n := min(len(rest), 1+rand.IntN(20000))
@@ -201,7 +197,7 @@ func TestNothingIsLostOrTwice(t *testing.T) {
 	}
 }
 
-// A request without an answer before its end goes to one hop, whole, however large.
+// A request without an answer before its end goes to one backend, whole, however large.
 func TestHalfCloseAmongSeveral(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{0, 1, maxHead - 1, maxHead, maxHead + 1, 3 * maxHead} {
@@ -212,7 +208,7 @@ func TestHalfCloseAmongSeveral(t *testing.T) {
 				n, err := io.Copy(sum, c)
 				fmt.Fprintf(c, "%d %v %x", n, err, sum.Sum(nil))
 			}
-			conn := front(t, newHop(t, nil), newHop(t, sums), newHop(t, silent))
+			conn := front(t, newBackend(t, nil), newBackend(t, sums), newBackend(t, silent))
 			body := bytes.Repeat([]byte("s"), size)
 			_, err := conn.Write(body)
 			must(t, err, conn.(*net.TCPConn).CloseWrite())
@@ -227,7 +223,7 @@ func TestHalfCloseAmongSeveral(t *testing.T) {
 // A proxy that runs follows its list: control planes come and go, port and process stay.
 func TestRunningProxyFollows(t *testing.T) {
 	t.Parallel()
-	a, b := newHop(t, greets("through")), newHop(t, greets("through"))
+	a, b := newBackend(t, greets("through")), newBackend(t, greets("through"))
 	c := Config{Dir: filepath.Join(t.TempDir(), "proxy"), Exe: "/proc/self/exe", Sockets: []string{a.path}, FirstPort: 29443}
 	t.Cleanup(func() { check(t, Stop(context.Background(), c)) })
 	first := spawn(t, c)
@@ -245,25 +241,6 @@ func TestRunningProxyFollows(t *testing.T) {
 		t.Error("a proxy to nowhere")
 	}
 	talks(t, first)
-}
-
-// A proxy of an earlier version, which knows one socket, is replaced.
-func TestOldProxyIsReplaced(t *testing.T) {
-	t.Parallel()
-	c := Config{Dir: filepath.Join(t.TempDir(), "proxy"), Exe: "/proc/self/exe", Sockets: []string{"/nonexistent"}, FirstPort: 29543}
-	t.Cleanup(func() { check(t, Stop(context.Background(), c)) })
-	first := spawn(t, c)
-	id, err := process.Identify(first.PID)
-	r, rerr := c.running()
-	must(t, err, rerr, saveChild(c, childRecord{Process: r.Process, Exe: r.Exe}))
-	again := spawn(t, c)
-	if !again.Started || again.PID == first.PID || again.Addr != first.Addr {
-		t.Errorf("%+v, first: %+v", again, first)
-	}
-	if id.Alive() {
-		t.Error("the old one lives")
-		_ = id.Signal(unix.SIGKILL)
-	}
 }
 
 func talks(t *testing.T, e Endpoint) {
