@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package artifact builds and stores the files that nodes run. It consists of a content-addressed store on disk and of the
-// bundle of a release, which is built into the store from source or imported from another machine.
+// Package artifact builds and stores the files that nodes run. It consists of a content-addressed store on
+// disk and of the bundle of a release, which is built into the store from source or imported from another
+// machine.
 //
-// A blob's hash is checked whenever it is taken out of the store. The package never downloads an image or a binary from a
-// registry, and never decides which versions belong together: the catalogue does. Nothing here is secret.
+// A blob's hash is checked whenever it is taken out of the store. The package never downloads an image or a
+// binary from a registry, and never decides which versions belong together: the catalogue does. Nothing here
+// is secret.
 //
 // Read [Store] and [Bundle] first.
 //
@@ -20,8 +22,8 @@
 //	lock                 held during a build or an import
 //	tmp/                 incomplete writes; anything found here can be removed
 //
-// There is no global index that could be damaged: each record describes the result of one build. If a record is damaged, the
-// component is built again. Builds are reproducible, so its blobs already exist.
+// There is no global index that could be damaged: each record describes the result of one build. If a record
+// is damaged, the component is built again. Builds are reproducible, so its blobs already exist.
 package artifact
 
 import (
@@ -109,6 +111,7 @@ func field(h hash.Hash, values ...string) {
 	}
 }
 
+// title names the component in messages: "etcd 3.6.16".
 func (r recipe) title() string { return r.component.Name + " " + r.component.Version }
 
 // about describes the build in a record, for humans.
@@ -116,7 +119,8 @@ func (r recipe) about() string {
 	return fmt.Sprintf("%s, %s %s", r.title(), runtime.Version(), runtime.GOARCH)
 }
 
-// buildArgs are the arguments of the go command. -v prints each package when it is compiled, which gives the progress.
+// buildArgs are the arguments of the go command. -v prints each package when it is compiled, which gives the
+// progress.
 func (r recipe) buildArgs(b catalog.Binary, out string) []string {
 	ld := []string{"-s", "-w", "-buildid="}
 	if b.CGO {
@@ -131,7 +135,8 @@ func (r recipe) buildArgs(b catalog.Binary, out string) []string {
 	}
 }
 
-// goEnv fixes the environment variables that influence the output. GOPROXY, GOCACHE and GOMODCACHE remain the user's.
+// goEnv fixes the environment variables that influence the output. GOPROXY, GOCACHE and GOMODCACHE remain the
+// user's.
 func goEnv(b catalog.Binary) []string {
 	cgo := "0"
 	if b.CGO {
@@ -147,8 +152,8 @@ func goEnv(b catalog.Binary) []string {
 
 var releaseVersion = regexp.MustCompile(`^go1\.[0-9]+(\.[0-9]+)?$`)
 
-// toolchain makes go use the version that this program was built with, so that one slipway version builds the same bundle
-// everywhere. An unreleased Go version cannot be requested: "local" then uses what is installed.
+// toolchain makes go use the version that this program was built with, so that one slipway version builds the
+// same bundle everywhere. An unreleased Go version cannot be requested: "local" then uses what is installed.
 func toolchain() string {
 	if v := runtime.Version(); releaseVersion.MatchString(v) {
 		return v

@@ -26,14 +26,14 @@ type Options struct {
 
 	// Progress receives the events, one call at a time. Optional.
 	Progress func(Event)
-	// Verify reads every existing blob and makes damaged ones again. Optional: without it, Build reads a blob only if the
-	// file has changed since its last verification. Take always checks.
+	// Verify reads every existing blob and makes damaged ones again. Optional: without it, Build reads a blob
+	// only if the file has changed since its last verification. Take always checks.
 	Verify bool
 }
 
-// Build returns the release's bundle and builds what the store lacks. If nothing is missing, it returns within milliseconds
-// and needs no Go. Concurrent builds, also of other processes, wait for each other. When ctx ends, all child processes are
-// killed within a second; components that were finished stay in the store.
+// Build returns the release's bundle and builds what the store lacks. If nothing is missing, it returns
+// within milliseconds and needs no Go. Concurrent builds, also of other processes, wait for each other. When
+// ctx ends, all child processes are killed within a second; components that were finished stay in the store.
 func Build(ctx context.Context, o Options) (Bundle, error) {
 	b, err := newBuilder(o)
 	if err != nil {
@@ -62,8 +62,8 @@ func Lookup(ctx context.Context, s *Store, r catalog.Release) (bundle Bundle, ok
 	return b.bundle, b.complete(), nil
 }
 
-// Recorded returns the bundle according to the records alone, without checking that the blobs exist. A record that cannot be
-// read is an error, because callers need the complete list.
+// Recorded returns the bundle according to the records alone, without checking that the blobs exist. A record
+// that cannot be read is an error, because callers need the complete list.
 func Recorded(ctx context.Context, s *Store, r catalog.Release) (Bundle, error) {
 	b, err := newBuilder(Options{Store: s, Release: r})
 	if err != nil {
@@ -85,6 +85,7 @@ type builder struct {
 	recordErrs   error // records that could not be read
 }
 
+// newBuilder reads the recipes of the release's components.
 func newBuilder(o Options) (*builder, error) {
 	b := &builder{Options: o, begun: time.Now()}
 	b.Progress = serialized(o.Progress)
@@ -124,7 +125,8 @@ func (b *builder) lookUp(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// recorded returns the files of one record that are in the store. It reports a damaged record and treats it as missing.
+// recorded returns the files of one record that are in the store. It reports a damaged record and treats it
+// as missing.
 func (b *builder) recorded(ctx context.Context, title string, k key) map[string]Blob {
 	files, _, err := b.Store.loadRecord(k)
 	if err != nil {
@@ -151,10 +153,12 @@ func (b *builder) binaries() (n int) {
 	return n
 }
 
+// complete reports whether the store has every binary and image.
 func (b *builder) complete() bool {
 	return len(b.missing()) == 0 && len(b.bundle.Images) == len(b.Release.Images())
 }
 
+// missing lists the components that lack a binary.
 func (b *builder) missing() (recipes []recipe) {
 	for _, r := range b.recipes {
 		for _, binary := range r.component.Binaries {
@@ -192,8 +196,8 @@ func (b *builder) buildMissing(ctx context.Context) error {
 	return nil
 }
 
-// compile builds two components at a time, because one links on a single core while the other compiles. The catalogue lists
-// the slowest first.
+// compile builds two components at a time, because one links on a single core while the other compiles. The
+// catalogue lists the slowest first.
 func (b *builder) compile(ctx context.Context, missing []recipe) error {
 	if len(missing) == 0 {
 		return nil
@@ -271,8 +275,8 @@ func (b *builder) pack(ctx context.Context, i catalog.Image) error {
 	return nil
 }
 
-// cleanTmp removes what interrupted builds have left. The caller holds the lock, so no build is running; but a recent file
-// may belong to an Add, which does not lock.
+// cleanTmp removes what interrupted builds have left. The caller holds the lock, so no build is running; but
+// a recent file may belong to an Add, which does not lock.
 func (s *Store) cleanTmp() {
 	entries, err := os.ReadDir(s.tmp())
 	if err != nil {
@@ -300,7 +304,8 @@ const (
 	Finished Phase = "finished" // the component or image is in the store
 )
 
-// Event reports the progress of a build. The events of one component are in order; those of different components interleave.
+// Event reports the progress of a build. The events of one component are in order; those of different
+// components interleave.
 type Event struct {
 	Component string // name and version: "etcd 3.6.16"; an image reference; empty for the whole bundle
 	Binary    string // which of the component's binaries; may be empty
@@ -318,6 +323,7 @@ type reporter struct {
 	send      func(Event)
 }
 
+// report sends e with the component's name and the elapsed time.
 func (r reporter) report(e Event) {
 	e.Component = r.component
 	e.Elapsed = time.Since(r.begun)
@@ -337,8 +343,8 @@ func serialized(f func(Event)) func(Event) {
 	}
 }
 
-// lines is a writer that calls each with every complete line, and keeps the last 20 for an error message. It is not safe for
-// concurrent use.
+// lines is a writer that calls each with every complete line, and keeps the last 20 for an error message. It
+// is not safe for concurrent use.
 type lines struct {
 	each func(line string)
 	rest []byte

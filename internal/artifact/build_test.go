@@ -18,7 +18,8 @@ import (
 	"github.com/slipway-project/slipway/internal/core/catalog"
 )
 
-// small is a release of one component and its image: pause, which needs only Go and really builds in less than a second.
+// small is a release of one component and its image: pause, which needs only Go and really builds in less
+// than a second.
 func small(t *testing.T) catalog.Release {
 	t.Helper()
 	return only(t, "pause")
@@ -127,7 +128,8 @@ func truncateAll(dir string) error {
 	return err
 }
 
-// The first builder blocks in its first event until the second reports that it waits; then the second finds everything built.
+// The first builder blocks in its first event until the second reports that it waits; then the second finds
+// everything built.
 func TestTwoBuildersBuildOnce(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -184,7 +186,8 @@ func TestWaitCanBeCancelled(t *testing.T) {
 	}
 }
 
-// fakeGo puts a program called go first in PATH. It answers `go env` like the real one and runs script for anything else.
+// fakeGo puts a program called go first in PATH. It answers `go env` like the real one and runs script for
+// anything else.
 func fakeGo(t *testing.T, script string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -269,7 +272,8 @@ func link(t *testing.T, program, dir string) {
 	}
 }
 
-// TestRecordedKnowsWhatIsLost: Recorded reports a damaged record, and does not confuse it with one that never existed.
+// TestRecordedKnowsWhatIsLost: Recorded reports a damaged record, and does not confuse it with one that never
+// existed.
 func TestRecordedKnowsWhatIsLost(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

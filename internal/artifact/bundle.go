@@ -31,13 +31,14 @@ type manifest struct {
 	Records map[key]exported `json:"records"`
 }
 
+// exported is a record of the store in a manifest.
 type exported struct {
 	About string          `json:"about"`
 	Files map[string]Blob `json:"files"`
 }
 
-// Export writes a complete bundle as one tar file, for a machine without Go or without a network. The same bundle always
-// gives the same file.
+// Export writes a complete bundle as one tar file, for a machine without Go or without a network. The same
+// bundle always gives the same file.
 func Export(ctx context.Context, s *Store, r catalog.Release, w io.Writer) error {
 	b, err := newBuilder(Options{Store: s, Release: r})
 	if err != nil {
@@ -106,9 +107,10 @@ func (b *builder) records() map[key]exported {
 	return all
 }
 
-// Import reads a file written by Export into the store. Every blob's hash is checked before it is stored. The bundle must be
-// complete and built from the same sources with the same Go version as this program; then Build finds it and needs no Go.
-// Hashes show that the file is complete, not who made it: the caller must trust its origin.
+// Import reads a file written by Export into the store. Every blob's hash is checked before it is stored. The
+// bundle must be complete and built from the same sources with the same Go version as this program; then
+// Build finds it and needs no Go. Hashes show that the file is complete, not who made it: the caller must
+// trust its origin.
 //
 // Progress counts blobs; it is optional.
 func Import(ctx context.Context, s *Store, file io.Reader, progress func(Event)) (Bundle, error) {

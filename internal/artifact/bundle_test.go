@@ -59,7 +59,7 @@ func TestImportRefuses(t *testing.T) {
 			h.Typeflag, h.Linkname, h.Size = tar.TypeSymlink, "/etc/passwd", 0
 			return nil
 		}, "not a blob of this bundle"},
-		"folder":         {func(h *tar.Header, _ []byte) []byte { h.Typeflag, h.Name, h.Size = tar.TypeDir, "x/", 0; return nil }, "not a blob of this bundle"},
+		"directory":      {func(h *tar.Header, _ []byte) []byte { h.Typeflag, h.Name, h.Size = tar.TypeDir, "x/", 0; return nil }, "not a blob of this bundle"},
 		"other size":     {func(h *tar.Header, b []byte) []byte { h.Size++; return append(b, 0) }, "not a blob of this bundle"},
 		"one byte off":   {func(_ *tar.Header, b []byte) []byte { b[len(b)/2] ^= 1; return b }, "damaged"},
 		"unknown digest": {func(h *tar.Header, b []byte) []byte { h.Name = blobPrefix + strings.Repeat("0", 64); return b }, "not a blob of this bundle"},

@@ -52,8 +52,8 @@ func (c compilation) run(ctx context.Context) (map[string]string, error) {
 	return built, nil
 }
 
-// binary downloads the modules before it compiles, so that the progress distinguishes the two: go list fetches exactly what
-// the build reads.
+// binary downloads the modules before it compiles, so that the progress distinguishes the two: go list
+// fetches exactly what the build reads.
 func (c compilation) binary(ctx context.Context, b catalog.Binary, src, out string) error {
 	modules, packages := 0, 0
 	c.report(Event{Binary: b.Name, Phase: Download})
@@ -107,7 +107,8 @@ func (c compilation) gocmd(ctx context.Context, b catalog.Binary, src string, ar
 	return nil
 }
 
-// ErrNoTool reports that a build cannot start because a program or library is not installed. The message says which.
+// ErrNoTool reports that a build cannot start because a program or library is not installed. The message says
+// which.
 var ErrNoTool = errors.New("tool is missing")
 
 // debian maps what a build may need to Debian packages.
@@ -117,8 +118,8 @@ var debian = map[string]string{
 	"libseccomp": "libseccomp-dev",
 }
 
-// checkTools finds go, and everything that the components' C code needs, before anything is downloaded. It returns the path
-// of go.
+// checkTools finds go, and everything that the components' C code needs, before anything is downloaded. It
+// returns the path of go.
 func checkTools(ctx context.Context, missing []recipe) (goPath string, err error) {
 	goPath, err = findGo(ctx)
 	if err != nil {
@@ -160,6 +161,7 @@ func checkTools(ctx context.Context, missing []recipe) (goPath string, err error
 	return "", fmt.Errorf("build %s: %w: %s (try: apt-get install %s)", needing, ErrNoTool, strings.Join(absent, ", "), strings.Join(packages, " "))
 }
 
+// compiler is the C compiler that cgo uses.
 func compiler() string {
 	if cc := os.Getenv("CC"); cc != "" {
 		return strings.Fields(cc)[0]
@@ -167,13 +169,14 @@ func compiler() string {
 	return "gcc"
 }
 
+// found reports whether a program is in PATH.
 func found(program string) bool {
 	_, err := exec.LookPath(program)
 	return err == nil
 }
 
-// findGo looks in PATH and where Go's installer puts it, which is not in sudo's PATH. Go 1.21 or later fetches the version
-// of this program if it is a different one.
+// findGo looks in PATH and where Go's installer puts it, which is not in sudo's PATH. Go 1.21 or later
+// fetches the version of this program if it is a different one.
 func findGo(ctx context.Context) (string, error) {
 	path, err := exec.LookPath("go")
 	if err != nil {

@@ -32,7 +32,8 @@ import (
 // epoch is the time of every file and image. It is not zero, because some tools treat zero as unset.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// imageKey covers everything that determines an image's bytes. Increase the number when the code below changes the output.
+// imageKey covers everything that determines an image's bytes. Increase the number when the code below
+// changes the output.
 func imageKey(i catalog.Image, binary Digest) key {
 	spec, err := json.Marshal(i)
 	if err != nil {
@@ -43,8 +44,8 @@ func imageKey(i catalog.Image, binary Digest) key {
 	return key(hex.EncodeToString(h.Sum(nil)))
 }
 
-// packImage adds a tarball for `ctr images import` to the store. The image has one layer, which is not compressed: the file
-// never leaves the cluster's machines, and decompression would delay the first pod.
+// packImage adds a tarball for `ctr images import` to the store. The image has one layer, which is not
+// compressed: the file never leaves the cluster's machines, and decompression would delay the first pod.
 func packImage(ctx context.Context, s *Store, i catalog.Image, binary Blob) (Blob, error) {
 	tag, err := name.NewTag(i.Name, name.StrictValidation)
 	if err != nil {
@@ -64,6 +65,7 @@ func packImage(ctx context.Context, s *Store, i catalog.Image, binary Blob) (Blo
 	return s.Add(ctx, r)
 }
 
+// imageOf assembles an image from a layer, with a fixed creation time.
 func imageOf(i catalog.Image, layer []byte) (v1.Image, error) {
 	image, err := mutate.AppendLayers(empty.Image, static.NewLayer(layer, types.DockerUncompressedLayer))
 	if err != nil {
@@ -107,8 +109,8 @@ func imageLayer(ctx context.Context, s *Store, i catalog.Image, binary Blob) ([]
 	return layer.Bytes(), nil
 }
 
-// writeDirsAndFiles writes the image's directories with their parents, its files in /etc, and passwd and group, which give
-// the image's numeric user a name.
+// writeDirsAndFiles writes the image's directories with their parents, its files in /etc, and passwd and
+// group, which give the image's numeric user a name.
 func writeDirsAndFiles(w *tar.Writer, i catalog.Image) error {
 	dirs := []string{"etc"}
 	for _, d := range i.Dirs {
@@ -145,6 +147,7 @@ func writeDirsAndFiles(w *tar.Writer, i catalog.Image) error {
 	return nil
 }
 
+// entry is a tar header with fixed owner and time, so that the same content gives the same bytes.
 func entry(name string, kind byte, mode, size int64) *tar.Header {
 	return &tar.Header{Name: name, Typeflag: kind, Mode: mode, Size: size, ModTime: epoch, Format: tar.FormatUSTAR}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// Store keeps files by their hash. It is safe for concurrent use, also by several processes: a blob appears complete or not
-// at all.
+// Store keeps files by their hash. It is safe for concurrent use, also by several processes: a blob appears
+// complete or not at all.
 type Store struct {
 	root string // absolute
 }
@@ -42,7 +42,8 @@ func (s *Store) blobs() string   { return filepath.Join(s.root, "blobs", "sha256
 func (s *Store) records() string { return filepath.Join(s.root, "records") }
 func (s *Store) tmp() string     { return filepath.Join(s.root, "tmp") }
 
-// Path is the location of the blob, whether it exists or not. A caller that reads it directly skips the check of Take.
+// Path is the location of the blob, whether it exists or not. A caller that reads it directly skips the check
+// of Take.
 func (s *Store) Path(d Digest) string { return filepath.Join(s.blobs(), d.Hex()) }
 
 // Add copies r into the store. It replaces an existing blob, which repairs a damaged one.
@@ -89,14 +90,15 @@ func (s *Store) AddFile(ctx context.Context, path string) (Blob, error) {
 	return s.Add(ctx, f)
 }
 
-// Verify reads the whole blob. The error is ErrDamaged if its content does not match the digest, and fs.ErrNotExist if the
-// blob does not exist. It moves a damaged blob away, so that the next Build makes it again.
+// Verify reads the whole blob. The error is ErrDamaged if its content does not match the digest, and
+// fs.ErrNotExist if the blob does not exist. It moves a damaged blob away, so that the next Build makes it
+// again.
 func (s *Store) Verify(ctx context.Context, d Digest) error {
 	return s.copyTo(ctx, d, io.Discard)
 }
 
-// Take copies a blob to dst and checks its hash, with the errors of Verify. The directory of dst must exist. On error dst is
-// unchanged. Processes that run the old file keep it.
+// Take copies a blob to dst and checks its hash, with the errors of Verify. The directory of dst must exist.
+// On error dst is unchanged. Processes that run the old file keep it.
 func (s *Store) Take(ctx context.Context, d Digest, dst string, mode fs.FileMode) error {
 	if err := s.take(ctx, d, dst, mode); err != nil {
 		return fmt.Errorf("take %s: %w", filepath.Base(dst), err)
@@ -104,6 +106,7 @@ func (s *Store) Take(ctx context.Context, d Digest, dst string, mode fs.FileMode
 	return nil
 }
 
+// take is Take without context in its errors.
 func (s *Store) take(ctx context.Context, d Digest, dst string, mode fs.FileMode) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(dst), ".slipway-*")
 	if err != nil {
@@ -127,6 +130,8 @@ func (s *Store) take(ctx context.Context, d Digest, dst string, mode fs.FileMode
 	return durable.SyncDir(filepath.Dir(dst))
 }
 
+// copyTo writes a blob to w and checks its hash afterwards: on error, the caller must discard what it has
+// received.
 func (s *Store) copyTo(ctx context.Context, d Digest, w io.Writer) error {
 	if _, err := ParseDigest(d.String()); err != nil {
 		return err
@@ -166,7 +171,8 @@ type key string
 
 const recordSchema = 1
 
-// record describes the result of a build. Repeating the build gives the same result, so a record never becomes outdated.
+// record describes the result of a build. Repeating the build gives the same result, so a record never
+// becomes outdated.
 type record struct {
 	Key   key             `json:"key"`   // equals the file name: detects a record that was copied over another
 	About string          `json:"about"` // for humans: "etcd 3.6.16, go1.26.8 amd64"
@@ -175,8 +181,8 @@ type record struct {
 
 func (s *Store) recordPath(k key) string { return filepath.Join(s.records(), string(k)) }
 
-// loadRecord returns the files of an earlier build; ok is false if there is no record. A record that cannot be read is an
-// error.
+// loadRecord returns the files of an earlier build; ok is false if there is no record. A record that cannot
+// be read is an error.
 func (s *Store) loadRecord(k key) (files map[string]Blob, ok bool, err error) {
 	var r record
 	err = durable.Load(s.recordPath(k), recordSchema, &r)
@@ -202,8 +208,8 @@ func (s *Store) saveRecord(k key, about string, files map[string]Blob) error {
 	return durable.Save(s.recordPath(k), recordSchema, record{Key: k, About: about, Files: files})
 }
 
-// lock excludes other builders, in this process and in others. While it waits, it calls waiting with what the holder does.
-// Readers need no lock.
+// lock excludes other builders, in this process and in others. While it waits, it calls waiting with what the
+// holder does. Readers need no lock.
 func (s *Store) lock(ctx context.Context, about string, waiting func(holder string)) (unlock func(), err error) {
 	note := fmt.Sprintf("process %d: %s", os.Getpid(), about)
 	unlock, err = durable.LockFile(ctx, filepath.Join(s.root, "lock"), note, waiting)
@@ -213,13 +219,13 @@ func (s *Store) lock(ctx context.Context, about string, waiting func(holder stri
 	return unlock, nil
 }
 
-// verifiedPath is where the store records a blob's file metadata (inode, size and times) at the time its hash was last
-// verified. Any write to the file changes the metadata, so while they match, the blob need not be read again. This does not
-// detect corruption on the disk, but Take does.
+// verifiedPath is where the store records a blob's file metadata (inode, size and times) at the time its hash
+// was last verified. Any write to the file changes the metadata, so while they match, the blob need not be
+// read again. This does not detect corruption on the disk, but Take does.
 func (s *Store) verifiedPath(d Digest) string { return filepath.Join(s.root, "verified", d.Hex()) }
 
-// Sound reports whether a blob exists with the right content. It reads the blob only if the file has changed since it was
-// last verified.
+// Sound reports whether a blob exists with the right content. It reads the blob only if the file has changed
+// since it was last verified.
 func (s *Store) Sound(ctx context.Context, b Blob) bool {
 	now, ok := s.metadata(b)
 	if !ok {
@@ -259,9 +265,9 @@ func (s *Store) recordVerified(d Digest, metadata string) {
 	}
 }
 
-// GC removes every blob that belongs to none of the bundles in keep, and returns the number of bytes freed. It keeps
-// records: they are small, and a build whose blobs are missing counts as not done. An empty keep is an error, because it is
-// more likely a bug than an intention.
+// GC removes every blob that belongs to none of the bundles in keep, and returns the number of bytes freed.
+// It keeps records: they are small, and a build whose blobs are missing counts as not done. An empty keep is
+// an error, because it is more likely a bug than an intention.
 func GC(ctx context.Context, s *Store, keep ...Bundle) (freed int64, err error) {
 	kept := map[Digest]bool{}
 	for _, b := range keep {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package balancer implements a worker's connection to the API: a TCP load balancer on the node's loopback address for the API
-// servers in the node's roster file. It probes each server twice a second, sends new connections to ready servers, and closes
-// the connections to a server that fails, so that clients reconnect to another within two seconds instead of waiting for TCP.
+// Package balancer implements a worker's connection to the API: a TCP load balancer on the node's loopback
+// address for the API servers in the node's roster file. It probes each server twice a second, sends new
+// connections to ready servers, and closes the connections to a server that fails, so that clients reconnect
+// to another within two seconds instead of waiting for TCP.
 //
-// It runs as a process of its own and survives restarts of the agent. It never inspects connections and makes no API requests
-// except its probes. It tries servers that failed their probe, too, before it rejects a client: a probe may be wrong.
+// It runs as a process of its own and survives restarts of the agent. It never inspects connections and makes
+// no API requests except its probes. It tries servers that failed their probe, too, before it rejects a
+// client: a probe may be wrong.
 //
 //	kubelet ─► 127.0.0.1:6443 ─┬─► 10.89.0.10:6443  ready
 //	                           ├─► 10.89.0.11:6443  unreachable: no answer for 1.5s
@@ -38,7 +40,8 @@ import (
 	"github.com/slipway-project/slipway/internal/sleep"
 )
 
-// Config is the configuration of a balancer. Roster, JoinCA and ClusterCA are files, which are read again when necessary.
+// Config is the configuration of a balancer. Roster, JoinCA and ClusterCA are files, which are read again
+// when necessary.
 type Config struct {
 	Listen    string // "127.0.0.1:6443"
 	Roster    string // the node's roster file; it may be created later
@@ -52,7 +55,8 @@ type Config struct {
 	Ready    func() error                                                      // optional: called once clients can connect
 }
 
-// timing is the set of time limits. A failed server is detected after at most interval + timeout + retry: two seconds.
+// timing is the set of time limits. A failed server is detected after at most interval + timeout + retry: two
+// seconds.
 type timing struct {
 	interval time.Duration // between probes
 	timeout  time.Duration // of a probe
@@ -123,8 +127,9 @@ func withPort(endpoint string) string {
 	return endpoint
 }
 
-// Command is the hidden command "api-balancer --listen ADDR --roster FILE --ca FILE --cluster-ca FILE", which workers run as a
-// unit. It sends READY=1 to the supervisor once clients can connect, and returns nil when ctx ends.
+// Command is the hidden command "api-balancer --listen ADDR --roster FILE --ca FILE --cluster-ca FILE", which
+// workers run as a unit. It sends READY=1 to the supervisor once clients can connect, and returns nil when
+// ctx ends.
 func Command(ctx context.Context, args []string, log *slog.Logger) error {
 	c := Config{Log: log, Ready: func() error { return notify(ctx, os.Getenv("NOTIFY_SOCKET"), "READY=1") }}
 	flags := flag.NewFlagSet("api-balancer", flag.ContinueOnError)
@@ -157,8 +162,8 @@ func notify(ctx context.Context, socket, text string) error {
 	return errors.Join(err, conn.Close())
 }
 
-// follow updates the pool from the roster file and runs the probes of its servers until ctx ends. If the file cannot be read,
-// it keeps the servers.
+// follow updates the pool from the roster file and runs the probes of its servers until ctx ends. If the file
+// cannot be read, it keeps the servers.
 func (p *pool) follow(ctx context.Context) {
 	var watches sync.WaitGroup
 	defer watches.Wait()
@@ -194,6 +199,7 @@ func (p *pool) follow(ctx context.Context) {
 	}
 }
 
+// load reads the roster and verifies its signature.
 func (p *pool) load() (roster.Roster, error) {
 	text, err := os.ReadFile(p.c.JoinCA)
 	if err != nil {
@@ -206,8 +212,8 @@ func (p *pool) load() (roster.Roster, error) {
 	return rosterfile.Load(p.c.Roster, ca)
 }
 
-// watchDir sends an event whenever a file in a directory is written or renamed, until ctx ends. It watches the directory and
-// not the file, because each update replaces the file.
+// watchDir sends an event whenever a file in a directory is written or renamed, until ctx ends. It watches
+// the directory and not the file, because each update replaces the file.
 func watchDir(ctx context.Context, dir string) (<-chan struct{}, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {

@@ -20,14 +20,14 @@ import (
 	"github.com/slipway-project/slipway/internal/core/roster"
 )
 
-// Connections that stay open end up evenly on the servers.
+// Open connections are distributed evenly over the servers.
 func TestSpreads(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
 	c.publish(t, 1, c.joinCA, c.servers...)
 	c.start(t, nil)
 	c.transport.DisableKeepAlives = true
-	await(t, "all servers are known to be ready", 30*time.Second, func() bool {
+	await(t, "all servers are ready", 30*time.Second, func() bool {
 		seen := map[string]bool{}
 		for range 6 {
 			seen[c.mustAsk(t)] = true
@@ -39,12 +39,12 @@ func TestSpreads(t *testing.T) {
 		must(t, err)
 		t.Cleanup(func() { conn.Close() })
 	}
-	await(t, "30 connections lie 10 on each server", 30*time.Second, func() bool {
+	await(t, "each server has 10 of 30 connections", 30*time.Second, func() bool {
 		for _, s := range c.servers {
 			s.mu.Lock()
 			n := len(s.conns)
 			s.mu.Unlock()
-			if n != 11 { // and the balancer's own
+			if n != 11 { // including the balancer's probe
 				return false
 			}
 		}
@@ -52,8 +52,8 @@ func TestSpreads(t *testing.T) {
 	})
 }
 
-// outage has a client ask all the time while a server is taken away, and returns how long after that the last question failed,
-// or was answered at last after it had hung. A busy machine makes some answers slow; those are no outage and only told.
+// outage sends requests continuously while a server is removed, and returns how long after that the last
+// request failed or finished after hanging. On a busy machine some answers are slow; they are only logged.
 func outage(t *testing.T, c *cluster, takeAway func(server string)) time.Duration {
 	t.Helper()
 	const slow, hung = 100 * time.Millisecond, time.Second
@@ -67,7 +67,7 @@ func outage(t *testing.T, c *cluster, takeAway func(server string)) time.Duratio
 	begun := time.Now()
 	takeAway(server)
 	last, moved := begun, false
-	for !moved || time.Since(last) < time.Second { // a second without trouble is the end of it
+	for !moved || time.Since(last) < time.Second { // the outage is over after a second without errors
 		at := time.Now()
 		name, err := c.ask(t.Context())
 		took := time.Since(at).Round(time.Millisecond)
@@ -78,7 +78,7 @@ func outage(t *testing.T, c *cluster, takeAway func(server string)) time.Duratio
 			last = time.Now()
 		}
 		if time.Since(begun) > 20*time.Second {
-			t.Fatal("there is no end of it")
+			t.Fatal("the outage does not end")
 		}
 	}
 	return last.Sub(begun)
@@ -90,12 +90,12 @@ func TestServerIsKilled(t *testing.T) {
 	c.publish(t, 1, c.joinCA, c.servers...)
 	c.start(t, nil)
 	errorsFor := outage(t, c, func(server string) { c.servers[server[0]-'0'].kill() })
-	if t.Logf("errors for %s", errorsFor); errorsFor > 3*time.Second {
-		t.Errorf("errors for %s", errorsFor)
+	if t.Logf("got errors for %s", errorsFor); errorsFor > 3*time.Second {
+		t.Errorf("got errors for %s", errorsFor)
 	}
 }
 
-// A machine that is lost says nothing: packets go nowhere, new connections hang.
+// A machine that is lost does not answer at all: packets are dropped and new connections hang.
 func TestMachineIsLost(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
@@ -106,12 +106,12 @@ func TestMachineIsLost(t *testing.T) {
 	}
 	c.start(t, n.dial)
 	errorsFor := outage(t, c, func(server string) { close(n.lost[c.servers[server[0]-'0'].addr.String()]) })
-	if t.Logf("errors for %s", errorsFor); errorsFor > 3*time.Second || errorsFor < 500*time.Millisecond {
-		t.Errorf("errors for %s", errorsFor)
+	if t.Logf("got errors for %s", errorsFor); errorsFor > 3*time.Second || errorsFor < 500*time.Millisecond {
+		t.Errorf("got errors for %s", errorsFor)
 	}
 }
 
-// network can lose machines: their connections stay open and carry nothing.
+// network simulates lost machines: their connections stay open, but no data arrives.
 type network struct{ lost map[string]chan struct{} }
 
 func (n *network) dial(ctx context.Context, netw, addr string) (net.Conn, error) {
@@ -131,7 +131,7 @@ func (n *network) dial(ctx context.Context, netw, addr string) (net.Conn, error)
 	return far, nil
 }
 
-// carry copies until the machine is lost, and then swallows.
+// carry copies until the machine is lost, and then drops everything.
 func carry(dst, src net.Conn, lost chan struct{}) {
 	buf := make([]byte, 16<<10)
 	for {
@@ -141,7 +141,7 @@ func carry(dst, src net.Conn, lost chan struct{}) {
 			if err == nil {
 				continue
 			}
-			_ = dst.Close() // the balancer has closed it; nobody learns anything else
+			_ = dst.Close() // the balancer has closed it
 			return
 		default:
 		}
@@ -153,7 +153,7 @@ func carry(dst, src net.Conn, lost chan struct{}) {
 
 func pipe() (near, far net.Conn) { return net.Pipe() }
 
-// A server that hangs when it is dialled costs a new connection a quarter of a second, also before it is known to be lost.
+// A server that does not accept delays a new connection by 250 ms, even before its probe has failed.
 func TestHangingDialIsRaced(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)
@@ -171,16 +171,16 @@ func TestHangingDialIsRaced(t *testing.T) {
 	begun := time.Now()
 	conn, s, release := p.connect(t.Context())
 	if conn == nil || s.addr != c.servers[0].addr.String() {
-		t.Fatal("not connected to the server that answers")
+		t.Fatal("not connected to the server that accepts")
 	}
 	release()
 	conn.Close()
 	if took := time.Since(begun); took < 200*time.Millisecond || took > 20*time.Second {
-		t.Errorf("took %s", took)
+		t.Errorf("connecting took %s", took)
 	}
 }
 
-// While no server is ready all are tried, and no connection is closed: that would only make things worse.
+// While no server is ready, all are tried and no connection is closed.
 func TestNoneReady(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
@@ -194,7 +194,7 @@ func TestNoneReady(t *testing.T) {
 	defer conn.Close()
 	gone := make(chan error, 1)
 	go func() { _, err := io.ReadAll(conn); gone <- err }()
-	deadline := time.After(2500 * time.Millisecond) // both are out after two questions
+	deadline := time.After(2500 * time.Millisecond) // both are unreachable after two probes
 	for {
 		c.mustAsk(t)
 		select {
@@ -208,12 +208,12 @@ func TestNoneReady(t *testing.T) {
 	}
 	c.servers[0].ready.Store(true)
 	c.servers[1].ready.Store(true)
-	for range 4 { // one of them is on each server sooner or later; nobody is refused meanwhile
+	for range 4 { // each server gets some of them, and none is refused
 		c.mustAsk(t)
 	}
 }
 
-// A server that answers and says no is left for one that says yes, together with its connections.
+// The connections to a server that is not ready are closed if another server is ready.
 func TestNotReadyIsLeft(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
@@ -221,7 +221,7 @@ func TestNotReadyIsLeft(t *testing.T) {
 	c.start(t, nil)
 	first := c.mustAsk(t)
 	c.servers[first[0]-'0'].ready.Store(false)
-	await(t, "the client is on the other server", 30*time.Second, func() bool {
+	await(t, "the client uses the other server", 30*time.Second, func() bool {
 		name, err := c.ask(t.Context())
 		return err == nil && name != first
 	})
@@ -235,23 +235,23 @@ func TestFollowsRoster(t *testing.T) {
 	go func() { name, _ := c.ask(t.Context()); answer <- name }() // waits for a roster
 	c.publish(t, 5, c.joinCA, c.servers[0])
 	if got := <-answer; got != "0" {
-		t.Fatalf("%q answers", got)
+		t.Fatalf("got answer from %q", got)
 	}
-	c.publish(t, 6, c.joinCA, c.servers[1]) // 0 leaves the cluster while it runs
-	await(t, "the client is moved to the new server", 12*time.Second, func() bool { name, err := c.ask(t.Context()); return err == nil && name == "1" })
-	c.publish(t, 4, c.joinCA, c.servers[2])        // an older one
-	c.publish(t, 9, newAuthority(t), c.servers[2]) // somebody else's
+	c.publish(t, 6, c.joinCA, c.servers[1]) // server 0 leaves the cluster, but keeps running
+	await(t, "the client uses the new server", 12*time.Second, func() bool { name, err := c.ask(t.Context()); return err == nil && name == "1" })
+	c.publish(t, 4, c.joinCA, c.servers[2])        // older
+	c.publish(t, 9, newAuthority(t), c.servers[2]) // signed by another CA
 	c.transport.CloseIdleConnections()
 	for range 20 {
 		if got := c.mustAsk(t); got != "1" {
-			t.Fatalf("%q answers", got)
+			t.Fatalf("got answer from %q", got)
 		}
 	}
 	c.publish(t, 7, c.joinCA, c.servers[2])
-	await(t, "the next roster counts", 12*time.Second, func() bool { name, err := c.ask(t.Context()); return err == nil && name == "2" })
+	await(t, "the next roster is used", 12*time.Second, func() bool { name, err := c.ask(t.Context()); return err == nil && name == "2" })
 }
 
-// Who listens at a server's address without its certificate is never ready, and gets connections only when nobody else is.
+// A server without the right certificate is never ready, and gets connections only if no server is ready.
 func TestImpostor(t *testing.T) {
 	t.Parallel()
 	for name, cert := range map[string]func(c *cluster) *api{
@@ -264,7 +264,7 @@ func TestImpostor(t *testing.T) {
 			impostor := cert(c)
 			c.publish(t, 1, c.joinCA, impostor, c.servers[0])
 			c.start(t, nil)
-			await(t, "20 connections in a row to the true server", 30*time.Second, func() bool {
+			await(t, "20 consecutive connections to the real server", 30*time.Second, func() bool {
 				c.transport.CloseIdleConnections()
 				for range 20 {
 					if _, err := c.ask(t.Context()); err != nil {
@@ -294,7 +294,7 @@ func TestOrder(t *testing.T) {
 	}
 	want := []string{"10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1", "10.0.0.4:1", "lb.example:6443"}
 	if diff := cmp.Diff(want, names()); diff != "" {
-		t.Errorf("nobody known: %s", diff)
+		t.Errorf("all unknown (-want +got): %s", diff)
 	}
 	byAddr := map[string]*server{}
 	for _, s := range p.servers {
@@ -309,12 +309,12 @@ func TestOrder(t *testing.T) {
 	p.join(choice{byAddr["10.0.0.2:1"], 0}, &link{a, a})
 	want = []string{"10.0.0.3:1", "10.0.0.2:1", "lb.example:6443", "10.0.0.4:1", "10.0.0.1:1"}
 	if diff := cmp.Diff(want, names()); diff != "" {
-		t.Errorf("some known: %s", diff)
+		t.Errorf("some known (-want +got): %s", diff)
 	}
 }
 
-// A connection to a server that fell while it was made does not stay on it.
-func TestFellMeanwhile(t *testing.T) {
+// A connection to a server that fails in the meantime is closed.
+func TestFailsWhileConnecting(t *testing.T) {
 	t.Parallel()
 	p := newPool(Config{Log: slog.New(slog.DiscardHandler), Rand: func(int) int { return 0 }}, defaultTiming(), "")
 	at := netip.MustParseAddrPort
@@ -326,14 +326,14 @@ func TestFellMeanwhile(t *testing.T) {
 	must(t, far.SetReadDeadline(time.Now().Add(30*time.Second)))
 	defer p.join(chosen, &link{near, near})()
 	if _, err := far.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Errorf("still open: %v", err)
+		t.Errorf("connection is still open: %v", err)
 	}
 }
 
 func TestCommand(t *testing.T) {
 	for name, args := range map[string][]string{"nothing": nil, "unknown flag": {"--frob"}, "no CA": {"--roster", "r", "--ca", "c"}, "more": {"--roster", "r", "--ca", "c", "--cluster-ca", "d", "e"}} {
 		if err := Command(t.Context(), args, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "agent") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v", name, err)
 		}
 	}
 	dir := t.TempDir()

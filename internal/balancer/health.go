@@ -21,8 +21,8 @@ const serverName = "kubernetes"
 
 const request = "GET /readyz HTTP/1.1\r\nHost: kubernetes\r\nUser-Agent: slipway-api-balancer\r\n\r\n"
 
-// watch probes a server until ctx ends. A probe that times out is repeated once on a new connection. After any other failure it
-// waits for the next interval.
+// watch probes a server until ctx ends. A probe that times out is repeated once on a new connection. After
+// any other failure it waits for the next interval.
 func (p *pool) watch(ctx context.Context, s *server) {
 	var a prober
 	defer a.close()
@@ -65,6 +65,7 @@ type prober struct {
 	in   *bufio.Reader
 }
 
+// close drops the kept connection, if any.
 func (a *prober) close() {
 	if a.conn != nil {
 		_ = a.conn.NetConn().Close() // without TLS close_notify, which could block
@@ -72,8 +73,8 @@ func (a *prober) close() {
 	}
 }
 
-// probe sends one request. If a kept connection turns out to be closed, it tries a new one at once within the same limit: this
-// distinguishes a failed server from a restarted one.
+// probe sends one request. If a kept connection turns out to be closed, it tries a new one at once within the
+// same limit: this distinguishes a failed server from a restarted one.
 func (a *prober) probe(ctx context.Context, p *pool, addr string, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -96,6 +97,7 @@ func (a *prober) probe(ctx context.Context, p *pool, addr string, limit time.Dur
 // errNotReady reports that the server answers, but is not ready.
 var errNotReady = errors.New("not ready")
 
+// connect opens a TLS connection and verifies the server's certificate.
 func (a *prober) connect(ctx context.Context, p *pool, addr string) error {
 	raw, err := p.c.Dial(ctx, "tcp", addr)
 	if err != nil {
@@ -149,6 +151,7 @@ const maxAnswer = 64 << 10
 // trust reads the cluster CA for each connection, so that the file may be created later.
 type trust struct{ file string }
 
+// config is the TLS configuration for one connection.
 func (t *trust) config() (*tls.Config, error) {
 	pem, err := os.ReadFile(t.file)
 	if err != nil {

@@ -62,7 +62,7 @@ func (a authority) write(t *testing.T, path string) {
 	must(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}), 0o600))
 }
 
-// api is an API server: it tells its name, and whether it is ready.
+// api is an API server that answers with its name and its readiness.
 type api struct {
 	name  string
 	addr  netip.AddrPort
@@ -102,10 +102,10 @@ func newAPI(t *testing.T, name string, cert tls.Certificate) *api {
 	return a
 }
 
-// kill ends it as kill -9 does: the kernel closes everything.
+// kill closes all connections at once, as after kill -9.
 func (a *api) kill() { _ = a.srv.Close() }
 
-// cluster is two CAs, servers, a roster file and a balancer over them.
+// cluster consists of two CAs, servers, a roster file and a balancer.
 type cluster struct {
 	dir           string
 	joinCA, podCA authority
@@ -174,7 +174,7 @@ func (c *cluster) start(t *testing.T, dial func(ctx context.Context, network, ad
 	})
 }
 
-// ask says which server answers; the client keeps its connection as kubelet does.
+// ask returns the name of the server that answers. Like kubelet, the client keeps its connection.
 func (c *cluster) ask(ctx context.Context) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+c.front+"/who", nil)
 	if err != nil {
@@ -195,7 +195,7 @@ func (c *cluster) mustAsk(t *testing.T) string {
 	return name
 }
 
-// await asks until done, for at most limit.
+// await polls done for at most limit.
 func await(t *testing.T, what string, limit time.Duration, done func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -205,7 +205,7 @@ func await(t *testing.T, what string, limit time.Duration, done func() bool) {
 	for !done() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("waited in vain for %s: %s", limit, what)
+			t.Fatalf("timeout after %s: %s", limit, what)
 		case <-tick.C:
 		}
 	}

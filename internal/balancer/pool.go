@@ -23,8 +23,8 @@ import (
 //	unknown ────────────► ready ◄────────────────────────────► unreachable
 //	                                  probe ok
 //
-// Connections to a server that is unreachable or no longer in the roster are closed as soon as another server is ready. Before
-// that, closing them would not help.
+// Connections to a server that is unreachable or no longer in the roster are closed as soon as another server
+// is ready. Before that, closing them would not help.
 type pool struct {
 	c      Config
 	timing timing
@@ -51,6 +51,7 @@ type server struct {
 	stop  context.CancelFunc // ends its probes
 }
 
+// state is the result of the probes of a server.
 type state int
 
 const (
@@ -64,15 +65,16 @@ func (s state) String() string { return [...]string{"unknown", "ready", "unreach
 // link is a client's connection and the server connection it is joined to.
 type link struct{ client, server net.Conn }
 
-// cut resets a link as a crashed server would, so that the client knows that its request may be lost and retries.
+// cut resets a link as a crashed server would, so that the client knows that its request may be lost and
+// retries.
 func (l *link) cut() { splice.Reset(l.client); splice.Reset(l.server) }
 
 func newPool(c Config, t timing, self string) *pool {
 	return &pool{c: c, timing: t, self: self, trust: &trust{file: c.ClusterCA}, changed: make(chan struct{})}
 }
 
-// use replaces the servers by those of a roster, but keeps the state of servers in both. It calls watch, which must not block,
-// for each new one. It reports whether the roster was newer.
+// use replaces the servers by those of a roster, but keeps the state of servers in both. It calls watch,
+// which must not block, for each new one. It reports whether the roster was newer.
 func (p *pool) use(r roster.Roster, watch func(s *server)) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -156,9 +158,10 @@ type choice struct {
 	falls int
 }
 
-// order lists the servers in the order in which a new connection tries them: ready, then unknown, then unreachable ones; load
-// balancers after servers in the same state. Among equals, those with the fewest connections come first; ties are broken at
-// random. The first server counts one more connection until release is called. The channel is closed when the servers change.
+// order lists the servers in the order in which a new connection tries them: ready, then unknown, then
+// unreachable ones; load balancers after servers in the same state. Among equals, those with the fewest
+// connections come first; ties are broken at random. The first server counts one more connection until
+// release is called. The channel is closed when the servers change.
 func (p *pool) order() (list []choice, release func(), changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -184,6 +187,7 @@ func (p *pool) order() (list []choice, release func(), changed <-chan struct{}) 
 	}, p.changed
 }
 
+// rank is the server's position in order: lower ranks first.
 func (s *server) rank() int {
 	rank := [...]int{ready: 0, unknown: 2, unreachable: 4}[s.state]
 	if s.last {
@@ -192,8 +196,8 @@ func (s *server) rank() int {
 	return rank
 }
 
-// join counts a connection to a server. If the server has failed since it was chosen, the connection may be dead, and is closed
-// once another server is ready.
+// join counts a connection to a server. If the server has failed since it was chosen, the connection may be
+// dead, and is closed once another server is ready.
 func (p *pool) join(c choice, l *link) (leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -212,7 +216,8 @@ func (p *pool) join(c choice, l *link) (leave func()) {
 	}
 }
 
-// serve joins a client to a server until both directions have ended, one has failed, the connection is cut, or ctx ends.
+// serve joins a client to a server until both directions have ended, one has failed, the connection is cut,
+// or ctx ends.
 func (p *pool) serve(ctx context.Context, client net.Conn) {
 	defer client.Close()
 	conn, s, release := p.connect(ctx)
@@ -232,14 +237,16 @@ func (p *pool) serve(ctx context.Context, client net.Conn) {
 	back.Wait()
 }
 
+// dialed is the result of dialling a server.
 type dialed struct {
 	s    choice
 	conn net.Conn
 	err  error
 }
 
-// connect returns a connection to the first server that accepts. If one refuses, it tries the next at once; if one hangs, it
-// tries the next in parallel. If there are no servers yet, it waits for them. The caller calls release after join.
+// connect returns a connection to the first server that accepts. If one refuses, it tries the next at once;
+// if one hangs, it tries the next in parallel. If there are no servers yet, it waits for them. The caller
+// calls release after join.
 func (p *pool) connect(ctx context.Context) (conn net.Conn, s choice, release func()) {
 	ctx, cancel := context.WithTimeout(ctx, p.timing.dial)
 	defer cancel()

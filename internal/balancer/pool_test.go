@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/roster"
 )
 
-// closing is a connection that knows whether it was closed.
+// closing is a connection that records whether it was closed.
 type closing struct {
 	net.Conn
 	closed bool
@@ -21,9 +21,9 @@ type closing struct {
 
 func (c *closing) Close() error { c.closed = true; return nil }
 
-// Whatever happens to servers, rosters and connections: after each change no connection is left on a server that fell while
-// it was open if another one is ready, none is closed without a better place, the servers are the newest roster's, and the
-// counts add up.
+// Invariants for any history of servers, rosters and connections: if a server is ready, no connection remains
+// on a server that has failed; no connection is closed unless another server is ready; the servers are those
+// of the newest roster; and the counts are consistent.
 func TestPoolHistories(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -32,7 +32,7 @@ func TestPoolHistories(t *testing.T) {
 			conn  *closing
 			s     choice
 			leave func()
-			known bool // that it is closed
+			known bool // to be closed
 		}
 		var conns []*open
 		newest := roster.Roster{}
@@ -77,20 +77,20 @@ func TestPoolHistories(t *testing.T) {
 				for _, s := range p.servers {
 					better = better || s.state == ready
 					if total += len(s.conns); s.meant != 0 {
-						t.Fatalf("%s: %d connections are still meant for it", s.addr, s.meant)
+						t.Fatalf("%s: got %d pending connections, want 0", s.addr, s.meant)
 					}
 				}
 				for _, s := range p.gone {
 					total += len(s.conns)
 				}
 				if total > len(conns) || len(p.servers) != len(newest.API) {
-					t.Fatalf("%d connections counted, %d open; %d servers, %d in the roster", total, len(conns), len(p.servers), len(newest.API))
+					t.Fatalf("got %d connections counted, %d open; %d servers, %d in the roster", total, len(conns), len(p.servers), len(newest.API))
 				}
 				for _, c := range conns {
 					if fell := c.s.server.falls != c.s.falls; fell && better && !c.conn.closed && c.s.state != ready {
-						t.Fatalf("left on %s, which is %s", c.s.addr, c.s.state)
+						t.Fatalf("connection open on %s, which is %s", c.s.addr, c.s.state)
 					} else if c.conn.closed && !c.known && (!better || (!fell && c.s.state != unreachable)) {
-						t.Fatalf("closed on %s, which is %s; another is ready: %v", c.s.addr, c.s.state, better)
+						t.Fatalf("connection closed on %s, which is %s; another ready: %v", c.s.addr, c.s.state, better)
 					}
 					c.known = c.conn.closed
 				}

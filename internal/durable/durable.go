@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package durable writes files that survive a power cut: a reader sees the old content or the new, never a mixture.
-// [WriteFile] replaces one file. [Save] and [Load] store a record: a value with a schema number and a checksum, and its previous
-// generation next to it (path + ".prev"). A damaged record is recovered from there or reported as damaged, but never treated as
-// missing. [LockFile] and its variants exclude concurrent writers. The package never deletes a record and never creates a
-// directory. Read [Save] and [Load] first.
+// Package durable writes files that survive a power cut: a reader sees the old content or the new, never a
+// mixture. [WriteFile] replaces one file. [Save] and [Load] store a record: a value with a schema number and
+// a checksum, and its previous generation next to it (path + ".prev"). A damaged record is recovered from
+// there or reported as damaged, but never treated as missing. [LockFile] and its variants exclude concurrent
+// writers. The package never deletes a record and never creates a directory. Read [Save] and [Load] first.
 //
 //	durable.Save("/var/lib/slipway/state/lock", 1, lock)
 //	err := durable.Load("/var/lib/slipway/state/lock", 1, &lock)
@@ -25,8 +25,9 @@ import (
 	"strings"
 )
 
-// WriteFile replaces path by a regular file with this content and mode. It does not follow a symlink at path, but replaces it.
-// When it returns nil, the content is on the disk. The file has its mode from the moment it exists.
+// WriteFile replaces path by a regular file with this content and mode. It does not follow a symlink at path,
+// but replaces it. When it returns nil, the content is on the disk. The file has its mode from the moment it
+// exists.
 func WriteFile(path string, mode os.FileMode, data []byte) error {
 	tmp, err := writeTemp(path, mode, data)
 	if err != nil {
@@ -50,8 +51,8 @@ func SyncDir(dir string) error {
 	return nil
 }
 
-// writeTemp writes and syncs a file next to path. Its name starts with a dot and has an extension that programs that read whole
-// configuration directories (kubelet, CNI) ignore.
+// writeTemp writes and syncs a file next to path. Its name starts with a dot and has an extension that
+// programs that read whole configuration directories (kubelet, CNI) ignore.
 func writeTemp(path string, mode os.FileMode, data []byte) (name string, err error) {
 	f, err := createTemp(path, mode)
 	if err != nil {
@@ -71,6 +72,7 @@ func writeTemp(path string, mode os.FileMode, data []byte) (name string, err err
 	return f.Name(), nil
 }
 
+// createTemp creates a new file next to path, even if earlier ones are left over.
 func createTemp(path string, mode os.FileMode) (*os.File, error) {
 	dir, base := filepath.Split(path)
 	for try := 0; ; try++ {
@@ -82,8 +84,8 @@ func createTemp(path string, mode os.FileMode) (*os.File, error) {
 	}
 }
 
-// RemoveTempFiles removes the temporary files that interrupted writes of these paths have left, because they may contain secrets.
-// The paths must not be written concurrently. It skips empty paths.
+// RemoveTempFiles removes the temporary files that interrupted writes of these paths have left, because they
+// may contain secrets. The paths must not be written concurrently. It skips empty paths.
 func RemoveTempFiles(paths ...string) error {
 	for _, path := range paths {
 		if path == "" {
@@ -114,7 +116,8 @@ func readAll(path string) ([]byte, error) {
 	return data, errors.Join(err, f.Close())
 }
 
-// Digest reads r to the end and returns "sha256:" with 64 hex digits, and the size. It stops with an error when ctx ends.
+// Digest reads r to the end and returns "sha256:" with 64 hex digits, and the size. It stops with an error
+// when ctx ends.
 func Digest(ctx context.Context, r io.Reader) (digest string, size int64, err error) {
 	sum, buf := sha256.New(), make([]byte, 1<<20)
 	for {

@@ -29,12 +29,12 @@ func TestWriteFile(t *testing.T) {
 				}
 				got, err := os.ReadFile(path)
 				if err != nil || string(got) != content {
-					t.Fatalf("content %q, %v; want %q", got, err, content)
+					t.Fatalf("got content %q, %v; want %q", got, err, content)
 				}
 			}
 			info, err := os.Stat(path)
 			if err != nil || info.Mode() != mode {
-				t.Errorf("mode %v, %v; want %v", info.Mode(), err, mode)
+				t.Errorf("got mode %v, %v; want %v", info.Mode(), err, mode)
 			}
 			onlyFiles(t, filepath.Dir(path), "f.json")
 		})
@@ -47,7 +47,7 @@ func TestWriteFileReplacesSymlink(t *testing.T) {
 	target, path := filepath.Join(dir, "target"), filepath.Join(dir, "link")
 	must(t, os.WriteFile(target, []byte("mine"), 0o644), os.Symlink(target, path), WriteFile(path, 0o600, []byte("new")))
 	if got, _ := os.ReadFile(target); string(got) != "mine" {
-		t.Errorf("the symlink was followed: target is %q", got)
+		t.Errorf("the symlink was followed: got target content %q", got)
 	}
 }
 
@@ -56,13 +56,13 @@ func TestWriteFileLeavesNothingBehind(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(dir, "d"), 0o755))
 	if err := WriteFile(filepath.Join(dir, "d"), 0o600, nil); err == nil {
-		t.Error("a folder was replaced by a file")
+		t.Error("write over a directory: got nil, want an error")
 	}
 	onlyFiles(t, dir, "d")
 }
 
-// What a cut has left is known by its name, also where the name means something to a pattern.
-func TestRemoveDebris(t *testing.T) {
+// RemoveTempFiles matches names literally, even if they contain glob characters.
+func TestRemoveTempFiles(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "a[b]")
 	must(t, os.Mkdir(dir, 0o700))
@@ -81,7 +81,7 @@ func TestLoad(t *testing.T) {
 		want    note
 		wantErr error
 	}{
-		"sound":                         {func(string) error { return nil }, second, nil},
+		"intact":                        {func(string) error { return nil }, second, nil},
 		"newest lost":                   {os.Remove, first, nil},
 		"newest empty":                  {func(p string) error { return os.Truncate(p, 0) }, first, nil},
 		"previous lost":                 {func(p string) error { return os.Remove(p + ".prev") }, second, nil},
@@ -99,7 +99,7 @@ func TestLoad(t *testing.T) {
 			var got note
 			err := Load(path, 1, &got)
 			if !errors.Is(err, tt.wantErr) || (tt.wantErr != fs.ErrNotExist && errors.Is(err, fs.ErrNotExist)) {
-				t.Errorf("error %v, want %v", err, tt.wantErr)
+				t.Errorf("got error %v, want %v", err, tt.wantErr)
 			}
 			if diff := cmp.Diff(tt.want, got); err == nil && diff != "" {
 				t.Error(diff)
@@ -108,7 +108,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// Every truncation and every flipped bit of the newest generation gives back the previous one.
+// After any truncation or bit flip of the newest generation, Read returns the previous one.
 func TestDamageAtEveryOffset(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "r")
@@ -120,7 +120,7 @@ func TestDamageAtEveryOffset(t *testing.T) {
 		must(t, os.WriteFile(path, data, 0o600))
 		var got note
 		if recovered, err := Read(path, 1, &got); err != nil || got != first || !recovered {
-			t.Fatalf("%s at %d: %+v, recovered %v, %v", what, offset, got, recovered, err)
+			t.Fatalf("%s at %d: got %+v, recovered=%v, %v", what, offset, got, recovered, err)
 		}
 	}
 	for i := range sound {
@@ -134,19 +134,19 @@ func TestDamageAtEveryOffset(t *testing.T) {
 	check("appended", len(sound), append(append([]byte(nil), sound...), 0))
 }
 
-func TestSaveKeepsSoundPrevious(t *testing.T) {
+func TestSaveKeepsIntactPrevious(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "r")
 	must(t, Save(path, 1, note{"first", 1}), Save(path, 1, note{"second", 2}))
 	must(t, os.Truncate(path, 9), Save(path, 1, note{"third", 3}), os.Truncate(path, 9))
 	var got note
 	if err := Load(path, 1, &got); err != nil || got.N != 1 {
-		t.Errorf("%+v, %v; want the first: the damaged second must not have replaced it", got, err)
+		t.Errorf("got %+v, %v; want the first: a damaged record must not replace it", got, err)
 	}
 }
 
-// A cut between the two renames leaves both names on one file; the next record must not leave a third.
-func TestSaveAfterACut(t *testing.T) {
+// A crash between the two renames leaves both names on one file. The next Save must not leave a third one.
+func TestSaveAfterCrash(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "r")
@@ -155,7 +155,7 @@ func TestSaveAfterACut(t *testing.T) {
 	must(t, os.Truncate(path, 9))
 	var got note
 	if err := Load(path, 1, &got); err != nil || got.N != 1 {
-		t.Errorf("%+v, %v; want the first", got, err)
+		t.Errorf("got %+v, %v; want the first", got, err)
 	}
 }
 
@@ -168,7 +168,7 @@ func onlyFiles(t *testing.T, dir string, want ...string) {
 		got = append(got, e.Name())
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("files in the folder: %s", diff)
+		t.Errorf("files in the directory (-want +got):\n%s", diff)
 	}
 }
 

@@ -17,13 +17,13 @@ import (
 	"github.com/slipway-project/slipway/internal/sleep"
 )
 
-// LockFile locks the file at path exclusively and creates it if it does not exist. It waits while another process, or another
-// caller in this process, holds the lock. The kernel releases the lock when its holder dies, so a leftover file does not block.
-// Only the holder may remove the file.
+// LockFile locks the file at path exclusively and creates it if it does not exist. It waits while another
+// process, or another caller in this process, holds the lock. The kernel releases the lock when its holder
+// dies, so a leftover file does not block. Only the holder may remove the file.
 //
-// note describes the holder and may be empty. While LockFile waits, it calls say, if not nil, with the holder's note and the
-// time of the lock ("process 4711: slipway up, since 2026-11-20 12:00:00"), and again when the holder changes. Notes are for
-// messages only.
+// note describes the holder and may be empty. While LockFile waits, it calls say, if not nil, with the
+// holder's note and the time of the lock ("process 4711: slipway up, since 2026-11-20 12:00:00"), and again
+// when the holder changes. Notes are for messages only.
 func LockFile(ctx context.Context, path, note string, say func(holder string)) (unlock func(), err error) {
 	f, err := wait(ctx, path, openLock, say)
 	if err != nil {
@@ -34,7 +34,8 @@ func LockFile(ctx context.Context, path, note string, say func(holder string)) (
 	return func() { _ = f.Close() }, nil
 }
 
-// LockDir is LockFile for an existing directory, without a note. The error is an fs.ErrNotExist if the directory is removed.
+// LockDir is LockFile for an existing directory, without a note. The error is an fs.ErrNotExist if the
+// directory is removed.
 func LockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	f, err := wait(ctx, dir, os.Open, nil)
 	if err != nil {
@@ -44,7 +45,9 @@ func LockDir(ctx context.Context, dir string) (unlock func(), err error) {
 }
 
 // LockFileBriefly is LockFile for locks that are held for milliseconds only: the wait cannot be interrupted.
-func LockFileBriefly(path string) (unlock func(), err error) { return hold(path, unix.LOCK_EX, openLock) }
+func LockFileBriefly(path string) (unlock func(), err error) {
+	return hold(path, unix.LOCK_EX, openLock)
+}
 
 // LockDirBriefly is LockFolder for locks that are held for milliseconds only: the wait cannot be interrupted.
 func LockDirBriefly(dir string) (unlock func(), err error) { return hold(dir, unix.LOCK_EX, os.Open) }
@@ -52,6 +55,7 @@ func LockDirBriefly(dir string) (unlock func(), err error) { return hold(dir, un
 // ShareDirBriefly is HoldFolder with a shared lock.
 func ShareDirBriefly(dir string) (unlock func(), err error) { return hold(dir, unix.LOCK_SH, os.Open) }
 
+// openLock opens or creates a lock file. It does not follow a symlink.
 func openLock(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 }
@@ -80,6 +84,7 @@ func wait(ctx context.Context, path string, open func(string) (*os.File, error),
 	}
 }
 
+// hold blocks until it has the lock.
 func hold(path string, how int, open func(string) (*os.File, error)) (unlock func(), err error) {
 	for {
 		f, err := try(path, how, open)
@@ -120,7 +125,8 @@ func try(path string, how int, open func(string) (*os.File, error)) (*os.File, e
 	return f, nil
 }
 
-// noteOf is the note of the file's holder and its time, the file's modification time. It is empty if there is no note.
+// noteOf is the note of the file's holder and its time, the file's modification time. It is empty if there is
+// no note.
 func noteOf(path string) string {
 	f, err := os.Open(path)
 	if err != nil {

@@ -16,31 +16,31 @@ import (
 	"time"
 )
 
-// Who waits is told for whom and since when, once for each, and gets the lock in the end.
-func TestLockFileTellsOfTheHolder(t *testing.T) {
+// LockFile reports each holder once, with the time, and finally gets the lock.
+func TestLockFileReportsHolder(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "lock")
-	must(t, os.WriteFile(path, []byte("a longer note of somebody who is dead"), 0o600))
+	must(t, os.WriteFile(path, []byte("a longer note of a dead holder"), 0o600))
 	synctest.Test(t, func(t *testing.T) {
-		first, err := LockFile(t.Context(), path, "process 1: up\n", func(string) { t.Error("a dead holder was waited for") })
+		first, err := LockFile(t.Context(), path, "process 1: up\n", func(string) { t.Error("LockFile waited for a dead holder") })
 		must(t, err)
-		var told []string
+		var holders []string
 		done := make(chan error)
 		go func() {
-			unlock, err := LockFile(t.Context(), path, "process 2: down", func(holder string) { told = append(told, holder) })
+			unlock, err := LockFile(t.Context(), path, "process 2: down", func(holder string) { holders = append(holders, holder) })
 			if err == nil {
 				unlock()
 			}
 			done <- err
 		}()
-		time.Sleep(time.Second) // of the test's own clock
+		time.Sleep(time.Second) // fake time
 		must(t, os.WriteFile(path, []byte("process 3: up"), 0o600))
 		time.Sleep(time.Second)
 		first()
 		must(t, <-done)
 		since := `, since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d$`
-		if len(told) != 2 || !regexp.MustCompile("^process 1: up"+since).MatchString(told[0]) || !regexp.MustCompile("^process 3: up"+since).MatchString(told[1]) {
-			t.Errorf("told %q", told)
+		if len(holders) != 2 || !regexp.MustCompile("^process 1: up"+since).MatchString(holders[0]) || !regexp.MustCompile("^process 3: up"+since).MatchString(holders[1]) {
+			t.Errorf("got holders %q", holders)
 		}
 	})
 }
@@ -55,11 +55,11 @@ func TestLockFileCanBeCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	_, err = LockFile(ctx, path, "process 2", func(string) { cancel(why) })
 	if !errors.Is(err, why) || !regexp.MustCompile("held by process 1, since ").MatchString(err.Error()) {
-		t.Errorf("%v, want the cause and the holder", err)
+		t.Errorf("got %v, want the cause and the holder", err)
 	}
 }
 
-// However it is waited for, and though each holder removes the file, one at a time is in.
+// All variants exclude each other, even if each holder removes the file.
 func TestOneAtATime(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "lock")
@@ -78,7 +78,7 @@ func TestOneAtATime(t *testing.T) {
 					return
 				}
 				if inside.Add(1) != 1 {
-					t.Error("two are in")
+					t.Error("two goroutines hold the lock")
 				}
 				turns.Add(1)
 				inside.Add(-1)
@@ -91,11 +91,11 @@ func TestOneAtATime(t *testing.T) {
 	}
 	wg.Wait()
 	if turns.Load() != 16*20 {
-		t.Errorf("%d turns", turns.Load())
+		t.Errorf("got %d acquisitions", turns.Load())
 	}
 }
 
-func TestLockFolder(t *testing.T) {
+func TestLockDir(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "machine")
 	must(t, os.Mkdir(dir, 0o700))
@@ -107,20 +107,20 @@ func TestLockFolder(t *testing.T) {
 			_, err := LockDir(t.Context(), dir)
 			done <- err
 		}()
-		time.Sleep(time.Second) // of the test's own clock
+		time.Sleep(time.Second) // fake time
 		must(t, os.Remove(dir))
 		unlock()
 		if err := <-done; !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("the folder went away: %v", err)
+			t.Errorf("removed directory: got %v, want ErrNotExist", err)
 		}
 		if _, err := LockDirBriefly(dir); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("no folder: %v", err)
+			t.Errorf("missing directory: got %v, want ErrNotExist", err)
 		}
 	})
 }
 
-// Those who share wait for nobody but who holds it alone, and who holds it alone waits for all of them.
-func TestShareFolder(t *testing.T) {
+// Shared holders exclude only exclusive ones.
+func TestShareDir(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	one, err := ShareDirBriefly(dir)
@@ -131,7 +131,7 @@ func TestShareFolder(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if _, err := LockDir(ctx, dir); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("locked while it is shared: %v", err)
+		t.Errorf("exclusive lock during a shared one: got %v", err)
 	}
 	two()
 	alone, err := LockDirBriefly(dir)
@@ -145,7 +145,7 @@ func TestLockFileFollowsNoLink(t *testing.T) {
 	path := filepath.Join(dir, "lock")
 	must(t, os.Symlink(filepath.Join(dir, "elsewhere"), path))
 	if _, err := LockFile(t.Context(), path, "process 1", nil); err == nil {
-		t.Error("a symlink was followed")
+		t.Error("lock of a symlink: got nil, want an error")
 	}
 	onlyFiles(t, dir, "lock")
 }

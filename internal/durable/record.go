@@ -24,8 +24,8 @@ const (
 	prevExt   = ".prev"
 )
 
-// Save writes v as the newest generation of the record, with mode 0600, and keeps the one before as the previous generation. A
-// damaged newest generation never replaces an intact previous one.
+// Save writes v as the newest generation of the record, with mode 0600, and keeps the one before as the
+// previous generation. A damaged newest generation never replaces an intact previous one.
 func Save(path string, schema int, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -79,15 +79,15 @@ func sameFile(a, b string) bool {
 	return err1 == nil && err2 == nil && os.SameFile(one, two)
 }
 
-// Load reads the newest intact generation into v. The error is an fs.ErrNotExist only if neither generation exists, ErrSchema if
-// another version of the program wrote the record, and ErrDamaged in every other case.
+// Load reads the newest intact generation into v. The error is an fs.ErrNotExist only if neither generation
+// exists, ErrSchema if another version of the program wrote the record, and ErrDamaged in every other case.
 func Load(path string, schema int, v any) error {
 	_, err := Read(path, schema, v)
 	return err
 }
 
-// Read is Load that also reports whether v is the previous generation because the newest one is damaged. Then the last change is
-// lost, and a caller that depends on it has to find out the actual state.
+// Read is Load that also reports whether v is the previous generation because the newest one is damaged. Then
+// the last change is lost, and a caller that depends on it has to find out the actual state.
 func Read(path string, schema int, v any) (recovered bool, err error) {
 	newest := loadOne(path, schema, v)
 	if newest == nil || errors.Is(newest, ErrSchema) {
@@ -104,6 +104,7 @@ func Read(path string, schema int, v any) (recovered bool, err error) {
 	return false, fmt.Errorf("load %s: %w: newest: %s; previous: %s", path, ErrDamaged, newest, previous) //nolint:errorlint // see above
 }
 
+// loadOne loads one generation.
 func loadOne(path string, schema int, v any) error {
 	data, err := readAll(path)
 	if err != nil {
@@ -127,6 +128,7 @@ func header(schema int, body []byte) []byte {
 	return fmt.Appendf(nil, "slipway-record %d sha256:%x\n", schema, sum.Sum(nil))
 }
 
+// open checks the header of a record and returns its schema and body.
 func open(data []byte) (schema int, body []byte, err error) {
 	line, body, ok := bytes.Cut(data, []byte("\n"))
 	if !ok {

@@ -20,8 +20,8 @@ import (
 	"github.com/slipway-project/slipway/internal/machine/process"
 )
 
-// cgroupParent is /slipway for the default root. Every other root has its own, so that clusters of the same name under two
-// roots do not share cgroups.
+// cgroupParent is /slipway for the default root. Every other root has its own, so that clusters of the same
+// name under two roots do not share cgroups.
 func cgroupParent(root string) string {
 	if root == "/var/lib/slipway" {
 		return "/slipway"
@@ -30,7 +30,8 @@ func cgroupParent(root string) string {
 	return fmt.Sprintf("/slipway-%x", sum[:4])
 }
 
-// hierarchies lists the mount points of all cgroup hierarchies: one on a cgroup v2 host, one per controller on v1.
+// hierarchies lists the mount points of all cgroup hierarchies: one on a cgroup v2 host, one per controller
+// on v1.
 func hierarchies() ([]string, error) {
 	mounts, err := readMounts("/proc/self/mountinfo")
 	if err != nil {
@@ -114,8 +115,8 @@ func removeCgroup(path string) error {
 	return nil
 }
 
-// removeEmptyParents removes the cgroups above a destroyed cluster's. It excludes concurrent boots: runc would fail if the
-// parent of a cgroup that it creates disappeared.
+// removeEmptyParents removes the cgroups above a destroyed cluster's. It excludes concurrent boots: runc
+// would fail if the parent of a cgroup that it creates disappeared.
 func (l *Local) removeEmptyParents(cluster string) error {
 	unlock, err := durable.LockDirBriefly(l.clusters())
 	if errors.Is(err, fs.ErrNotExist) {

@@ -26,8 +26,9 @@ const (
 	logLimit       = 16 << 20
 )
 
-// DownSignal is the signal by which PID 1 tells the agent that the machine shuts down: the agent stops its units, then exits.
-// If the agent exits for any other reason, including SIGTERM, its units keep running for the next agent.
+// DownSignal is the signal by which PID 1 tells the agent that the machine shuts down: the agent stops its
+// units, then exits. If the agent exits for any other reason, including SIGTERM, its units keep running for
+// the next agent.
 const DownSignal = unix.SIGUSR2
 
 // InitConfig is the configuration of a machine's PID 1.
@@ -37,14 +38,14 @@ type InitConfig struct {
 	Log     *slog.Logger
 }
 
-// Init is the main function of a machine's PID 1. It starts the agent, restarts it whenever it exits, and reaps orphans: if
-// the agent is killed, its components become children of PID 1 and keep running. Signals:
+// Init is the main function of a machine's PID 1. It starts the agent, restarts it whenever it exits, and
+// reaps orphans: if the agent is killed, its components become children of PID 1 and keep running. Signals:
 //
 //	SIGTERM  sends [DownSignal] to the agent, waits up to 30 s, kills everything and returns, which ends the machine
 //	SIGUSR1  kills the agent and restarts it at once
 //
-// All other signals are ignored. Errors before the agent's first start are returned, so that the host sees them; later ones
-// are logged.
+// All other signals are ignored. Errors before the agent's first start are returned, so that the host sees
+// them; later ones are logged.
 func Init(ctx context.Context, c InitConfig) error {
 	if c.LogFile == "" {
 		c.LogFile = "/var/log/slipway/agent.log"
@@ -79,6 +80,7 @@ type pid1 struct {
 	stopped bool
 }
 
+// run handles signals and exits of children until the machine stops.
 func (in *pid1) run(ctx context.Context, signals <-chan os.Signal) error {
 	minute := time.NewTicker(time.Minute)
 	defer minute.Stop()
@@ -127,6 +129,8 @@ func (in *pid1) startAgent() {
 	in.Log.Info("agent started", "pid", pid)
 }
 
+// spawn runs the agent in a session of its own. It uses ForkExec instead of os/exec, because reap collects
+// all children.
 func (in *pid1) spawn() (int, error) {
 	in.rotateLog()
 	out, err := os.OpenFile(in.LogFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640)
@@ -172,6 +176,7 @@ func (in *pid1) reap() {
 	}
 }
 
+// beginStop asks the agent to stop and starts its time limit.
 func (in *pid1) beginStop() {
 	if in.stopped {
 		return
@@ -182,6 +187,8 @@ func (in *pid1) beginStop() {
 	in.signalAgent(DownSignal)
 }
 
+// signalAgent signals the agent. If none runs, it schedules a start at once, which does nothing while the
+// machine stops.
 func (in *pid1) signalAgent(sig unix.Signal) {
 	if in.agent == 0 {
 		in.timer.Reset(0)
@@ -192,7 +199,8 @@ func (in *pid1) signalAgent(sig unix.Signal) {
 	}
 }
 
-// killAll kills every other process of the namespace. It does nothing unless this process is PID 1: it would kill the host.
+// killAll kills every other process of the namespace. It does nothing unless this process is PID 1: it would
+// kill the host.
 func (in *pid1) killAll() error {
 	if os.Getpid() != 1 {
 		return nil
@@ -201,7 +209,8 @@ func (in *pid1) killAll() error {
 	return nil // the kernel ends them before this process is gone
 }
 
-// rotateLog keeps one old log. The agent and its children write with O_APPEND, so the file can be truncated under them.
+// rotateLog keeps one old log. The agent and its children write with O_APPEND, so the file can be truncated
+// under them.
 func (in *pid1) rotateLog() {
 	info, err := os.Stat(in.LogFile)
 	if err != nil || info.Size() < logLimit {
@@ -219,8 +228,8 @@ func (in *pid1) rotateLog() {
 // readyPipe is the file descriptor that runc passes on. The host reads it until it is closed.
 const readyPipe = 3
 
-// signalReady reports to the host that the machine is ready, and writes a file for a host that was not listening. The pipe
-// stays open until this process exits, closes it, or executes another program.
+// signalReady reports to the host that the machine is ready, and writes a file for a host that was not
+// listening. The pipe stays open until this process exits, closes it, or executes another program.
 func signalReady() error {
 	if err := os.WriteFile(filepath.Join(RunDir, readyFile), []byte(readyMessage), 0o600); err != nil {
 		return fmt.Errorf("write ready file: %w", err)
@@ -243,8 +252,9 @@ func readySince(f paths) (since time.Time, ok bool) {
 	return info.ModTime().UTC().Truncate(time.Second), true
 }
 
-// BecomeSystemd is the counterpart of [Init] for machines with [Systemd]: it isolates the machine from the host, which only
-// PID 1 can do, and then executes the systemd of the machine's root filesystem. It returns only on error.
+// BecomeSystemd is the counterpart of [Init] for machines with [Systemd]: it isolates the machine from the
+// host, which only PID 1 can do, and then executes the systemd of the machine's root filesystem. It returns
+// only on error.
 func BecomeSystemd(log *slog.Logger) error {
 	exe, err := findSystemd("/")
 	if err != nil {
@@ -275,8 +285,9 @@ func BecomeSystemd(log *slog.Logger) error {
 	return fmt.Errorf("execute systemd: %w", unix.Exec(exe, []string{exe, "--system"}, env))
 }
 
-// kubeletSysctls are the kernel settings that the kubelet requires. The kernel is shared with the host, so inside a machine
-// they are regular files with the required values: the kubelet reads what it expects, and writes do not reach the kernel.
+// kubeletSysctls are the kernel settings that the kubelet requires. The kernel is shared with the host, so
+// inside a machine they are regular files with the required values: the kubelet reads what it expects, and
+// writes do not reach the kernel.
 func kubeletSysctls() map[string]string {
 	return map[string]string{
 		"vm/overcommit_memory":      "1",
@@ -288,7 +299,8 @@ func kubeletSysctls() map[string]string {
 	}
 }
 
-// isolateFromHost mounts files over those settings of the host's kernel that programs in the machine would change.
+// isolateFromHost mounts files over those settings of the host's kernel that programs in the machine would
+// change.
 func isolateFromHost() error {
 	if os.Getpid() != 1 {
 		return errors.New("machine-init must be PID 1 of a machine")
@@ -322,8 +334,8 @@ func hideSysctl(name, value string) error {
 	return nil
 }
 
-// leaveCgroupRoot moves PID 1 into a child of the cgroup v2 root and enables the controllers for children: a cgroup that has
-// processes cannot enable controllers. It does nothing on cgroup v1.
+// leaveCgroupRoot moves PID 1 into a child of the cgroup v2 root and enables the controllers for children: a
+// cgroup that has processes cannot enable controllers. It does nothing on cgroup v1.
 func leaveCgroupRoot(root string) error {
 	controllers, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
 	if errors.Is(err, os.ErrNotExist) {

@@ -16,8 +16,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// On cgroup v2 PID 1 must leave the root cgroup, or pods get no controllers. The test works with any v2 hierarchy, including
-// that of a hybrid host.
+// On cgroup v2 PID 1 must leave the root cgroup, or pods get no controllers. The test works with any v2
+// hierarchy, including that of a hybrid host.
 func TestLeaveCgroupRoot(t *testing.T) {
 	l := newLocal(t) // skips without root
 	mounts, err := readMounts("/proc/self/mountinfo")

@@ -19,8 +19,8 @@ import (
 	"github.com/slipway-project/slipway/internal/machine/process"
 )
 
-// copyRecord identifies the file that was copied, so that an unchanged one is not read again. If it is lost, both files are
-// compared. It is not valid after a reboot, because the copy is not synced to the disk.
+// copyRecord identifies the file that was copied, so that an unchanged one is not read again. If it is lost,
+// both files are compared. It is not valid after a reboot, because the copy is not synced to the disk.
 type copyRecord struct {
 	Source, Copy fileKey
 	Boot         string
@@ -33,7 +33,8 @@ type fileKey struct {
 	Mtime, Ctime int64
 }
 
-// ensureBinary copies the host's slipway executable into the machine, and reports whether it replaced a different one.
+// ensureBinary copies the host's slipway executable into the machine, and reports whether it replaced a
+// different one.
 func (l *Local) ensureBinary(s Spec) (replaced bool, err error) {
 	f := l.paths(s.Cluster, s.Name)
 	own, recordPath := filepath.Join(f.bin(), "slipway"), filepath.Join(f.dir, "binary.json")
@@ -97,6 +98,7 @@ func copyExecutable(src, dst string) error {
 	return os.Rename(tmp, dst)
 }
 
+// sameContent compares two files.
 func sameContent(a, b string) (bool, error) {
 	fa, err := os.Open(a)
 	if err != nil {
@@ -121,6 +123,7 @@ func sameContent(a, b string) (bool, error) {
 	}
 }
 
+// isEOF matches both errors by which io.ReadFull reports the end of a file.
 func isEOF(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
 
 func unlessEOF(err error) error {
@@ -130,6 +133,7 @@ func unlessEOF(err error) error {
 	return err
 }
 
+// keyOf returns the key of a regular file.
 func keyOf(path string) (fileKey, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -151,6 +155,7 @@ func readCopyRecord(path string) copyRecord {
 	return r
 }
 
+// writeCopyRecord replaces the record atomically, without syncing it.
 func writeCopyRecord(path string, r copyRecord) error {
 	data, err := json.Marshal(r)
 	if err != nil {

@@ -20,7 +20,8 @@ import (
 	"github.com/slipway-project/slipway/internal/machine/process"
 )
 
-// record is the stored state of a machine. It is an optimization: without it, Ensure asks runc and inspects the files.
+// record is the stored state of a machine. It is an optimization: without it, Ensure asks runc and inspects
+// the files.
 type record struct {
 	Spec    Spec       `json:"spec"`
 	Process process.ID `json:"process"`
@@ -29,9 +30,10 @@ type record struct {
 
 const recordSchema = 1
 
-// Ensure creates and starts the machine if necessary, and changes nothing if it runs as specified. It can be called again
-// after a crash of this process, of runc or of the host at any point: it cleans up leftovers below this root's directories
-// and cgroups. The caller holds [Local.Lock] and may ensure several machines of a cluster concurrently.
+// Ensure creates and starts the machine if necessary, and changes nothing if it runs as specified. It can be
+// called again after a crash of this process, of runc or of the host at any point: it cleans up leftovers
+// below this root's directories and cgroups. The caller holds [Local.Lock] and may ensure several machines of
+// a cluster concurrently.
 func (l *Local) Ensure(ctx context.Context, s Spec) (Change, error) {
 	s, err := s.complete()
 	if err != nil {
@@ -51,6 +53,7 @@ func (l *Local) Ensure(ctx context.Context, s Spec) (Change, error) {
 	return change, err
 }
 
+// ensureLocked is Ensure for a complete spec. The caller holds the machine's lock.
 func (l *Local) ensureLocked(ctx context.Context, s Spec) (Change, error) {
 	old, err := l.readRecord(s.Cluster, s.Name)
 	if err != nil {
@@ -115,6 +118,7 @@ func (l *Local) prepare(ctx context.Context, s Spec, old record) error {
 	return l.writeBundle(s)
 }
 
+// start boots a prepared machine and records its process.
 func (l *Local) start(ctx context.Context, s Spec) error {
 	begin := time.Now()
 	p, err := l.boot(ctx, s)
@@ -148,8 +152,9 @@ func (l *Local) clear(ctx context.Context, cluster, name string) error {
 	return removeCgroup(path)
 }
 
-// running reports whether the machine's PID 1 runs and has reported ready once, and returns the record with that process. A
-// machine whose PID 1 has received SIGKILL is not running, even if its processes need a while to exit.
+// running reports whether the machine's PID 1 runs and has reported ready once, and returns the record with
+// that process. A machine whose PID 1 has received SIGKILL is not running, even if its processes need a while
+// to exit.
 func (l *Local) running(ctx context.Context, cluster, name string, r record) (record, bool) {
 	if r.Process.Alive() && !r.Process.Ending() && l.runcKnows(cluster, name) { // without runc's state, exec is impossible
 		return r, true
@@ -166,6 +171,7 @@ func (l *Local) running(ctx context.Context, cluster, name string, r record) (re
 	return r, true
 }
 
+// readRecord returns the zero record if there is none.
 func (l *Local) readRecord(cluster, name string) (record, error) {
 	var r record
 	err := durable.Load(l.paths(cluster, name).state(), recordSchema, &r)
@@ -178,6 +184,7 @@ func (l *Local) readRecord(cluster, name string) (record, error) {
 	return r, nil
 }
 
+// saveRecord saves r without the contents of s.Files, which may be secret.
 func (l *Local) saveRecord(r record) error {
 	r.Spec = r.Spec.withoutFiles()
 	return durable.Save(l.paths(r.Spec.Cluster, r.Spec.Name).state(), recordSchema, r)
@@ -273,7 +280,8 @@ func (l *Local) settleInit(s *Spec, old record) error {
 	return nil
 }
 
-// initOf is the kind of an existing machine, empty for a new one. If the record is lost, the machine's files tell.
+// initOf is the kind of an existing machine, empty for a new one. If the record is lost, the machine's files
+// tell.
 func (l *Local) initOf(cluster, name string, r record) (InitKind, error) {
 	if r.Spec.Init != "" {
 		return r.Spec.Init, nil
@@ -304,8 +312,8 @@ const (
 // ErrNotRunning reports that a machine exists and is not running.
 var ErrNotRunning = errors.New("machine is not running")
 
-// Start boots a machine that Ensure has created, with the same spec. It does nothing if the machine runs. It does not need
-// [Local.Lock]: if the machine is destroyed in the meantime, the error is an fs.ErrNotExist.
+// Start boots a machine that Ensure has created, with the same spec. It does nothing if the machine runs. It
+// does not need [Local.Lock]: if the machine is destroyed in the meantime, the error is an fs.ErrNotExist.
 func (l *Local) Start(ctx context.Context, cluster, name string) (Change, error) {
 	if _, err := l.find(cluster, name); err != nil {
 		return Change{}, err
@@ -326,8 +334,8 @@ func (l *Local) Start(ctx context.Context, cluster, name string) (Change, error)
 	return l.ensureLocked(ctx, s)
 }
 
-// Stop shuts the machine down: the agent stops its units in order, then all other processes exit. Processes that exceed the
-// time limit are killed. Stopping a stopped machine is not an error.
+// Stop shuts the machine down: the agent stops its units in order, then all other processes exit. Processes
+// that exceed the time limit are killed. Stopping a stopped machine is not an error.
 func (l *Local) Stop(ctx context.Context, cluster, name string) error {
 	return l.halt(ctx, cluster, name, InitKind.stopSignal)
 }
@@ -337,7 +345,8 @@ func (l *Local) PowerCut(ctx context.Context, cluster, name string) error {
 	return l.halt(ctx, cluster, name, func(InitKind) unix.Signal { return unix.SIGKILL })
 }
 
-// RestartAgent makes PID 1 kill the agent and start it again. The processes that the agent supervises keep running.
+// RestartAgent makes PID 1 kill the agent and start it again. The processes that the agent supervises keep
+// running.
 func (l *Local) RestartAgent(ctx context.Context, cluster, name string) error {
 	p, err := l.pid1(ctx, cluster, name)
 	if err != nil {
@@ -386,6 +395,7 @@ func (l *Local) AwaitEnd(ctx context.Context, cluster, name string) error {
 	}
 }
 
+// halt signals PID 1 and waits for its exit. It then kills what is left in the machine's cgroups.
 func (l *Local) halt(ctx context.Context, cluster, name string, signal func(InitKind) unix.Signal) error {
 	kind, err := l.kind(cluster, name)
 	if err != nil {
@@ -442,9 +452,9 @@ func (l *Local) find(cluster, name string) (record, error) {
 	return r, err
 }
 
-// Destroy removes everything that was created for the cluster: processes, runc's state, cgroups, namespaces, mounts, files.
-// It keeps the component store, never follows a symlink, and changes nothing outside this root's directories and cgroups.
-// After an error it can be called again. The caller holds [Local.Lock].
+// Destroy removes everything that was created for the cluster: processes, runc's state, cgroups, namespaces,
+// mounts, files. It keeps the component store, never follows a symlink, and changes nothing outside this
+// root's directories and cgroups. After an error it can be called again. The caller holds [Local.Lock].
 func (l *Local) Destroy(ctx context.Context, cluster string) error {
 	if err := checkNames(cluster); err != nil {
 		return err
@@ -500,8 +510,8 @@ func (l *Local) Destroy(ctx context.Context, cluster string) error {
 	return nil
 }
 
-// Remove removes one machine and its data and leaves the other machines of the cluster alone. After an error it can be
-// called again. The caller holds [Local.Lock].
+// Remove removes one machine and its data and leaves the other machines of the cluster alone. After an error
+// it can be called again. The caller holds [Local.Lock].
 func (l *Local) Remove(ctx context.Context, cluster, name string) error {
 	if err := checkNames(cluster, name); err != nil {
 		return err

@@ -19,8 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Every cluster starts with booting a machine: the time limit is part of the contract. One boot of ten must meet it, because
-// other load on the host does not count. The race detector alone takes several times as long.
+// Every cluster starts with booting a machine: the time limit is part of the contract. One boot of ten must
+// meet it, because other load on the host does not count. The race detector alone takes several times as
+// long.
 func TestBootTime(t *testing.T) {
 	l := newLocal(t)
 	limit := 150 * time.Millisecond
@@ -116,7 +117,8 @@ func TestDestroyWhatPodsLeave(t *testing.T) {
 	}
 }
 
-// Destroy unmounts what the host has mounted below the cluster's directory and nothing else, and deletes nothing in a mount.
+// Destroy unmounts what the host has mounted below the cluster's directory and nothing else, and deletes
+// nothing in a mount.
 func TestDestroyUnmountsItsOwn(t *testing.T) {
 	l := newLocal(t)
 	s := Spec{Cluster: "mounts", Name: "mounts-1"}
@@ -288,27 +290,27 @@ func TestTwoMachines(t *testing.T) {
 	ensure(t, l, a)
 	ensure(t, l, b)
 	out := run(t, l, a, "sh", "-c", "timeout 5 bash -c 'echo > /dev/tcp/10.89.0.11/9' 2>&1; true")
-	if !strings.Contains(out, "Connection refused") { // nobody listens there: a refusal is the other machine's answer
-		t.Errorf("one machine cannot reach the other: %q", out)
+	if !strings.Contains(out, "Connection refused") { // the other machine answers, but nothing listens there
+		t.Errorf("connect to the other machine: got %q, want a refusal", out)
 	}
 	refusedAtOnce(t, l, a)
 	list, err := l.List(t.Context(), "two")
 	must(t, err)
 	if len(list) != 2 || !list[0].Running || !list[1].Running || list[1].Address.String() != "10.89.0.11" || list[0].Since.IsZero() {
-		t.Errorf("%+v", list)
+		t.Errorf("list: got %+v", list)
 	}
 	must(t, l.Destroy(t.Context(), "two"))
 	if diff := hostDiff(before, hostState(t, l)); diff != "" {
 		t.Errorf("host changed (-want +got):\n%s", diff)
 	}
 	if list, err := l.List(t.Context(), "two"); err != nil || len(list) != 0 {
-		t.Errorf("after Destroy: %+v, %v", list, err)
+		t.Errorf("list after Destroy: got %+v, %v", list, err)
 	}
 }
 
-// refusedAtOnce connects to nowhere, more often than the kernel's default limit of ICMP answers. An answer that is swallowed or
-// not heard costs a second, for the kernel asks again then. The connection alone is timed, from inside: what it takes to run a
-// program there is no part of it. Three of twelve may fall into a pause of the whole host.
+// refusedAtOnce connects to an unused address more often than the kernel's default rate limit of ICMP
+// messages. A refusal that is dropped costs a second, because the kernel then retries. Only the connection is
+// timed, from inside the machine. Three of twelve may be slow, because the host may pause.
 func refusedAtOnce(t *testing.T, l *Local, s Spec) {
 	t.Helper()
 	const script = `for i in 1 2 3 4 5 6 7 8 9 10 11 12; do
@@ -324,7 +326,7 @@ done 2>/dev/null`
 		}
 	}
 	if len(took) != 12 || quick < 9 {
-		t.Errorf("connections to nowhere took %v; want refusals at once", took)
+		t.Errorf("got connection times %v, want immediate refusals", took)
 	}
 }
 
@@ -338,7 +340,7 @@ func TestDestroyStaysInside(t *testing.T) {
 	must(t, l.Destroy(t.Context(), "links"))
 	for _, path := range []string{precious, l.StoreDir() + "/blob", l.clusterDir("links2")} {
 		if _, err := os.Stat(path); err != nil {
-			t.Errorf("Destroy went too far: %v", err)
+			t.Errorf("Destroy removed something else: %v", err)
 		}
 	}
 	must(t, os.Symlink(filepath.Dir(precious), l.clusterDir("sym")))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package machine runs local machines: privileged runc containers with their own pid, net, ipc, uts, mount and cgroup
-// namespaces and an overlay over the host's root filesystem. It never changes the host's network, its /etc, or any
-// mount, cgroup or file that it did not create. The only mounts visible on the host are the bind mounts that pin network
-// namespaces, below the package's own root directory.
+// Package machine runs local machines: privileged runc containers with their own pid, net, ipc, uts, mount
+// and cgroup namespaces and an overlay over the host's root filesystem. It never changes the host's network,
+// its /etc, or any mount, cgroup or file that it did not create. The only mounts visible on the host are the
+// bind mounts that pin network namespaces, below the package's own root directory.
 //
 // Read [Local] and [Spec] first, then [Init], which runs as PID 1 inside.
 //
@@ -33,14 +33,17 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// BinDir is the directory inside a machine that holds the slipway executable. It is on a real filesystem, not the overlay.
+// BinDir is the directory inside a machine that holds the slipway executable. It is on a real filesystem, not
+// the overlay.
 const BinDir = "/opt/slipway/bin"
 
-// RunDir is the directory inside a machine for sockets that the host can reach (see [Local.RunDir]). Each boot empties it.
+// RunDir is the directory inside a machine for sockets that the host can reach (see [Local.RunDir]). Each
+// boot empties it.
 const RunDir = "/run/slipway"
 
-// Local manages the machines on this host. It is safe for concurrent use, also by several processes: its methods take a
-// lock per machine. A caller that creates or destroys a cluster's machines also holds [Local.Lock].
+// Local manages the machines on this host. It is safe for concurrent use, also by several processes: its
+// methods take a lock per machine. A caller that creates or destroys a cluster's machines also holds
+// [Local.Lock].
 type Local struct {
 	root   string // without symlinks
 	runc   string // path of the executable
@@ -77,7 +80,8 @@ type Spec struct {
 	Name    string // also its host name
 	Index   int    // position in the cluster, from 0
 
-	// Bare machines have no agent and no component store, like a machine that an administrator has set up. Requires Systemd.
+	// Bare machines have no agent and no component store, like a machine that an administrator has set up.
+	// Requires Systemd.
 	Bare bool `json:",omitempty"`
 
 	Address netip.Addr   // optional: default is address number 10+Index of the subnet
@@ -86,11 +90,12 @@ type Spec struct {
 	Agent   []string     // optional: slipway arguments that start the agent; default is "agent"
 	Init    InitKind     `json:",omitempty"` // optional: default is what the machine has, and OwnInit for a new one
 	Env     []string     // optional: additional environment of PID 1 and the agent
-	// Files is optional and maps paths below /var/lib/slipway in the machine to contents. They are written with mode 0600
-	// before the first boot and never again, and are not recorded.
+	// Files is optional and maps paths below /var/lib/slipway in the machine to contents. They are written
+	// with mode 0600 before the first boot and never again, and are not recorded.
 	Files map[string][]byte `json:"-"`
 }
 
+// withoutFiles is the spec as it is recorded.
 func (s Spec) withoutFiles() Spec {
 	s.Files = nil
 	return s
@@ -103,8 +108,8 @@ func DefaultSubnet() netip.Prefix { return netip.MustParsePrefix("10.89.0.0/24")
 type Change struct {
 	Created bool // the machine did not exist before
 	Started bool // the machine was not running before
-	// BinaryReplaced: the slipway executable inside changed. If Started is false, the agent still runs the old one: see
-	// [Local.RestartAgent].
+	// BinaryReplaced: the slipway executable inside changed. If Started is false, the agent still runs the
+	// old one: see [Local.RestartAgent].
 	BinaryReplaced bool
 }
 
@@ -164,6 +169,7 @@ func (s Spec) complete() (Spec, error) {
 	return s, nil
 }
 
+// checkNames validates names of clusters and machines, which become parts of paths.
 func checkNames(names ...string) error {
 	for _, n := range names {
 		if !nameRule.MatchString(n) {
@@ -203,6 +209,8 @@ func (f paths) data(name string) string { return filepath.Join(f.dir, "data", na
 
 func (l *Local) clusters() string                 { return filepath.Join(l.root, "machines") }
 func (l *Local) clusterDir(cluster string) string { return filepath.Join(l.clusters(), cluster) }
+
+// switchPin is where the network namespace of the cluster's switch is mounted.
 func (l *Local) switchPin(cluster string) string {
 	return filepath.Join(l.clusterDir(cluster), "switch")
 }
@@ -227,8 +235,8 @@ func (l *Local) RunDir(cluster, name string) string { return l.paths(cluster, na
 // Console is the host path of the output of the machine's PID 1 since the last boot.
 func (l *Local) Console(cluster, name string) string { return l.paths(cluster, name).console() }
 
-// DataDir is the host path of one of the machine's persistent directories: "slipway" is /var/lib/slipway, "log" is /var/log
-// (see binds).
+// DataDir is the host path of one of the machine's persistent directories: "slipway" is /var/lib/slipway,
+// "log" is /var/log (see binds).
 func (l *Local) DataDir(cluster, name, dir string) string {
 	return l.paths(cluster, name).data(dir)
 }
@@ -292,8 +300,8 @@ func (l *Local) createDirs(s Spec) error {
 	return writeOwnFiles(s, filepath.Join(f.upper(), "etc"))
 }
 
-// writeOwnFiles writes the files that give a machine its own identity to the overlay's upper layer. The machine may change
-// them later, so it only writes those that are missing or empty.
+// writeOwnFiles writes the files that give a machine its own identity to the overlay's upper layer. The
+// machine may change them later, so it only writes those that are missing or empty.
 func writeOwnFiles(s Spec, etc string) error {
 	id := make([]byte, 16)
 	_, _ = rand.Read(id) // never fails
@@ -348,9 +356,9 @@ func (l *Local) machineNames(cluster string) ([]string, error) {
 	return names, nil
 }
 
-// Lock ensures that only one command at a time changes a cluster. While another process holds the lock, Lock calls waiting
-// with the holder ("process 4711: slipway up, since …"), and again when the holder changes. The lock ends with unlock or
-// with this process.
+// Lock ensures that only one command at a time changes a cluster. While another process holds the lock, Lock
+// calls waiting with the holder ("process 4711: slipway up, since …"), and again when the holder changes. The
+// lock ends with unlock or with this process.
 func (l *Local) Lock(ctx context.Context, cluster string, waiting func(holder string)) (unlock func(), err error) {
 	if err := checkNames(cluster); err != nil {
 		return nil, err
@@ -376,8 +384,9 @@ func (l *Local) Lock(ctx context.Context, cluster string, waiting func(holder st
 	}
 }
 
-// lockMachine serializes changes of one machine across goroutines and processes. It locks the machine's directory, so there
-// is no lock file to clean up. The error is an fs.ErrNotExist if the machine is removed in the meantime.
+// lockMachine serializes changes of one machine across goroutines and processes. It locks the machine's
+// directory, so there is no lock file to clean up. The error is an fs.ErrNotExist if the machine is removed
+// in the meantime.
 func (l *Local) lockMachine(ctx context.Context, cluster, name string) (unlock func(), err error) {
 	unlock, err = durable.LockDir(ctx, l.paths(cluster, name).dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -127,7 +127,8 @@ func checkInside(t *testing.T, l *Local, s Spec) {
 	})
 }
 
-// The test binary stands in for slipway in the machines: PID 1, the agent, and a component that the agent starts.
+// The test binary stands in for slipway in the machines: PID 1, the agent, and a component that the agent
+// starts.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {

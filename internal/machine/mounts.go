@@ -12,8 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// mount is a line of mountinfo: the root of the mount within its filesystem, the mount point, and the type.
 type mount struct{ root, point, fstype string }
 
+// readMounts reads a mountinfo file.
 func readMounts(path string) ([]mount, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -36,6 +38,7 @@ func parseMounts(info string) []mount {
 	return mounts
 }
 
+// unescape replaces the octal escapes of mountinfo.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
@@ -82,6 +85,7 @@ func mountOverlay(f paths) error {
 	return fmt.Errorf("mount machine root: overlay over / with %s: %w", f.upper(), err)
 }
 
+// fsName is the type of the filesystem at path, for messages.
 func fsName(path string) string {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
@@ -104,9 +108,9 @@ func fsName(path string) string {
 	return fmt.Sprintf("filesystem type %#x", st.Type)
 }
 
-// onNewThread runs f on an operating system thread that exits afterwards, so f may change the thread's namespaces.
-// Processes started by f inherit them. The process's main thread is never used: it cannot exit and would keep the
-// namespaces alive.
+// onNewThread runs f on an operating system thread that exits afterwards, so f may change the thread's
+// namespaces. Processes started by f inherit them. The process's main thread is never used: it cannot exit
+// and would keep the namespaces alive.
 func onNewThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -121,7 +125,8 @@ func onNewThread(f func() error) error {
 	return <-done
 }
 
-// inPrivateMounts runs f in a new mount namespace: only f and the processes it starts see f's mounts, which end with them.
+// inPrivateMounts runs f in a new mount namespace: only f and the processes it starts see f's mounts, which
+// end with them.
 func inPrivateMounts(f func() error) error {
 	return onNewThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {

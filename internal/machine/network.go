@@ -22,18 +22,19 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// A cluster's network consists of a namespace for the switch, which has a bridge with the subnet's first address, and one
-// namespace per machine, connected by veth pairs:
+// A cluster's network consists of a namespace for the switch, which has a bridge with the subnet's first
+// address, and one namespace per machine, connected by veth pairs:
 //
 //	machine netns            switch netns
 //	 eth0 10.89.0.10/24 ───── v1a2b3c4d ┐
 //	                                    ├ br0 10.89.0.1/24 ─ no uplink
 //	 eth0 10.89.0.11/24 ───── v5e6f7a8b ┘
 //
-// There is no uplink, and packets to unknown addresses are rejected instead of dropped: the switch treats every other
-// address as local, so TCP is refused and UDP gets "port unreachable" at once. (A switch without routes would send ICMP
-// unreachable. On a single host it arrives while the connecting socket is still locked, and the kernel then retries for
-// seconds.) Namespaces are kept alive by nsfs bind mounts below the cluster's directory, not by processes.
+// There is no uplink, and packets to unknown addresses are rejected instead of dropped: the switch treats
+// every other address as local, so TCP is refused and UDP gets "port unreachable" at once. (A switch without
+// routes would send ICMP unreachable. On a single host it arrives while the connecting socket is still
+// locked, and the kernel then retries for seconds.) Namespaces are kept alive by nsfs bind mounts below the
+// cluster's directory, not by processes.
 const (
 	bridgeName = "br0"
 	linkMTU    = 1500
@@ -194,14 +195,16 @@ func configure(h *netlink.Handle, link netlink.Link, addr netip.Prefix) error {
 	return nil
 }
 
-// hardwareAddr is derived from the address, so that neighbour tables stay right after a machine is created again.
+// hardwareAddr is derived from the address, so that neighbour tables stay right after a machine is created
+// again.
 func hardwareAddr(a netip.Addr) net.HardwareAddr {
 	ip := a.As4()
 	return net.HardwareAddr{0x02, 0x5a, ip[0], ip[1], ip[2], ip[3]}
 }
 
-// ensureNetns returns the namespace pinned at path. If there is none, it creates and pins one with these /proc/sys/net
-// settings. A pin that lost its namespace in a reboot of the host is an empty regular file and is used again.
+// ensureNetns returns the namespace pinned at path. If there is none, it creates and pins one with these
+// /proc/sys/net settings. A pin that lost its namespace in a reboot of the host is an empty regular file and
+// is used again.
 func ensureNetns(path string, sysctls map[string]string) (netns.NsHandle, error) {
 	if isPin(path) {
 		return netns.GetFromPath(path)
@@ -275,8 +278,9 @@ func (l *Local) setPort(s Spec, up bool) error {
 	return h.LinkSetDown(port)
 }
 
-// blackhole is a hardware address that no machine has: frames to it are lost, as on a broken line. Unlike filters on a
-// bridge, a neighbour entry needs no kernel module, and it also affects traffic that is routed through that machine.
+// blackhole is a hardware address that no machine has: frames to it are lost, as on a broken line. Unlike
+// filters on a bridge, a neighbour entry needs no kernel module, and it also affects traffic that is routed
+// through that machine.
 func blackhole() net.HardwareAddr { return net.HardwareAddr{0x02, 0x5b, 0, 0, 0, 0} }
 
 // blockNeighbours makes exactly these addresses unreachable for the machine.
@@ -313,6 +317,7 @@ func (l *Local) blockNeighbours(s Spec, addrs []netip.Addr) error {
 	return nil
 }
 
+// handleAt opens a netlink handle in the namespace pinned at a path.
 func handleAt(pin string) (*netlink.Handle, error) {
 	ns, err := netns.GetFromPath(pin)
 	if err != nil {
@@ -330,6 +335,7 @@ type partition struct {
 
 const partitionSchema = 1
 
+// isolates reports whether the machine is disconnected from the network.
 func (p partition) isolates(machine string) bool { return slices.Contains(p.Isolated, machine) }
 
 // separatedFrom names the machines that this one cannot reach, sorted.
@@ -347,13 +353,15 @@ func (p partition) separatedFrom(machine string) []string {
 	return out
 }
 
+// heal removes the machine from the partition.
 func (p *partition) heal(machine string) {
 	p.Isolated = slices.DeleteFunc(p.Isolated, func(m string) bool { return m == machine })
 	p.Separated = slices.DeleteFunc(p.Separated, func(pair [2]string) bool { return slices.Contains(pair[:], machine) })
 }
 
-// Cut disconnects the machine's network cable: its port on the switch goes down and stays down over stops and starts until
-// [Local.Heal]. The sockets in [Local.RunDir] keep working, like a console. The host's network is not changed.
+// Cut disconnects the machine's network cable: its port on the switch goes down and stays down over stops and
+// starts until [Local.Heal]. The sockets in [Local.RunDir] keep working, like a console. The host's network
+// is not changed.
 func (l *Local) Cut(ctx context.Context, cluster, name string) error {
 	return l.repartition(ctx, cluster, func(p *partition) {
 		if !p.isolates(name) {
@@ -363,7 +371,8 @@ func (l *Local) Cut(ctx context.Context, cluster, name string) error {
 	}, name)
 }
 
-// CutBetween separates two machines from each other; both still reach all others. [Local.Heal] of either ends it.
+// CutBetween separates two machines from each other; both still reach all others. [Local.Heal] of either ends
+// it.
 func (l *Local) CutBetween(ctx context.Context, cluster, a, b string) error {
 	if a == b {
 		return fmt.Errorf("cut machine %s from itself: name two machines", a)
@@ -376,7 +385,8 @@ func (l *Local) CutBetween(ctx context.Context, cluster, a, b string) error {
 	}, a, b)
 }
 
-// Heal reconnects the machine to all others, and also brings up a port that was taken down by other means than [Local.Cut].
+// Heal reconnects the machine to all others, and also brings up a port that was taken down by other means
+// than [Local.Cut].
 func (l *Local) Heal(ctx context.Context, cluster, name string) error {
 	return l.repartition(ctx, cluster, func(p *partition) { p.heal(name) }, name)
 }
@@ -412,8 +422,8 @@ func (l *Local) repartition(ctx context.Context, cluster string, change func(*pa
 	})
 }
 
-// changePartition changes the stored partition and calls apply with it, if not nil, while it holds the switch's lock. It
-// saves first, so that the next start does the rest after a crash.
+// changePartition changes the stored partition and calls apply with it, if not nil, while it holds the
+// switch's lock. It saves first, so that the next start does the rest after a crash.
 func (l *Local) changePartition(cluster string, change func(*partition), apply func(partition) error) error {
 	unlock, err := durable.LockDirBriefly(l.clusterDir(cluster))
 	if err != nil {
@@ -438,6 +448,7 @@ func (l *Local) partitionFile(cluster string) string {
 	return filepath.Join(l.clusterDir(cluster), ".partition.json")
 }
 
+// readPartition returns the zero partition if none is stored.
 func (l *Local) readPartition(cluster string) (partition, error) {
 	var p partition
 	err := durable.Load(l.partitionFile(cluster), partitionSchema, &p)

@@ -42,8 +42,8 @@ func ensureAll(t *testing.T, l *Local, specs []Spec) {
 	must(t, group.Wait())
 }
 
-// Five machines are ensured concurrently, several times, while another cluster is created and destroyed. Then every machine
-// reaches every other, with packets up to the MTU.
+// Five machines are ensured concurrently, several times, while another cluster is created and destroyed. Then
+// every machine reaches every other, with packets up to the MTU.
 func TestFiveMachinesAtOnce(t *testing.T) {
 	l := newLocal(t)
 	before := hostState(t, l)
@@ -80,7 +80,7 @@ func TestFiveMachinesAtOnce(t *testing.T) {
 	list, err := l.List(t.Context(), "five")
 	must(t, err)
 	if len(list) != 5 || !list[4].Running || list[4].Address.String() != "10.89.0.14" {
-		t.Errorf("%+v", list)
+		t.Errorf("list: got %+v", list)
 	}
 	must(t, l.Destroy(t.Context(), "five"))
 	if diff := hostDiff(before, hostState(t, l)); diff != "" {
@@ -150,8 +150,8 @@ func TestCutAndHeal(t *testing.T) {
 	}
 }
 
-// Remove removes one machine and keeps the others. The rest of an interrupted removal is not a machine, and the next
-// removal deletes it.
+// Remove removes one machine and keeps the others. The rest of an interrupted removal is not a machine, and
+// the next removal deletes it.
 func TestRemove(t *testing.T) {
 	l := newLocal(t)
 	specs := several("rm", 2)
@@ -178,7 +178,8 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// Concurrent changes of one machine are serialized, and a machine can be destroyed while others wait to start it.
+// Concurrent changes of one machine are serialized, and a machine can be destroyed while others wait to start
+// it.
 func TestOneAtATime(t *testing.T) {
 	l := newLocal(t)
 	s := Spec{Cluster: "serial", Name: "serial-0"}
@@ -245,8 +246,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// ping sends echo requests that may not be fragmented, size bytes long including all headers, until one is answered or the
-// time limit has passed.
+// ping sends echo requests that may not be fragmented, size bytes long including all headers, until one is
+// answered or the time limit has passed.
 func ping(to, size, wait string) error {
 	limit, err := time.ParseDuration(wait)
 	if err != nil {
@@ -311,8 +312,8 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// reaches pings one machine from inside another. An expected answer gets more time: after a cut is healed, a machine sends
-// an ARP request only once a second.
+// reaches pings one machine from inside another. An expected answer gets more time: after a cut is healed, a
+// machine sends an ARP request only once a second.
 func reaches(t *testing.T, l *Local, from, to Spec, size int, expected bool) bool {
 	t.Helper()
 	wait := "150ms"

@@ -57,7 +57,8 @@ func (l *Local) runcRunning(ctx context.Context, cluster, name string) (p proces
 	return p, err == nil
 }
 
-// runcForget removes runc's state of a machine whose processes are gone, including state that runc itself cannot read.
+// runcForget removes runc's state of a machine whose processes are gone, including state that runc itself
+// cannot read.
 func (l *Local) runcForget(ctx context.Context, cluster, name string) error {
 	if !l.runcKnows(cluster, name) {
 		return nil
@@ -122,6 +123,7 @@ func (l *Local) boot(ctx context.Context, s Spec) (process.ID, error) {
 	return p, nil
 }
 
+// readPID identifies the process whose pid runc has written to a file.
 func readPID(path string) (process.ID, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -149,7 +151,8 @@ func tail(path string) string {
 // PathInside is the PATH of processes in a machine.
 const PathInside = BinDir + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// writeBundle writes runc's bundle: config.json and nothing else. Each boot writes it again, so it is not synced.
+// writeBundle writes runc's bundle: config.json and nothing else. Each boot writes it again, so it is not
+// synced.
 func (l *Local) writeBundle(s Spec) error {
 	caps, err := ownCapabilities()
 	if err != nil {
@@ -231,6 +234,8 @@ func (l *Local) cgroupOf(cluster string, more ...string) string {
 	return filepath.Join(append([]string{l.cgroup, cluster}, more...)...)
 }
 
+// mounts are the mounts of every machine: kernel filesystems, the machine's own directories, the component
+// store and the host's separate filesystems.
 func (l *Local) mounts(s Spec, f paths) []specs.Mount {
 	bind := func(src, dst string, more ...string) specs.Mount {
 		return specs.Mount{Source: src, Destination: dst, Type: "bind", Options: append([]string{"bind", "rw"}, more...)}
@@ -260,7 +265,8 @@ func (l *Local) mounts(s Spec, f paths) []specs.Mount {
 	return append(m, hostSystemMounts()...)
 }
 
-// hostSystemMounts binds the host's separate filesystems that contain programs: an overlay over / does not include them.
+// hostSystemMounts binds the host's separate filesystems that contain programs: an overlay over / does not
+// include them.
 func hostSystemMounts() []specs.Mount {
 	mounts, err := readMounts("/proc/self/mountinfo")
 	if err != nil {
@@ -326,8 +332,8 @@ type Command struct {
 	TTY            bool
 }
 
-// Exec runs a program in the machine and returns its exit code. The error reports that it could not be run, not that it
-// exited non-zero. When ctx ends, the program gets SIGTERM and, two seconds later, SIGKILL.
+// Exec runs a program in the machine and returns its exit code. The error reports that it could not be run,
+// not that it exited non-zero. When ctx ends, the program gets SIGTERM and, two seconds later, SIGKILL.
 func (l *Local) Exec(ctx context.Context, cluster, name string, c Command) (exitCode int, err error) {
 	if len(c.Args) == 0 {
 		return -1, errors.New("exec in machine: no command given")

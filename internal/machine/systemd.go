@@ -31,8 +31,8 @@ func findSystemd(root string) (string, error) {
 	return "", errors.New("find systemd: neither /usr/lib/systemd/systemd nor /lib/systemd/systemd exists: install the systemd package, or omit --init")
 }
 
-// writeUnits writes the machine's own /etc/systemd. It enables the agent and disables what the distribution starts on every
-// boot, except the journal and D-Bus. It keeps units that users have added.
+// writeUnits writes the machine's own /etc/systemd. It enables the agent and disables what the distribution
+// starts on every boot, except the journal and D-Bus. It keeps units that users have added.
 func (l *Local) writeUnits(s Spec) error {
 	f := l.paths(s.Cluster, s.Name)
 	etc := f.data(systemdData)
@@ -124,8 +124,8 @@ func quoteWord(word string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `%`, `%%`, "\n", `\n`).Replace(word) + `"`
 }
 
-// hostOnlyUnits are units that act on the kernel, its devices or its clock, which a machine shares with its host. They are
-// masked.
+// hostOnlyUnits are units that act on the kernel, its devices or its clock, which a machine shares with its
+// host. They are masked.
 func hostOnlyUnits() []string {
 	return strings.Fields(`
 		systemd-udevd.service systemd-udevd-control.socket systemd-udevd-kernel.socket systemd-udev-trigger.service
@@ -139,8 +139,8 @@ func hostOnlyUnits() []string {
 		getty@.service serial-getty@.service console-getty.service container-getty@.service autovt@.service`)
 }
 
-// distributionWants lists the links, as TARGET.wants/UNIT, by which packages start units on every boot, except those that a
-// machine needs. A link of the same name to /dev/null disables one.
+// distributionWants lists the links, as TARGET.wants/UNIT, by which packages start units on every boot,
+// except those that a machine needs. A link of the same name to /dev/null disables one.
 func distributionWants(root string) []string {
 	needed := []string{"systemd-journald.service", "systemd-journald.socket", "dbus.socket"}
 	var out []string

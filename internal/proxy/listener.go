@@ -24,6 +24,7 @@ type socketsRecord struct{ Sockets []string }
 
 func (c Config) socketsFile() string { return filepath.Join(c.Dir, "sockets.json") }
 
+// loadSockets reads the current list of backends.
 func (c Config) loadSockets() ([]string, error) {
 	var r socketsRecord
 	if err := durable.Load(c.socketsFile(), recordSchema, &r); err != nil {
@@ -47,7 +48,8 @@ func (c Config) saveSockets() error {
 	return durable.Save(c.socketsFile(), recordSchema, socketsRecord{c.Sockets})
 }
 
-// currentSockets returns a function that reads the current list. If it cannot be read, the function returns the last one.
+// currentSockets returns a function that reads the current list. If it cannot be read, the function returns
+// the last one.
 func (c Config) currentSockets() func() []string {
 	var mu sync.Mutex // guards last
 	var last []string
@@ -102,8 +104,9 @@ func (c Config) listen(ctx context.Context, port uint16) (*net.TCPListener, uint
 	return nil, 0, fmt.Errorf("listen for the API: no free port on 127.0.0.1 among %d ports from %d", portSearch, c.FirstPort)
 }
 
-// listenAgain handles a recorded port that is in use while no child is recorded: either the child is just exiting, or it has not
-// recorded itself yet because the command that started it was killed. It retries for a second, and returns a listener or the child.
+// listenAgain handles a recorded port that is in use while no child is recorded: either the child is just
+// exiting, or it has not recorded itself yet because the command that started it was killed. It retries for a
+// second, and returns a listener or the child.
 func (c Config) listenAgain(ctx context.Context, port uint16, taken error) (*net.TCPListener, childRecord, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -142,8 +145,9 @@ func DialUnix(ctx context.Context, path string) (net.Conn, error) {
 	return conn, nil
 }
 
-// ListenUnix listens on a unix socket with mode 0600. The path may have any length. It replaces a socket without a listener,
-// which a killed process has left, but no other file. Closing the listener does not remove the file.
+// ListenUnix listens on a unix socket with mode 0600. The path may have any length. It replaces a socket
+// without a listener, which a killed process has left, but no other file. Closing the listener does not
+// remove the file.
 func ListenUnix(ctx context.Context, path string) (*net.UnixListener, error) {
 	if err := removeStale(ctx, path); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
@@ -164,7 +168,8 @@ func ListenUnix(ctx context.Context, path string) (*net.UnixListener, error) {
 	return ln, nil
 }
 
-// removeStale removes a socket that nobody listens on. It is an error if there is a listener, or a file of another type.
+// removeStale removes a socket that nobody listens on. It is an error if there is a listener, or a file of
+// another type.
 func removeStale(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -195,7 +200,8 @@ func removeSocket(path string, ln *net.UnixListener) {
 	_ = os.Remove(path)
 }
 
-// shorten returns a path that fits into a socket address: it refers to the directory by a file descriptor until done is called.
+// shorten returns a path that fits into a socket address: it refers to the directory by a file descriptor
+// until done is called.
 func shorten(path string) (short string, done func(), err error) {
 	if len(path) <= maxSocketPath {
 		return path, func() {}, nil

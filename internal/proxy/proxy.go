@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package proxy makes a cluster's API reachable from its host without changing the host's network. In the machine, [ServeUnix]
-// forwards a unix socket to the API's port; on the host, [ServeTCP] forwards a port of 127.0.0.1 to the socket of a control
-// plane that answers. It copies bytes without reading them: TLS is end to end.
+// Package proxy makes a cluster's API reachable from its host without changing the host's network. In the
+// machine, [ServeUnix] forwards a unix socket to the API's port; on the host, [ServeTCP] forwards a port of
+// 127.0.0.1 to the socket of a control plane that answers. It copies bytes without reading them: TLS is end
+// to end.
 //
 //	kubectl ─TCP─► 127.0.0.1:6443 (host) ─┬► …/dev-main-0/run/api.sock ─► 127.0.0.1:6443 (machine)
 //	                                      └► …/dev-main-1/run/api.sock ─► 127.0.0.1:6443 (machine)
@@ -21,8 +22,8 @@ import (
 	"github.com/slipway-project/slipway/internal/splice"
 )
 
-// ServeUnix listens on socketPath and forwards connections to a TCP address until ctx ends. It then closes all connections and
-// returns nil. It calls target for each connection.
+// ServeUnix listens on socketPath and forwards connections to a TCP address until ctx ends. It then closes
+// all connections and returns nil. It calls target for each connection.
 func ServeUnix(ctx context.Context, socketPath string, target func() string) error {
 	ln, err := ListenUnix(ctx, socketPath)
 	if err != nil {
@@ -37,13 +38,14 @@ func ServeUnix(ctx context.Context, socketPath string, target func() string) err
 	})
 }
 
-// ServeTCP forwards each of ln's connections to the first of the unix sockets that accepts it and answers, until ctx ends. It
-// then closes all connections and returns nil. It closes ln. It calls sockets for each connection; they need not exist. If no
-// socket answers, it closes the connection.
+// ServeTCP forwards each of ln's connections to the first of the unix sockets that accepts it and answers,
+// until ctx ends. It then closes all connections and returns nil. It closes ln. It calls sockets for each
+// connection; they need not exist. If no socket answers, it closes the connection.
 func ServeTCP(ctx context.Context, ln net.Listener, sockets func() []string) error {
 	return serve(ctx, ln, raceAfter, func() []dialer { return toSockets(sockets()) })
 }
 
+// toSockets makes a dialer for each unix socket.
 func toSockets(paths []string) []dialer {
 	var out []dialer
 	for _, path := range paths {

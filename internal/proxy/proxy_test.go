@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The test binary plays "slipway proxy-serve".
+// The test binary stands in for "slipway proxy-serve".
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "proxy-serve" {
 		ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
@@ -36,7 +36,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// chain is client → TCP → unix socket → TCP → server, as in use. The socket's path is longer than the kernel allows.
+// chain sets up client → TCP → unix socket → TCP → server, as in production. The socket's path exceeds the
+// kernel's limit.
 func chain(t *testing.T, server func(net.Conn)) (address string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 30))
@@ -62,9 +63,9 @@ func chain(t *testing.T, server func(net.Conn)) (address string) {
 	t.Cleanup(func() {
 		cancel()
 		api.Close()
-		all.Wait() // hangs when a goroutine leaks
+		all.Wait() // blocks if a goroutine leaks
 		if _, err := os.Lstat(socket); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("socket is left behind: %v", err)
+			t.Errorf("the socket was not removed: %v", err)
 		}
 	})
 	await(t, "the socket answers", func() bool {
@@ -79,7 +80,7 @@ func chain(t *testing.T, server func(net.Conn)) (address string) {
 
 func TestHalfClose(t *testing.T) {
 	t.Parallel()
-	addr := chain(t, func(c net.Conn) { // answers only after the request's end
+	addr := chain(t, func(c net.Conn) { // answers after the end of the request
 		sum := sha256.New()
 		n, err := io.Copy(sum, c)
 		fmt.Fprintf(c, "%d %v %x", n, err, sum.Sum(nil))
@@ -113,11 +114,11 @@ func TestServerTalksFirstAndCloses(t *testing.T) {
 	must(t, err)
 	defer conn.Close()
 	if got, err := io.ReadAll(conn); string(got) != "hello" || err != nil {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("got %q, %v", got, err)
 	}
 }
 
-// An idle connection must not keep a proxy from ending: chain's cleanup waits for all goroutines.
+// An idle connection does not prevent a proxy from stopping: chain's cleanup waits for all goroutines.
 func TestEndsWithIdleConnections(t *testing.T) {
 	t.Parallel()
 	addr := chain(t, func(c net.Conn) { fmt.Fprint(c, "x"); _, _ = io.Copy(io.Discard, c) })
@@ -142,7 +143,7 @@ func TestMachineIsAway(t *testing.T) {
 	must(t, err)
 	defer conn.Close()
 	if got, err := io.ReadAll(conn); len(got) != 0 {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("got %q, %v", got, err)
 	}
 	cancel()
 	check(t, <-done)
@@ -154,21 +155,21 @@ func TestListenUnix(t *testing.T) {
 	first, err := ListenUnix(t.Context(), path)
 	must(t, err)
 	if _, err := ListenUnix(t.Context(), path); err == nil || !strings.Contains(err.Error(), "another process is listening") {
-		t.Errorf("a live socket was taken: %v", err)
+		t.Errorf("listen on a live socket: got %v, want an error", err)
 	}
-	must(t, first.Close()) // the file stays, as after kill -9
+	must(t, first.Close()) // keeps the file, as after kill -9
 	second, err := ListenUnix(t.Context(), path)
 	must(t, err)
 	info, err := os.Stat(path)
 	must(t, err, second.Close(), os.Remove(path), os.WriteFile(path, []byte("precious"), 0o600))
 	if info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v", info.Mode())
+		t.Errorf("mode: got %v, want 0600", info.Mode())
 	}
 	if _, err := ListenUnix(t.Context(), path); err == nil {
-		t.Error("a regular file was replaced")
+		t.Error("listen on a regular file: got nil, want an error")
 	}
 	if got, _ := os.ReadFile(path); string(got) != "precious" {
-		t.Errorf("the file is now %q", got)
+		t.Errorf("file content: got %q", got)
 	}
 }
 
@@ -188,7 +189,7 @@ func await(t *testing.T, what string, done func() bool) {
 	for !done() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("waited in vain: %s", what)
+			t.Fatalf("timeout waiting: %s", what)
 		case <-tick.C:
 		}
 	}

@@ -17,10 +17,10 @@ const (
 	maxHead   = 64 << 10               // limit of what a client may send before an answer; a TLS ClientHello is a few KiB
 )
 
-// race finds the backend for a client: the first one that answers. An accepted connection is not enough: the agent behind the
-// socket may have a failed API server, or the whole machine may be frozen. So the first bytes from the client are kept and sent
-// to the next backend, too, when one fails or does not answer. With TLS this is safe: only one server gets more than the
-// ClientHello.
+// race finds the backend for a client: the first one that answers. An accepted connection is not enough: the
+// agent behind the socket may have a failed API server, or the whole machine may be frozen. So the first
+// bytes from the client are kept and sent to the next backend, too, when one fails or does not answer. With
+// TLS this is safe: only one server gets more than the ClientHello.
 //
 //	client ──hello──► backend 1  ✗ closed at once
 //	       ──hello──► backend 2  … no answer for 250 ms
@@ -120,8 +120,8 @@ func (c *race) decide(ctx context.Context, start func(*attempt, dialer)) (*attem
 	}
 }
 
-// winnerLocked returns the winner if there is one, and an error if there cannot be one. If the client sends nothing more, the
-// winner is the first backend that has accepted and did not fail for a while (settled).
+// winnerLocked returns the winner if there is one, and an error if there cannot be one. If the client sends
+// nothing more, the winner is the first backend that has accepted and did not fail for a while (settled).
 func (c *race) winnerLocked(settled bool) (*attempt, error) {
 	if c.broken != nil {
 		return nil, c.broken
@@ -159,7 +159,8 @@ func (c *race) failedLocked() bool {
 	return len(c.attempts) < len(c.backends)
 }
 
-// idleLocked reports whether the last backend has accepted and waits for the client, so that its silence means nothing.
+// idleLocked reports whether the last backend has accepted and waits for the client, so that its silence
+// means nothing.
 func (c *race) idleLocked() bool {
 	return len(c.head) == 0 && c.attempts[len(c.attempts)-1].conn != nil
 }

@@ -24,7 +24,7 @@ type backend struct {
 	accepted atomic.Int64
 }
 
-// newBackend serves a socket until the test ends. A nil function is a socket that nobody has made.
+// newBackend serves a socket until the test ends. With a nil function the socket does not exist.
 func newBackend(t *testing.T, serve func(net.Conn)) *backend {
 	t.Helper()
 	h := &backend{path: filepath.Join(t.TempDir(), "api.sock")}
@@ -54,7 +54,7 @@ func silent(c net.Conn)                 { _, _ = io.Copy(io.Discard, c) }
 func asksAndCloses(c net.Conn)          { _, _ = c.Read(make([]byte, 1)) }
 func greets(name string) func(net.Conn) { return func(c net.Conn) { fmt.Fprint(c, name); silent(c) } }
 
-// answers says its name after the first byte, and then echoes all that it got.
+// answers sends its name after the first byte, and then echoes everything it reads.
 func echoes(name string) func(net.Conn) {
 	return func(c net.Conn) {
 		first := make([]byte, 1)
@@ -67,13 +67,13 @@ func echoes(name string) func(net.Conn) {
 	}
 }
 
-// front serves backends and returns a dialled client.
+// front serves backends and returns a connected client.
 func front(t *testing.T, backends ...*backend) net.Conn {
 	t.Helper()
 	return frontWithStagger(t, raceAfter, backends...)
 }
 
-// frontWithStagger lets a backend be silent for so long before the race.
+// frontWithStagger is front with another time between attempts.
 func frontWithStagger(t *testing.T, stagger time.Duration, backends ...*backend) net.Conn {
 	t.Helper()
 	ln := listen(t)
@@ -92,8 +92,8 @@ func frontWithStagger(t *testing.T, stagger time.Duration, backends ...*backend)
 
 func TestFirstThatAnswers(t *testing.T) {
 	t.Parallel()
-	const limit = 10 * time.Second            // a busy machine's
-	const never, usual = 3 * limit, raceAfter // where nobody is silent, only a needless wait breaks the limit
+	const limit = 10 * time.Second            // enough for a busy machine
+	const never, usual = 3 * limit, raceAfter // if every backend reacts, only a needless wait exceeds the limit
 	tests := map[string]struct {
 		backends []func(net.Conn)
 		stagger  time.Duration
@@ -122,7 +122,7 @@ func TestFirstThatAnswers(t *testing.T) {
 			got := make([]byte, len("okhello"))
 			_, err = io.ReadFull(conn, got)
 			if must(t, err); string(got) != "okhello" {
-				t.Errorf("answer %q", got)
+				t.Errorf("got answer %q", got)
 			}
 		})
 	}
@@ -134,11 +134,11 @@ func TestNobodyAnswers(t *testing.T) {
 	_, err := conn.Write([]byte("hello"))
 	must(t, err, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
 	if got, err := io.ReadAll(conn); len(got) != 0 || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("got %q, %v", got, err)
 	}
 }
 
-// A client that says nothing yet holds one connection, not one per control plane.
+// A client that has not sent anything yet uses one connection, not one per control plane.
 func TestIdleClientIsNotRaced(t *testing.T) {
 	t.Parallel()
 	first, second := newBackend(t, echoes("first")), newBackend(t, echoes("second"))
@@ -147,14 +147,14 @@ func TestIdleClientIsNotRaced(t *testing.T) {
 	idle := time.After(2 * raceAfter)
 	<-idle
 	if second.accepted.Load() != 0 {
-		t.Error("the second has one, too")
+		t.Error("the second backend got a connection, too")
 	}
 	_, err := conn.Write([]byte("x"))
 	must(t, err)
 	got := make([]byte, 6)
 	_, err = io.ReadFull(conn, got)
 	if must(t, err); string(got) != "firstx" {
-		t.Errorf("answer %q", got)
+		t.Errorf("got answer %q", got)
 	}
 }
 
@@ -164,11 +164,11 @@ func TestServerTalksFirstAmongSeveral(t *testing.T) {
 	got := make([]byte, 8)
 	_, err := io.ReadFull(conn, got)
 	if must(t, err); string(got) != "good day" {
-		t.Errorf("%q", got)
+		t.Errorf("got %q", got)
 	}
 }
 
-// Whatever the sizes, and whoever fails before the winner: all bytes arrive once, in order, in both directions.
+// For all sizes and failures before the winner, all bytes arrive once and in order in both directions.
 func TestNothingIsLostOrTwice(t *testing.T) {
 	t.Parallel()
 	for size := 1; size < 1_000_000; size = size*5 + 1 {
@@ -190,14 +190,14 @@ func TestNothingIsLostOrTwice(t *testing.T) {
 				got := make([]byte, size)
 				_, err := io.ReadFull(conn, got)
 				if must(t, err); !bytes.Equal(got, body) {
-					t.Error("the echo is not what was said")
+					t.Error("the echo differs from the request")
 				}
 			})
 		}
 	}
 }
 
-// A request without an answer before its end goes to one backend, whole, however large.
+// A request that gets no answer before its end goes to one backend completely, whatever its size.
 func TestHalfCloseAmongSeveral(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{0, 1, maxHead - 1, maxHead, maxHead + 1, 3 * maxHead} {
@@ -214,13 +214,13 @@ func TestHalfCloseAmongSeveral(t *testing.T) {
 			must(t, err, conn.(*net.TCPConn).CloseWrite())
 			got, err := io.ReadAll(conn)
 			if want := fmt.Sprintf("%d <nil> %x", size, sha256.Sum256(body)); string(got) != want || err != nil {
-				t.Errorf("%q, %v, want %q", got, err, want)
+				t.Errorf("got %q, %v; want %q", got, err, want)
 			}
 		})
 	}
 }
 
-// A proxy that runs follows its list: control planes come and go, port and process stay.
+// A running proxy follows changes of its backends, and keeps its port and process.
 func TestRunningProxyFollows(t *testing.T) {
 	t.Parallel()
 	a, b := newBackend(t, greets("through")), newBackend(t, greets("through"))
@@ -230,15 +230,15 @@ func TestRunningProxyFollows(t *testing.T) {
 	talks(t, first)
 	c.Sockets = []string{b.path, a.path}
 	if again := spawn(t, c); again.Started || again.PID != first.PID || again.Addr != first.Addr {
-		t.Errorf("%+v, first: %+v", again, first)
+		t.Errorf("second Spawn: got %+v, first %+v", again, first)
 	}
 	talks(t, first)
 	if b.accepted.Load() == 0 {
-		t.Error("the new list was not followed")
+		t.Error("the new backend got no connection")
 	}
 	c.Sockets = nil
 	if _, err := Spawn(t.Context(), c); err == nil {
-		t.Error("a proxy to nowhere")
+		t.Error("Spawn without sockets: got nil, want an error")
 	}
 	talks(t, first)
 }
@@ -250,6 +250,6 @@ func talks(t *testing.T, e Endpoint) {
 	defer conn.Close()
 	got := make([]byte, len("through"))
 	if _, err := io.ReadFull(conn, got); err != nil || string(got) != "through" {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("got %q, %v", got, err)
 	}
 }

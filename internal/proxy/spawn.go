@@ -31,7 +31,8 @@ type Config struct {
 	FirstPort uint16   // optional: start of the search for a free port; default 6443
 }
 
-// Endpoint describes a proxy. Its port is chosen once per Dir and never changes, so that kubeconfigs remain valid.
+// Endpoint describes a proxy. Its port is chosen once per Dir and never changes, so that kubeconfigs remain
+// valid.
 type Endpoint struct {
 	Addr    netip.AddrPort
 	PID     int  // 0 if it is not running
@@ -53,8 +54,8 @@ func (c Config) portFile() string  { return filepath.Join(c.Dir, "port.json") }
 func (c Config) childFile() string { return filepath.Join(c.Dir, "process.json") }
 func (c Config) logFile() string   { return filepath.Join(c.Dir, "proxy.log") }
 
-// Spawn starts the proxy in the background, detached from this process, unless it is running. It is safe to call from several
-// processes at once. A running proxy uses c.Sockets from its next connection on.
+// Spawn starts the proxy in the background, detached from this process, unless it is running. It is safe to
+// call from several processes at once. A running proxy uses c.Sockets from its next connection on.
 func Spawn(ctx context.Context, c Config) (Endpoint, error) {
 	if c.FirstPort == 0 {
 		c.FirstPort = 6443
@@ -117,8 +118,8 @@ func listens(ctx context.Context, port uint16) bool {
 	return true
 }
 
-// Stop stops the proxy and removes its directory. It signals a process only if its pid, start time and executable match the
-// record.
+// Stop stops the proxy and removes its directory. It signals a process only if its pid, start time and
+// executable match the record.
 func Stop(ctx context.Context, c Config) error {
 	child, err := c.running()
 	if err != nil {
@@ -133,7 +134,8 @@ func Stop(ctx context.Context, c Config) error {
 	return nil
 }
 
-// Find returns the endpoint of a proxy without starting it. The error is an fs.ErrNotExist if there never was one.
+// Find returns the endpoint of a proxy without starting it. The error is an fs.ErrNotExist if there never was
+// one.
 func Find(c Config) (Endpoint, error) {
 	port, err := c.port()
 	if err != nil {
@@ -226,8 +228,8 @@ func end(ctx context.Context, id process.ID) error {
 
 const readyMessage = "ready"
 
-// Child is the hidden command "proxy-serve DIR" that [Spawn] runs. File 3 is the listener; Child writes to file 4 when it is
-// ready. It returns nil when ctx ends.
+// Child is the hidden command "proxy-serve DIR" that [Spawn] runs. File 3 is the listener; Child writes to
+// file 4 when it is ready. It returns nil when ctx ends.
 func Child(ctx context.Context, args []string) error {
 	if len(args) != 1 {
 		return errors.New("proxy-serve, which only slipway up should start, requires DIR")
@@ -260,8 +262,8 @@ func Child(ctx context.Context, args []string) error {
 
 func saveChild(c Config, r childRecord) error { return durable.Save(c.childFile(), recordSchema, r) }
 
-// lock ensures that two commands do not start two proxies for one cluster: the second waits and finds the first one's. The lock
-// file is next to the proxy's directory, which Stop removes, and is never removed.
+// lock ensures that two commands do not start two proxies for one cluster: the second waits and finds the
+// first one's. The lock file is next to the proxy's directory, which Stop removes, and is never removed.
 func (c Config) lock(ctx context.Context) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(c.Dir), 0o700); err != nil {
 		return nil, fmt.Errorf("lock API proxy: %w", err)

@@ -41,35 +41,35 @@ func TestSpawn(t *testing.T) {
 	c := Config{Dir: filepath.Join(t.TempDir(), "proxy"), Exe: "/proc/self/exe", Sockets: []string{socket}, FirstPort: 26443}
 	t.Cleanup(func() { check(t, Stop(context.Background(), c)) })
 	if _, err := Find(c); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("found what was never there: %v", err)
+		t.Errorf("Find before Spawn: got %v, want ErrNotExist", err)
 	}
 	first := spawn(t, c)
 	if !first.Started || first.Addr.Port() < 26443 {
-		t.Errorf("first: %+v", first)
+		t.Errorf("first Spawn: got %+v", first)
 	}
 	answers(t, first)
 	if again := spawn(t, c); again.Started || again.PID != first.PID || again.Addr != first.Addr {
-		t.Errorf("second: %+v, first: %+v", again, first)
+		t.Errorf("second Spawn: got %+v, first %+v", again, first)
 	}
 	killed, err := process.Identify(first.PID)
 	must(t, err, killed.Signal(unix.SIGKILL))
 	await(t, "the killed proxy is gone", func() bool { return !killed.Alive() })
 	third := spawn(t, c)
 	if !third.Started || third.Addr != first.Addr {
-		t.Errorf("after kill -9: %+v, first: %+v", third, first)
+		t.Errorf("Spawn after kill -9: got %+v, first %+v", third, first)
 	}
 	answers(t, third)
 	id, err := process.Identify(third.PID)
 	must(t, err, Stop(t.Context(), c), Stop(t.Context(), c))
 	if id.Alive() {
-		t.Error("the proxy lives after Stop")
+		t.Error("the proxy is running after Stop")
 	}
 	if _, err := os.Stat(c.Dir); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("Stop left its folder: %v", err)
+		t.Errorf("Stop did not remove the directory: %v", err)
 	}
 }
 
-// Another cluster gets another port; a recorded port that somebody else took is an error that says so.
+// Each cluster gets its own port. If another process uses the recorded port, the error says so.
 func TestSpawnPorts(t *testing.T) {
 	t.Parallel()
 	a := Config{Dir: filepath.Join(t.TempDir(), "a"), Exe: "/proc/self/exe", Sockets: []string{"/nonexistent"}, FirstPort: 27443}
@@ -78,7 +78,7 @@ func TestSpawnPorts(t *testing.T) {
 	t.Cleanup(func() { check(t, errors.Join(Stop(context.Background(), a), Stop(context.Background(), b))) })
 	first, second := spawn(t, a), spawn(t, b)
 	if first.Addr == second.Addr {
-		t.Errorf("both listen on %v", first.Addr)
+		t.Errorf("both proxies listen on %v", first.Addr)
 	}
 	must(t, unix.Kill(first.PID, unix.SIGKILL))
 	await(t, "another process takes the port", func() bool {
@@ -89,24 +89,24 @@ func TestSpawnPorts(t *testing.T) {
 		return err == nil
 	})
 	if _, err := Spawn(t.Context(), a); err == nil || !strings.Contains(err.Error(), "kubeconfig") {
-		t.Errorf("port taken by another: %v", err)
+		t.Errorf("recorded port in use: got %v", err)
 	}
 }
 
-// A process that happens to have the recorded pid is not ours.
-func TestStopSparesStrangers(t *testing.T) {
+// Stop does not kill another process that has the recorded pid.
+func TestStopSparesOtherProcesses(t *testing.T) {
 	t.Parallel()
 	c := Config{Dir: filepath.Join(t.TempDir(), "p"), Exe: "/proc/self/exe", Sockets: []string{"/nonexistent"}, FirstPort: 28443}
 	e := spawn(t, c)
 	ours, err := process.Identify(e.PID)
 	must(t, err)
-	stranger := exec.Command("/bin/sleep", "60")
-	must(t, stranger.Start())
-	defer func() { _ = stranger.Process.Kill(); _ = stranger.Wait() }()
-	id, err := process.Identify(stranger.Process.Pid)
+	other := exec.Command("/bin/sleep", "60")
+	must(t, other.Start())
+	defer func() { _ = other.Process.Kill(); _ = other.Wait() }()
+	id, err := process.Identify(other.Process.Pid)
 	must(t, err, saveChild(c, childRecord{id, exeOf(os.Getpid())}), Stop(t.Context(), c))
 	if !id.Alive() {
-		t.Error("Stop killed a stranger")
+		t.Error("Stop killed another process")
 	}
 	must(t, ours.Signal(unix.SIGKILL))
 }
@@ -126,11 +126,11 @@ func answers(t *testing.T, e Endpoint) {
 	must(t, err)
 	defer conn.Close()
 	if got, _ := io.ReadAll(conn); !bytes.Equal(got, []byte("through")) {
-		t.Errorf("answer %q", got)
+		t.Errorf("got answer %q", got)
 	}
 }
 
-// Several programs at once start one proxy between them.
+// Concurrent calls of Spawn start one proxy.
 func TestSpawnAtOnce(t *testing.T) {
 	t.Parallel()
 	c := Config{Dir: filepath.Join(t.TempDir(), "proxy"), Exe: "/proc/self/exe", Sockets: []string{"/nonexistent"}, FirstPort: 28443}
@@ -152,10 +152,10 @@ func TestSpawnAtOnce(t *testing.T) {
 			started++
 		}
 		if e.PID != got[0].PID || e.Addr != got[0].Addr {
-			t.Errorf("%+v and %+v", e, got[0])
+			t.Errorf("got %+v and %+v", e, got[0])
 		}
 	}
 	if started != 1 {
-		t.Errorf("%d proxies were started", started)
+		t.Errorf("got %d proxies started, want 1", started)
 	}
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package render defines the output of every renderer: the files that represent one node's plan in another program's
-// format, and the entries that the format cannot represent, with the reasons. It knows no format and touches no disk. Each
-// format is a package below this one with
+// Package render defines the output of every renderer: the files that represent one node's plan in another
+// program's format, and the entries that the format cannot represent, with the reasons. It knows no format
+// and touches no disk. Each format is a package below this one with
 //
 //	func Render(p plan.Plan) (render.Rendered, error)
 //
@@ -57,8 +57,8 @@ func (r *Rendered) Omit(ref plan.Ref, reason string) {
 	r.Omitted = append(r.Omitted, Omitted{ref, reason})
 }
 
-// Finish sorts the files and checks the rules for every format: paths are clean, relative and unique, every omission has a
-// reason, and no entry of the plan is missing. Renderers call it last.
+// Finish sorts the files and checks the rules for every format: paths are clean, relative and unique, every
+// omission has a reason, and no entry of the plan is missing. Renderers call it last.
 func (r Rendered) Finish(p plan.Plan) (Rendered, error) {
 	slices.SortFunc(r.Files, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
 	var wrong []error
@@ -83,18 +83,18 @@ func (r Rendered) Finish(p plan.Plan) (Rendered, error) {
 
 // Missing lists the entries of the plan that are neither in a file nor omitted.
 func (r Rendered) Missing(p plan.Plan) []plan.Ref {
-	said := map[plan.Ref]bool{}
+	covered := map[plan.Ref]bool{}
 	for _, f := range r.Files {
 		for _, ref := range f.Refs {
-			said[ref] = true
+			covered[ref] = true
 		}
 	}
 	for _, l := range r.Omitted {
-		said[l.Ref] = true
+		covered[l.Ref] = true
 	}
 	var out []plan.Ref
 	for _, e := range p.Entries {
-		if !said[e.Ref] {
+		if !covered[e.Ref] {
 			out = append(out, e.Ref)
 		}
 	}

@@ -20,8 +20,8 @@ func TestFinish(t *testing.T) {
 		make func(r *render.Rendered)
 		want string
 	}{
-		"all said": {func(r *render.Rendered) { r.Add("z", 0o644, "", dir); r.Omit(file, "why") }, ""},
-		"nothing":  {func(*render.Rendered) {}, "render dir//a: the entry is neither in a file nor omitted\nrender file//a/f: it is in no file and not left out"},
+		"all covered": {func(r *render.Rendered) { r.Add("z", 0o644, "", dir); r.Omit(file, "why") }, ""},
+		"nothing":     {func(*render.Rendered) {}, "render dir//a: the entry is neither in a file nor omitted\nrender file//a/f: it is in no file and not left out"},
 		"no reason": {
 			func(r *render.Rendered) { r.Omit(dir, ""); r.Omit(file, "why") }, "omit dir//a: the reason is missing",
 		},

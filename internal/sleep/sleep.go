@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sleep waits for a time to pass or for a context to end, whichever comes first. Use it for delays between retries; if
-// there is an event to wait for, wait for that instead.
+// Package sleep waits for a time to pass or for a context to end, whichever comes first. Use it for delays
+// between retries; if there is an event to wait for, wait for that instead.
 //
 //	if err := sleep.For(ctx, delay); err != nil {
 //		return err // the cause of the context's end

@@ -17,14 +17,14 @@ func TestFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		if err := sleep.For(t.Context(), time.Minute); err != nil || time.Since(begun) != time.Minute {
-			t.Errorf("%v after %s", err, time.Since(begun))
+			t.Errorf("got %v after %s", err, time.Since(begun))
 		}
 		why := errors.New("enough")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(time.Second, func() { cancel(why) })
 		begun = time.Now()
 		if err := sleep.For(ctx, time.Minute); !errors.Is(err, why) || time.Since(begun) != time.Second {
-			t.Errorf("%v after %s, want the cause after a second", err, time.Since(begun))
+			t.Errorf("got %v after %s, want the cause after a second", err, time.Since(begun))
 		}
 	})
 }

@@ -21,8 +21,8 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 )
 
-// auth collects the operator's keys: the target's identity file, or else the SSH agent's keys and the usual files. The caller
-// closes the result.
+// auth collects the operator's keys: the target's identity file, or else the SSH agent's keys and the usual
+// files. The caller closes the result.
 func (s *Hosts) auth(ctx context.Context, t Target) (*keys, error) {
 	if t.IdentityFile != "" {
 		signer, err := readKey(s.expand(t.IdentityFile))
@@ -55,6 +55,7 @@ func (s *Hosts) auth(ctx context.Context, t Target) (*keys, error) {
 		filepath.Join(s.cfg.Home, ".ssh", "id_ed25519"))
 }
 
+// expand replaces a leading ~/ by the operator's home directory.
 func (s *Hosts) expand(path string) string {
 	if below, ok := strings.CutPrefix(path, "~/"); ok {
 		return filepath.Join(s.cfg.Home, below)
@@ -62,6 +63,7 @@ func (s *Hosts) expand(path string) string {
 	return path
 }
 
+// readKey reads an unencrypted private key.
 func readKey(path string) (ssh.Signer, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -102,8 +104,8 @@ func explainLogin(err error, t Target) error {
 	return err
 }
 
-// keys are the keys for one login. The SSH agent's keys sign over a connection that may hang at any time; it ends with the
-// login's context.
+// keys are the keys for one login. The SSH agent's keys sign over a connection that may hang at any time; it
+// ends with the login's context.
 type keys struct {
 	signers []ssh.Signer
 	socket  string     // the agent's; empty if it is not used
@@ -112,7 +114,8 @@ type keys struct {
 	err     error // why the agent's keys are not available
 }
 
-// listTimeout limits listing the agent's keys, which needs no user interaction. A signature may need it, so it has no limit.
+// listTimeout limits listing the agent's keys, which needs no user interaction. A signature may need it, so
+// it has no limit.
 const listTimeout = 3 * time.Second
 
 // addAgent adds the agent's keys. It records an error instead of returning it, because other keys may do.
@@ -138,6 +141,7 @@ func (k *keys) addAgent(ctx context.Context, socket string, timeout time.Duratio
 	k.release = context.AfterFunc(ctx, k.conn.interrupt)
 }
 
+// close ends the connection to the SSH agent.
 func (k *keys) close() {
 	if k.release != nil {
 		k.release()
@@ -189,6 +193,7 @@ func (w *agentConn) Read(p []byte) (int, error) {
 // interrupt makes blocked reads and writes fail.
 func (w *agentConn) interrupt() { _ = w.SetDeadline(time.Unix(1, 0)) }
 
+// failed is the error of the last request, nil if all were answered.
 func (w *agentConn) failed() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -237,7 +242,8 @@ func algorithmsOf(keyType string) []string {
 	return []string{keyType}
 }
 
-// checks lists what to try, in order, until the server presents the pinned key: a server presents one key per connection.
+// checks lists what to try, in order, until the server presents the pinned key: a server presents one key per
+// connection.
 func (s *Hosts) checks(t Target) []hostKeyCheck {
 	if t.HostKey == "" {
 		return []hostKeyCheck{{s.known, s.algorithms(t)}}
@@ -319,8 +325,8 @@ func (s *Hosts) learn(host string, key ssh.PublicKey) error {
 	return nil
 }
 
-// algorithms lists those of the target's known keys, so that the server presents one of these and not another of its keys. If
-// none is known, it lists all.
+// algorithms lists those of the target's known keys, so that the server presents one of these and not another
+// of its keys. If none is known, it lists all.
 func (s *Hosts) algorithms(t Target) []string {
 	no := &knownhosts.KeyError{}
 	if db, err := s.database(); err == nil { // the check of the key will report an error

@@ -40,6 +40,8 @@ func (h *Host) Connect(ctx context.Context) error {
 	return err
 }
 
+// connected returns the open connection, or opens one. Concurrent callers wait for one attempt; after a
+// failed attempt, the next one is delayed with exponential backoff.
 func (h *Host) connected(ctx context.Context) (*ssh.Client, error) {
 	if c := h.live(); c != nil {
 		return c, nil
@@ -74,6 +76,7 @@ func (h *Host) connected(ctx context.Context) (*ssh.Client, error) {
 	return c, nil
 }
 
+// live is the open connection, nil if there is none.
 func (h *Host) live() *ssh.Client {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -196,6 +199,7 @@ func (s *Hosts) reach(ctx context.Context, t Target) (net.Conn, error) {
 	return conn, nil
 }
 
+// handshake logs in over conn. It closes conn on error, and when ctx ends.
 func handshake(ctx context.Context, conn net.Conn, t Target, auth []ssh.AuthMethod, check hostKeyCheck) (*ssh.Client, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	c, channels, requests, err := ssh.NewClientConn(conn, t.address(), &ssh.ClientConfig{
@@ -214,8 +218,8 @@ func handshake(ctx context.Context, conn net.Conn, t Target, auth []ssh.AuthMeth
 	return ssh.NewClient(c, channels, requests), nil
 }
 
-// Dial connects to a unix socket on the machine. If the login user is root, sshd forwards the connection. Otherwise, and if
-// sshd refuses to forward, it runs StreamCommand on the machine.
+// Dial connects to a unix socket on the machine. If the login user is root, sshd forwards the connection.
+// Otherwise, and if sshd refuses to forward, it runs StreamCommand on the machine.
 func (h *Host) Dial(ctx context.Context, socket string) (net.Conn, error) {
 	client, err := h.connected(ctx)
 	if err != nil {
@@ -237,6 +241,7 @@ func (h *Host) Dial(ctx context.Context, socket string) (net.Conn, error) {
 // StreamCommand is the hidden slipway command that connects its standard input and output to a unix socket.
 const StreamCommand = "stream"
 
+// stream runs StreamCommand on the machine, and returns its standard input and output as a connection.
 func (h *Host) stream(client *ssh.Client, socket string) (net.Conn, error) {
 	session, err := client.NewSession()
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/crypto/ssh/agent"
 )
 
-// keyAgent serves keys; after so many answers it is silent, and tells of it.
+// keyAgent serves keys. After the given number of answers it stops answering and closes a channel.
 func keyAgent(t *testing.T, ring agent.Agent, answers int32, silent func()) (socket string) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "agent")
@@ -44,7 +44,7 @@ func keyAgent(t *testing.T, ring agent.Agent, answers int32, silent func()) (soc
 	return socket
 }
 
-// limited says so many things, and then nothing more.
+// limited passes on a number of answers and blocks the rest.
 type limited struct {
 	net.Conn
 	left   *atomic.Int32
@@ -63,27 +63,27 @@ func (l *limited) Write(p []byte) (int, error) {
 	return l.Conn.Write(p)
 }
 
-func TestKeysOfAnAgent(t *testing.T) {
+func TestAgentKeys(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	key := readRaw(t, s)
-	_, stranger, err := ed25519.GenerateKey(rand.Reader)
+	_, other, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, tc := range map[string]struct {
-		answers   int32
-		key       any
-		home      string        // with a key file that is let in
-		patience  time.Duration // optional
-		impatient bool          // nobody waits for a signature any longer
-		want      string
+		answers int32
+		key     any
+		home    string        // contains an authorized key
+		timeout time.Duration // optional
+		cancel  bool          // cancel while waiting for a signature
+		want    string
 	}{
-		"it signs":                          {answers: 2, key: key},
-		"it is silent":                      {key: key, patience: time.Second, want: "SSH_AUTH_SOCK="},
-		"it lists, and signs nothing":       {answers: 1, key: key, impatient: true, want: "SSH_AUTH_SOCK="},
-		"it is silent, and there is a file": {key: key, home: s.home},
-		"it is well, and no key is let in":  {answers: 9, key: stranger, want: "authorized_keys"},
+		"signs":                         {answers: 2, key: key},
+		"hangs":                         {key: key, timeout: time.Second, want: "SSH_AUTH_SOCK="},
+		"lists, then hangs":             {answers: 1, key: key, cancel: true, want: "SSH_AUTH_SOCK="},
+		"hangs, but there is a file":    {key: key, home: s.home},
+		"works, but no key is accepted": {answers: 9, key: other, want: "authorized_keys"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -94,22 +94,22 @@ func TestKeysOfAnAgent(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			silent := func() {}
-			if tc.impatient {
+			if tc.cancel {
 				silent = cancel
 			}
 			target := s.target(t)
 			target.HostKey = s.fingerprint(t, "ed25519")
 			all := New(Config{
 				Home: cmp.Or(tc.home, t.TempDir()), AgentSocket: keyAgent(t, ring, tc.answers, silent),
-				Timeout: cmp.Or(tc.patience, 2*time.Minute), Log: slog.New(slog.DiscardHandler), // a busy machine may take its time
+				Timeout: cmp.Or(tc.timeout, 2*time.Minute), Log: slog.New(slog.DiscardHandler), // enough for a busy machine
 			})
 			defer all.Close()
 			err := all.At(target).Connect(ctx)
 			switch {
 			case tc.want == "" && err != nil, tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
-				t.Errorf("error %v, want %q", err, tc.want)
+				t.Errorf("got error %v, want %q", err, tc.want)
 			case tc.answers == 9 && strings.Contains(err.Error(), "SSH_AUTH_SOCK"):
-				t.Errorf("an agent that is well is blamed: %v", err)
+				t.Errorf("error blames a working agent: %v", err)
 			}
 		})
 	}

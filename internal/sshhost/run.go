@@ -18,8 +18,8 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// Command is a shell script to run as root on a machine. Its arguments are $1, $2, …; they are visible to ps, so pass secrets
-// through Stdin.
+// Command is a shell script to run as root on a machine. Its arguments are $1, $2, …; they are visible to ps,
+// so pass secrets through Stdin.
 type Command struct {
 	Script string
 	Args   []string
@@ -39,7 +39,8 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("exit code %d: %s", e.Code, cmp.Or(strings.TrimSpace(e.Stderr), "no output"))
 }
 
-// Run runs a script and returns its exit code. The error reports that it could not be run. When ctx ends, the session is closed.
+// Run runs a script and returns its exit code. The error reports that it could not be run. When ctx ends, the
+// session is closed.
 func (h *Host) Run(ctx context.Context, c Command) (exitCode int, err error) {
 	client, err := h.connected(ctx)
 	if err != nil {
@@ -83,6 +84,7 @@ func (h *Host) commandLine(c Command) string {
 	return strings.Join(words, " ")
 }
 
+// quote quotes a word for any POSIX shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // Output runs a script and returns its standard output. A non-zero exit code is an ExitError.
@@ -129,8 +131,8 @@ func (h *Host) Read(ctx context.Context, path string) ([]byte, error) {
 	return out, err
 }
 
-// writeScript replaces a file atomically, and reports whether the content changed. The content comes on standard input and
-// never has weaker permissions than the file.
+// writeScript replaces a file atomically, and reports whether the content changed. The content comes on
+// standard input and never has weaker permissions than the file.
 const writeScript = `set -eu
 mkdir -p "$(dirname "$1")"
 umask 077
@@ -161,7 +163,8 @@ type File struct {
 	Open   func() (io.ReadSeekCloser, error)
 }
 
-// part holds the start of an incomplete upload. Its name contains the digest, so that it never continues another file.
+// part holds the start of an incomplete upload. Its name contains the digest, so that it never continues
+// another file.
 const part = `part="$(dirname "$1")/.slipway-$2.part"
 `
 
@@ -174,10 +177,10 @@ have="$(wc -c <"$part")"
 echo "$have"
 head -c "$have" "$part" | sha256sum`
 
-// finishScript appends standard input to the part, and gives the file its name only when it is complete, verified and synced.
-// An incomplete part stays for the next attempt. Several writers may run at once, because a writer whose connection was lost
-// may still be running: each writes its own copy, whose name ends in its pid, and the part is a link to the latest copy. Copies
-// of dead writers are removed.
+// finishScript appends standard input to the part, and gives the file its name only when it is complete,
+// verified and synced. An incomplete part stays for the next attempt. Several writers may run at once,
+// because a writer whose connection was lost may still be running: each writes its own copy, whose name ends
+// in its pid, and the part is a link to the latest copy. Copies of dead writers are removed.
 const finishScript = `set -eu
 umask 077
 ` + part + `for f in "$part".*; do kill -0 "${f##*.}" 2>/dev/null || rm -f "$f"; done
@@ -200,8 +203,8 @@ mv -f "$own" "$1"
 sync "$(dirname "$1")"
 [ ! "$part" -ef "$1" ] || rm -f "$part"`
 
-// Send uploads a file and continues an interrupted upload. It calls progress with the number of bytes as they are sent, first
-// with those that were uploaded before.
+// Send uploads a file and continues an interrupted upload. It calls progress with the number of bytes as they
+// are sent, first with those that were uploaded before.
 func (h *Host) Send(ctx context.Context, f File, progress func(bytes int64)) error {
 	in, err := f.Open()
 	if err != nil {
@@ -225,7 +228,8 @@ func (h *Host) Send(ctx context.Context, f File, progress func(bytes int64)) err
 	return nil
 }
 
-// offset is the size of the part on the machine, 0 if it is not the start of the file, as is possible after a power cut.
+// offset is the size of the part on the machine, 0 if it is not the start of the file, as is possible after a
+// power cut.
 func (h *Host) offset(ctx context.Context, f File, in io.Reader) (int64, error) {
 	out, err := h.Output(ctx, offsetScript, f.Path, f.SHA256)
 	if err != nil {

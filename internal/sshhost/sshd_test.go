@@ -16,11 +16,11 @@ import (
 	"time"
 )
 
-// server is a real sshd on loopback, for this test and this user only.
+// server is a real sshd on the loopback interface for this test.
 type server struct {
 	dir  string
 	port int
-	home string // of the operator who may log in
+	home string // home directory of an operator who may log in
 	cmd  *exec.Cmd
 }
 
@@ -58,13 +58,13 @@ func (s *server) path(name string) string { return filepath.Join(s.home, ".ssh",
 
 func (s *server) run(t *testing.T) {
 	t.Helper()
-	s.cmd = exec.Command(sshd, "-D", "-e", "-f", filepath.Join(s.dir, "config"))                       // killed below, with what it has started
-	said, err := os.OpenFile(filepath.Join(s.dir, "said"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) // a file: its sessions outlive it, and a pipe would wait for them
+	s.cmd = exec.Command(sshd, "-D", "-e", "-f", filepath.Join(s.dir, "config"))                           // killed below, with its children
+	stderr, err := os.OpenFile(filepath.Join(s.dir, "stderr"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) // a file, because a pipe would wait for its sessions
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer said.Close()
-	s.cmd.Stderr = said
+	defer stderr.Close()
+	s.cmd.Stderr = stderr
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -80,8 +80,8 @@ func (s *server) run(t *testing.T) {
 			return
 		}
 		if time.Since(begun) > 20*time.Second {
-			text, _ := os.ReadFile(said.Name())
-			t.Fatalf("sshd does not listen: %v\n%s", err, text)
+			text, _ := os.ReadFile(stderr.Name())
+			t.Fatalf("sshd is not listening: %v\n%s", err, text)
 		}
 	}
 }

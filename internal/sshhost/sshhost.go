@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sshhost reaches machines over SSH: it logs in with the operator's keys, checks host keys, runs shell scripts as root,
-// connects to unix sockets, and uploads files, which appear complete and verified or not at all. It knows nothing of clusters,
-// never uses passwords, never accepts a host key silently, and puts no secret on a command line.
+// Package sshhost reaches machines over SSH: it logs in with the operator's keys, checks host keys, runs
+// shell scripts as root, connects to unix sockets, and uploads files, which appear complete and verified or
+// not at all. It knows nothing of clusters, never uses passwords, never accepts a host key silently, and puts
+// no secret on a command line.
 //
 // Read [Target], [Hosts] and [Host] first.
 //
@@ -62,7 +63,8 @@ func (t Target) through() Target {
 // plain matches words that no shell changes.
 var plain = regexp.MustCompile(`^[A-Za-z0-9_./:=@%+-]+$`)
 
-// CommandLine is the command with which a user can run a command on the machine as root, or log in, with the system's ssh.
+// CommandLine is the command with which a user can run a command on the machine as root, or log in, with the
+// system's ssh.
 func (t Target) CommandLine(tty bool, command ...string) string {
 	words := []string{"ssh"}
 	if tty {
@@ -146,6 +148,7 @@ func (s *Hosts) Close() {
 	}
 }
 
+// closed returns net.ErrClosed after Close.
 func (s *Hosts) closed() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,14 +20,14 @@ import (
 	"time"
 )
 
-func TestAnUnknownKeyIsRefusedUntilItIsAccepted(t *testing.T) {
+func TestUnknownHostKey(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	target := s.target(t)
 	err := s.hosts(t, false).At(target).Connect(t.Context())
 	var unknown *UnknownKeyError
 	if !errors.As(err, &unknown) || !strings.Contains(err.Error(), s.fingerprint(t, "ed25519")) || !strings.Contains(err.Error(), "--accept-new-host-keys") {
-		t.Fatalf("error %v", err)
+		t.Fatalf("got error %v", err)
 	}
 	if _, err := os.Stat(s.path("known_hosts")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("known_hosts was written: %v", err)
@@ -36,9 +36,9 @@ func TestAnUnknownKeyIsRefusedUntilItIsAccepted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.hosts(t, false).At(target).Connect(t.Context()); err != nil {
-		t.Errorf("an accepted key is not known: %v", err)
+		t.Errorf("connect with a key in known_hosts: got %v", err)
 	}
-	// The server's other key becomes the only one: what is known is another one.
+	// The server now has only its other key, which is not the known one.
 	if err := os.Rename(filepath.Join(s.dir, "host_ecdsa"), filepath.Join(s.dir, "host_ed25519")); err != nil {
 		t.Fatal(err)
 	}
@@ -46,12 +46,12 @@ func TestAnUnknownKeyIsRefusedUntilItIsAccepted(t *testing.T) {
 	_ = s.cmd.Process.Kill()
 	_ = s.cmd.Wait()
 	s.run(t)
-	// Even who accepts new keys does not accept a changed one.
+	// AcceptNew does not accept changed keys.
 	err = s.hosts(t, true).At(target).Connect(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "ssh-keygen -R") {
-		t.Fatalf("a server with another key: %v", err)
+		t.Fatalf("server with a key of another type: got %v", err)
 	}
-	// One of the same type, but another.
+	// A different key of the same type.
 	for _, name := range []string{"host_ed25519", "host_ed25519.pub"} {
 		if err := os.Remove(filepath.Join(s.dir, name)); err != nil {
 			t.Fatal(err)
@@ -64,11 +64,11 @@ func TestAnUnknownKeyIsRefusedUntilItIsAccepted(t *testing.T) {
 	err = s.hosts(t, true).At(target).Connect(t.Context())
 	var changed *ChangedKeyError
 	if !errors.As(err, &changed) || !strings.Contains(changed.Position, "known_hosts:1") {
-		t.Errorf("a changed key: %v", err)
+		t.Errorf("changed key: got %v", err)
 	}
 }
 
-func TestAPinnedKeyIsTheOnlyOne(t *testing.T) {
+func TestPinnedHostKey(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	public, err := os.ReadFile(filepath.Join(s.dir, "host_ecdsa.pub"))
@@ -79,16 +79,16 @@ func TestAPinnedKeyIsTheOnlyOne(t *testing.T) {
 		pin string
 		ok  bool
 	}{
-		"a fingerprint":           {s.fingerprint(t, "ed25519"), true},
-		"of another type":         {s.fingerprint(t, "ecdsa"), true},
-		"a public key":            {string(public), true},
-		"a fingerprint of nobody": {"SHA256:" + strings.Repeat("A", 43), false},
+		"fingerprint":         {s.fingerprint(t, "ed25519"), true},
+		"of another type":     {s.fingerprint(t, "ecdsa"), true},
+		"public key":          {string(public), true},
+		"unknown fingerprint": {"SHA256:" + strings.Repeat("A", 43), false},
 	} {
 		target := s.target(t)
 		target.HostKey = tc.pin
 		err := s.hosts(t, true).At(target).Connect(t.Context())
 		if (err == nil) != tc.ok {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v", name, err)
 		}
 	}
 	if _, err := os.Stat(s.path("known_hosts")); !errors.Is(err, fs.ErrNotExist) {
@@ -96,7 +96,7 @@ func TestAPinnedKeyIsTheOnlyOne(t *testing.T) {
 	}
 }
 
-func TestLoginSaysWhatToDo(t *testing.T) {
+func TestLoginErrors(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	target := s.target(t)
@@ -104,20 +104,20 @@ func TestLoginSaysWhatToDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.hosts(t, true).At(target).Connect(t.Context()); err == nil || !strings.Contains(err.Error(), "authorized_keys") {
-		t.Errorf("a key that is not let in: %v", err)
+		t.Errorf("unauthorized key: got %v", err)
 	}
 	target.IdentityFile = "~/.ssh/other"
 	if err := s.hosts(t, true).At(target).Connect(t.Context()); err == nil || !strings.Contains(err.Error(), "correct identityFile") {
-		t.Errorf("a key that is not there: %v", err)
+		t.Errorf("missing key file: got %v", err)
 	}
 	target = s.target(t)
 	target.Port = freePort(t)
 	if err := s.hosts(t, true).At(target).Connect(t.Context()); err == nil || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("a server that is not there: %v", err)
+		t.Errorf("no server: got %v", err)
 	}
 }
 
-func TestThroughAJumpHost(t *testing.T) {
+func TestJumpHost(t *testing.T) {
 	t.Parallel()
 	gate, s := startServer(t), startServer(t)
 	target := s.target(t)
@@ -128,14 +128,14 @@ func TestThroughAJumpHost(t *testing.T) {
 	}
 	err = s.hosts(t, true).At(target).Connect(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "jump host") {
-		t.Fatalf("the jump host lets nobody in, and: %v", err)
+		t.Fatalf("unauthorized at the jump host: got %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(gate.dir, "authorized"), key, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	out, err := s.hosts(t, true).At(target).Output(t.Context(), `echo "$1"`, "it's there")
 	if err != nil || string(out) != "it's there\n" {
-		t.Errorf("%q, %v", out, err)
+		t.Errorf("got %q, %v", out, err)
 	}
 }
 
@@ -146,16 +146,16 @@ func TestRunPassesCodeArgumentsAndInput(t *testing.T) {
 	var out bytes.Buffer
 	code, err := h.Run(t.Context(), Command{Script: `cat; printf '%s|' "$@"; exit 7`, Args: []string{"a b", "$HOME", `"'`}, Stdin: strings.NewReader("in "), Stdout: &out})
 	if err != nil || code != 7 || out.String() != `in a b|$HOME|"'|` {
-		t.Errorf("code %d, %q, %v", code, out.String(), err)
+		t.Errorf("got code %d, %q, %v", code, out.String(), err)
 	}
 	_, err = h.Output(t.Context(), "echo no such thing >&2; exit 3")
 	var exit *ExitError
 	if !errors.As(err, &exit) || exit.Code != 3 || !strings.Contains(err.Error(), "no such thing") {
-		t.Errorf("error %v", err)
+		t.Errorf("got error %v", err)
 	}
 }
 
-func TestFilesArriveWholeOrNotAtAll(t *testing.T) {
+func TestSendIsAtomic(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	h := s.hosts(t, true).At(s.target(t))
@@ -171,27 +171,27 @@ func TestFilesArriveWholeOrNotAtAll(t *testing.T) {
 	bad := f
 	bad.Open = func() (io.ReadSeekCloser, error) { return readSeeker{bytes.NewReader(wrong)}, nil }
 	if err := h.Send(t.Context(), bad, func(int64) {}); err == nil || !strings.Contains(err.Error(), "damaged") {
-		t.Errorf("damaged on the way: %v", err)
+		t.Errorf("damaged upload: got %v", err)
 	}
 	if left := parts(t, f); len(left) > 0 {
-		t.Errorf("what was damaged is still there: %v", left)
+		t.Errorf("the damaged part was not removed: %v", left)
 	}
 	if err := h.Send(t.Context(), f, func(int64) {}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := os.ReadFile(f.Path)
 	if err != nil || !bytes.Equal(got, content) {
-		t.Errorf("the file is another: %v", err)
+		t.Errorf("wrong file content: %v", err)
 	}
 	if info, err := os.Stat(f.Path); err != nil || info.Mode().Perm() != 0o755 {
-		t.Errorf("mode %v, %v", info.Mode(), err)
+		t.Errorf("mode: got %v, %v", info.Mode(), err)
 	}
 	if left := parts(t, f); len(left) > 0 {
-		t.Errorf("left over: %v", left)
+		t.Errorf("leftover parts: %v", left)
 	}
 }
 
-// parts are what waits for its rest beside a file.
+// parts lists the incomplete uploads next to a file.
 func parts(t *testing.T, f File) []string {
 	t.Helper()
 	list, err := filepath.Glob(filepath.Join(filepath.Dir(f.Path), ".slipway-*"))
@@ -201,8 +201,8 @@ func parts(t *testing.T, f File) []string {
 	return list
 }
 
-// What is there is the file's beginning, or is thrown away.
-func TestSendGoesOnWithABeginningOnly(t *testing.T) {
+// A part is continued only if it is the start of the file.
+func TestSendContinuesValidPart(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	h := s.hosts(t, true).At(s.target(t))
@@ -215,11 +215,11 @@ func TestSendGoesOnWithABeginningOnly(t *testing.T) {
 		there []byte
 		from  int64
 	}{
-		"nothing":            {nil, 0},
-		"a beginning":        {content[:half], half},
-		"all but the name":   {content, 3 << 20},
-		"a damaged one":      {zeroed, 0},
-		"more than there is": {append(bytes.Clone(content), 'x'), 0},
+		"no part":           {nil, 0},
+		"start of the file": {content[:half], half},
+		"complete":          {content, 3 << 20},
+		"damaged":           {zeroed, 0},
+		"too long":          {append(bytes.Clone(content), 'x'), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := fileOf(t, content)
@@ -235,13 +235,13 @@ func TestSendGoesOnWithABeginningOnly(t *testing.T) {
 				}
 			})
 			if err != nil || from != tc.from {
-				t.Errorf("it went on at %d, want %d: %v", from, tc.from, err)
+				t.Errorf("offset: got %d, want %d; %v", from, tc.from, err)
 			}
 			if got, err := os.ReadFile(f.Path); err != nil || !bytes.Equal(got, content) {
-				t.Errorf("the file is another: %v", err)
+				t.Errorf("wrong file content: %v", err)
 			}
 			if left := parts(t, f); len(left) > 0 {
-				t.Errorf("left over: %v", left)
+				t.Errorf("leftover parts: %v", left)
 			}
 		})
 	}
@@ -256,8 +256,8 @@ func fileOf(t *testing.T, content []byte) File {
 	}
 }
 
-// The connection ends in the middle of a copy: the next one goes on.
-func TestSendGoesOnAfterALostConnection(t *testing.T) {
+// An upload continues after its connection was lost.
+func TestSendContinuesAfterLostConnection(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	h := s.hosts(t, true).At(s.target(t))
@@ -281,10 +281,10 @@ func TestSendGoesOnAfterALostConnection(t *testing.T) {
 		}}, nil
 	}
 	if err := h.Send(t.Context(), broken, func(int64) {}); err == nil {
-		t.Fatal("a copy that broke off succeeded")
+		t.Fatal("interrupted upload: got nil, want an error")
 	}
 	if _, err := os.Stat(part); err != nil {
-		t.Fatalf("the beginning is gone: %v", err)
+		t.Fatalf("the part is gone: %v", err)
 	}
 	from := int64(-1)
 	err := h.Send(t.Context(), f, func(n int64) {
@@ -293,27 +293,27 @@ func TestSendGoesOnAfterALostConnection(t *testing.T) {
 		}
 	})
 	if err != nil || from < 1<<20 {
-		t.Errorf("it went on at %d: %v", from, err)
+		t.Errorf("offset: got %d; %v", from, err)
 	}
 	if got, err := os.ReadFile(f.Path); err != nil || !bytes.Equal(got, content) {
-		t.Errorf("the file is another: %v", err)
+		t.Errorf("wrong file content: %v", err)
 	}
 }
 
-// Two writers of one file, one of whom nobody waits for: neither spoils what the other does, whoever ends first.
-func TestTwoWritersOfAPart(t *testing.T) {
+// Two concurrent writers of one file, one of them abandoned, do not disturb each other.
+func TestConcurrentWriters(t *testing.T) {
 	t.Parallel()
 	content := bytes.Repeat([]byte("0123456789abcdef"), 1<<14)
 	half := len(content) / 2
 	for name, tc := range map[string]struct {
-		order  []int // who ends, of 0 and 1
-		broken bool  // writer 0 gets no more than half
+		order  []int // in which the writers 0 and 1 finish
+		broken bool  // writer 0 gets only half of the input
 		codes  [2]int
 	}{
-		"the first ends first":         {order: []int{0, 1}},
-		"the first ends last":          {order: []int{1, 0}},
-		"the first breaks off":         {order: []int{0, 1}, broken: true, codes: [2]int{46, 0}},
-		"the first breaks off at last": {order: []int{1, 0}, broken: true, codes: [2]int{46, 0}},
+		"first finishes first":      {order: []int{0, 1}},
+		"first finishes last":       {order: []int{1, 0}},
+		"first is interrupted":      {order: []int{0, 1}, broken: true, codes: [2]int{46, 0}},
+		"first is interrupted last": {order: []int{1, 0}, broken: true, codes: [2]int{46, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -343,7 +343,7 @@ func TestTwoWritersOfAPart(t *testing.T) {
 					waitFor(t, func() bool { info, err := os.Stat(part); return err == nil && info.Size() == int64(half) })
 				}
 			}
-			// The second one has taken its copy when the part is that.
+			// The second writer has its copy once the part is a link to it.
 			waitFor(t, func() bool { return sameFile(part, part+"."+strconv.Itoa(writers[1].Process.Pid)) })
 			for _, i := range tc.order {
 				if i == 1 || !tc.broken {
@@ -356,18 +356,18 @@ func TestTwoWritersOfAPart(t *testing.T) {
 				}
 				_ = writers[i].Wait()
 				if got := writers[i].ProcessState.ExitCode(); got != tc.codes[i] {
-					t.Errorf("writer %d ends with code %d, want %d", i, got, tc.codes[i])
+					t.Errorf("writer %d: got exit code %d, want %d", i, got, tc.codes[i])
 				}
 				info, err := os.Stat(f.Path)
 				if tc.codes[i] == 0 && (err != nil || info.Mode().Perm() != 0o755 || info.Size() != f.Size) {
-					t.Errorf("after writer %d: %v, %v", i, info, err)
+					t.Errorf("after writer %d: got %v, %v", i, info, err)
 				}
 			}
 			if got, err := os.ReadFile(f.Path); err != nil || !bytes.Equal(got, content) {
-				t.Errorf("the file is another: %v", err)
+				t.Errorf("wrong file content: %v", err)
 			}
 			if left := parts(t, f); len(left) > 0 {
-				t.Errorf("left over: %v", left)
+				t.Errorf("leftover parts: %v", left)
 			}
 		})
 	}
@@ -386,12 +386,12 @@ func waitFor(t *testing.T, is func() bool) {
 	t.Helper()
 	for begun := time.Now(); !is(); time.Sleep(time.Millisecond) {
 		if time.Since(begun) > 20*time.Second {
-			t.Fatal("it does not come to that")
+			t.Fatal("timeout")
 		}
 	}
 }
 
-// breaking does something when all has been read, before it says so.
+// breaking calls a function when everything has been read, before it returns io.EOF.
 type breaking struct {
 	readSeeker
 	end func()
@@ -413,33 +413,33 @@ func TestReadAndWrite(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	h := s.hosts(t, true).At(s.target(t))
-	path := filepath.Join(t.TempDir(), "a folder", "secret")
+	path := filepath.Join(t.TempDir(), "a directory", "secret")
 	if _, err := h.Read(t.Context(), path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("no file: %v", err)
+		t.Errorf("missing file: got %v", err)
 	}
 	for i, want := range []bool{true, false} {
 		changed, err := h.Write(t.Context(), path, 0o600, []byte("x\ny"))
 		if err != nil || changed != want {
-			t.Errorf("write %d: changed %t, %v", i, changed, err)
+			t.Errorf("write %d: got changed=%t, %v", i, changed, err)
 		}
 	}
 	got, err := h.Read(t.Context(), path)
 	if err != nil || string(got) != "x\ny" {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("got %q, %v", got, err)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode: %v, %v", info.Mode(), err)
 	}
 }
 
-func TestDialStreamsAUnixSocket(t *testing.T) {
+func TestDial(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	h := s.hosts(t, true).At(s.target(t))
 	path := filepath.Join(s.dir, "sock")
 	if conn, err := h.Dial(t.Context(), path); err == nil {
 		conn.Close()
-		t.Error("a socket that is not there was connected")
+		t.Error("dial a missing socket: got nil, want an error")
 	}
 	ln, err := net.Listen("unix", path)
 	if err != nil {
@@ -465,17 +465,17 @@ func TestDialStreamsAUnixSocket(t *testing.T) {
 	}
 	back := make([]byte, 5)
 	if _, err := io.ReadFull(conn, back); err != nil || string(back) != "hello" {
-		t.Errorf("%q, %v", back, err)
+		t.Errorf("got %q, %v", back, err)
 	}
 	if err := conn.SetReadDeadline(time.Now()); err != nil {
-		t.Errorf("a connection without deadlines: %v", err)
+		t.Errorf("set deadline: got %v", err)
 	}
 	if _, err := conn.Read(back); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("read after its deadline: %v", err)
+		t.Errorf("read after the deadline: got %v", err)
 	}
 }
 
-// A connection that was lost is made again by whoever needs it next.
+// The next call after a lost connection reconnects.
 func TestReconnects(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -488,7 +488,7 @@ func TestReconnects(t *testing.T) {
 	_ = first.Wait()
 	for begun := time.Now(); h.live() == first; {
 		if time.Since(begun) > 10*time.Second {
-			t.Fatal("a connection that has ended is kept")
+			t.Fatal("a closed connection is kept")
 		}
 	}
 	if _, err := h.Output(t.Context(), "true"); err != nil {
@@ -504,7 +504,7 @@ func TestCommandLineOfAnotherUser(t *testing.T) {
 	}
 }
 
-func TestCommandLineForPeople(t *testing.T) {
+func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	for want, tc := range map[string]struct {
 		target  Target

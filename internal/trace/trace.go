@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trace records the timing of each item of a plan, and computes the chain of items that determined the total time. It
-// never waits.
+// Package trace records the timing of each item of a plan, and computes the chain of items that determined
+// the total time. It never waits.
 //
 // Read [Span] and [CriticalPath].
 package trace
@@ -33,8 +33,8 @@ type Segment struct {
 	Ready time.Duration `json:"ready"` // from Done to Ready; 0 if not ready yet
 }
 
-// CriticalPath walks back from target, or by default from the item that became ready last, to the need that became ready last,
-// and so on. The segments are in chronological order.
+// CriticalPath walks back from target, or by default from the item that became ready last, to the need that
+// became ready last, and so on. The segments are in chronological order.
 func CriticalPath(spans []Span, target string) []Segment {
 	if len(spans) == 0 {
 		return nil
@@ -72,8 +72,8 @@ func CriticalPath(spans []Span, target string) []Segment {
 	}
 }
 
-// from moves the start of a span that did not wait for a need to the time when the need was ready: an item that watches others
-// only starts its real work then.
+// from moves the start of a span that did not wait for a need to the time when the need was ready: an item
+// that watches others only starts its real work then.
 func (s Span) from(needed time.Time) Span {
 	if s.Released.Before(needed) && needed.Before(s.Ready) {
 		s.Released = needed
@@ -84,6 +84,7 @@ func (s Span) from(needed time.Time) Span {
 	return s
 }
 
+// segment is the part of the path that a span accounts for.
 func segment(s Span, zero time.Time) Segment {
 	out := Segment{Ref: s.Ref, Start: s.Released.Sub(zero), Doing: s.Done.Sub(s.Released)}
 	if !s.Ready.IsZero() { // otherwise the duration is unknown
@@ -92,4 +93,5 @@ func segment(s Span, zero time.Time) Segment {
 	return out
 }
 
+// later orders spans by the time they became ready, and by name if equal.
 func later(a, b Span) int { return cmp.Or(a.Ready.Compare(b.Ready), cmp.Compare(b.Ref, a.Ref)) }

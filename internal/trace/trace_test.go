@@ -36,20 +36,20 @@ func TestCriticalPath(t *testing.T) {
 		target string
 		want   []trace.Segment
 	}{
-		"nothing":           {},
-		"one":               {spans: []trace.Span{span("a", 0, 2, 5)}, want: []trace.Segment{segment("a", 0, 2, 3)}},
-		"to the last":       {spans: start, want: []trace.Segment{segment("bin", 0, 3, 0), segment("runtime", 3, 0, 9)}},
-		"to a target":       {spans: start, target: "api", want: []trace.Segment{segment("bin", 0, 3, 0), segment("etcd", 3, 1, 2), segment("api", 6, 1, 2)}},
-		"an unknown target": {spans: start, target: "moon", want: []trace.Segment{segment("bin", 0, 3, 0), segment("runtime", 3, 0, 9)}},
-		"a watcher from the start": {
+		"nothing":          {},
+		"one":              {spans: []trace.Span{span("a", 0, 2, 5)}, want: []trace.Segment{segment("a", 0, 2, 3)}},
+		"to the last item": {spans: start, want: []trace.Segment{segment("bin", 0, 3, 0), segment("runtime", 3, 0, 9)}},
+		"to a target":      {spans: start, target: "api", want: []trace.Segment{segment("bin", 0, 3, 0), segment("etcd", 3, 1, 2), segment("api", 6, 1, 2)}},
+		"unknown target":   {spans: start, target: "moon", want: []trace.Segment{segment("bin", 0, 3, 0), segment("runtime", 3, 0, 9)}},
+		"watcher that starts early": {
 			spans: []trace.Span{span("a", 0, 1, 4), span("w", 0, 0, 6, "a")}, target: "w",
 			want: []trace.Segment{segment("a", 0, 1, 3), segment("w", 4, 0, 2)},
 		},
-		"an unready target":  {spans: []trace.Span{span("a", 0, 1, 2), span("b", 2, 3, -1, "a")}, target: "b", want: []trace.Segment{segment("a", 0, 1, 1), segment("b", 2, 1, 0)}},
-		"a need out of view": {spans: []trace.Span{span("a", 1, 2, 3, "elsewhere")}, want: []trace.Segment{segment("a", 1, 1, 1)}},
-		"a circle":           {spans: []trace.Span{span("a", 0, 1, 2, "b"), span("b", 0, 1, 3, "a")}, want: []trace.Segment{segment("a", 0, 1, 1), segment("b", 2, 0, 1)}},
-		"itself":             {spans: []trace.Span{span("a", 0, 1, 2, "a")}, want: []trace.Segment{segment("a", 0, 1, 1)}},
-		"a tie, the first by name": {
+		"target not ready": {spans: []trace.Span{span("a", 0, 1, 2), span("b", 2, 3, -1, "a")}, target: "b", want: []trace.Segment{segment("a", 0, 1, 1), segment("b", 2, 1, 0)}},
+		"unknown need":     {spans: []trace.Span{span("a", 1, 2, 3, "elsewhere")}, want: []trace.Segment{segment("a", 1, 1, 1)}},
+		"cycle":            {spans: []trace.Span{span("a", 0, 1, 2, "b"), span("b", 0, 1, 3, "a")}, want: []trace.Segment{segment("a", 0, 1, 1), segment("b", 2, 0, 1)}},
+		"need of itself":   {spans: []trace.Span{span("a", 0, 1, 2, "a")}, want: []trace.Segment{segment("a", 0, 1, 1)}},
+		"tie: first by name": {
 			spans: []trace.Span{span("b", 0, 1, 2), span("a", 0, 1, 2), span("c", 2, 2, 3, "b", "a")},
 			want:  []trace.Segment{segment("a", 0, 1, 1), segment("c", 2, 0, 1)},
 		},

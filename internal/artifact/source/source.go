@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package source embeds the source of every component, so that the program can build a bundle wherever Go is installed.
-// Go's embed excludes directories with a go.mod, so the sources are packed into one text archive, which the generator in gen/
-// creates from components/.
+// Package source embeds the source of every component, so that the program can build a bundle wherever Go is
+// installed. Go's embed excludes directories with a go.mod, so the sources are packed into one text archive,
+// which the generator in gen/ creates from components/.
 //
 // Read [Component] and [File] first.
 //
-// It never touches the disk: [Component] returns names and bytes. The modules that a component requires are not included;
-// its go.sum pins them.
+// It never touches the disk: [Component] returns names and bytes. The modules that a component requires are
+// not included; its go.sum pins them.
 //
 //	files, err := source.Component("etcd-3.6") // go.mod, go.sum
 package source
@@ -35,7 +35,8 @@ type File struct {
 	Data []byte
 }
 
-// Component returns the files of one directory of components/, sorted by name. The caller must not modify the bytes.
+// Component returns the files of one directory of components/, sorted by name. The caller must not modify the
+// bytes.
 func Component(dir string) ([]File, error) {
 	files, ok := parse()[dir]
 	if !ok {
@@ -53,8 +54,8 @@ var parse = sync.OnceValue(func() map[string][]File {
 	return components
 })
 
-// Pack creates the archive from the directory of components: every go.mod, go.sum and non-test .go file, sorted. The same
-// input always gives the same bytes.
+// Pack creates the archive from the directory of components: every go.mod, go.sum and non-test .go file,
+// sorted. The same input always gives the same bytes.
 func Pack(components fs.FS) ([]byte, error) {
 	packed := txtar.Archive{Comment: []byte("Made from components/ by go generate. Do not edit.\n\n")}
 	err := fs.WalkDir(components, ".", func(name string, entry fs.DirEntry, err error) error {
@@ -77,6 +78,7 @@ func Pack(components fs.FS) ([]byte, error) {
 	return txtar.Format(&packed), nil
 }
 
+// wanted reports whether a file is needed to build a component.
 func wanted(name string) bool {
 	base := path.Base(name)
 	return base == "go.mod" || base == "go.sum" || strings.HasSuffix(base, ".go") && !strings.HasSuffix(base, "_test.go")

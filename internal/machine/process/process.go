@@ -28,7 +28,8 @@ type ID struct {
 	Boot  string `json:"boot"`  // /proc/sys/kernel/random/boot_id
 }
 
-// Identify returns the ID of the process that has this pid now. It is an error if there is none or it is a zombie.
+// Identify returns the ID of the process that has this pid now. It is an error if there is none or it is a
+// zombie.
 func Identify(pid int) (ID, error) {
 	start, state, err := statOf(pid)
 	if err != nil {
@@ -50,8 +51,8 @@ func (p ID) Alive() bool {
 	return err == nil && now == p
 }
 
-// Ending reports whether this process has been killed or is exiting, but still exists. PID 1 of a namespace may stay in
-// this state until all other processes of the namespace have exited.
+// Ending reports whether this process has been killed or is exiting, but still exists. PID 1 of a namespace
+// may stay in this state until all other processes of the namespace have exited.
 func (p ID) Ending() bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/stat")
 	if err != nil {
@@ -114,8 +115,8 @@ func (p ID) open() (int, error) {
 	return fd, nil
 }
 
-// Wait blocks until the process exits, ctx ends, or limit has passed; ended reports whether it exited. When a PID 1 has
-// exited, so have all processes of its namespace.
+// Wait blocks until the process exits, ctx ends, or limit has passed; ended reports whether it exited. When a
+// PID 1 has exited, so have all processes of its namespace.
 func (p ID) Wait(ctx context.Context, limit time.Duration) (ended bool, err error) {
 	fd, err := p.open()
 	if err != nil || fd < 0 {
@@ -135,12 +136,14 @@ func (p ID) Wait(ctx context.Context, limit time.Duration) (ended bool, err erro
 	return false, ctx.Err()
 }
 
+// statOf reads the start time and the state of a process from proc_pid_stat(5).
 func statOf(pid int) (start uint64, state byte, err error) {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return 0, 0, fmt.Errorf("read process %d: %w", pid, err)
 	}
-	// The command name is in parentheses and may contain anything. Count fields from behind it, starting with field 3.
+	// The command name is in parentheses and may contain anything. Count fields from behind it, starting with
+	// field 3.
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(fields) < 20 {
 		return 0, 0, fmt.Errorf("read process %d: short stat", pid)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rosterfile stores a node's copy of the cluster's signed roster on disk, so that the node can reconnect to its cluster
-// after a reboot. It accepts only rosters signed by the join CA, and never one that is older than the current one by
-// generation; clocks do not matter. It never fetches a roster and never acts on one.
+// Package rosterfile stores a node's copy of the cluster's signed roster on disk, so that the node can
+// reconnect to its cluster after a reboot. It accepts only rosters signed by the join CA, and never one that
+// is older than the current one by generation; clocks do not matter. It never fetches a roster and never acts
+// on one.
 //
 // Read [File] and [Load].
 //
@@ -25,14 +26,15 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// ErrOlder reports that the node already has a newer roster. A join service that is behind may send such a roster; it does not
-// imply an attack.
+// ErrOlder reports that the node already has a newer roster. A join service that is behind may send such a
+// roster; it does not imply an attack.
 var ErrOlder = errors.New("older than this node's roster")
 
 // maxSize limits the file; the roster of ten thousand nodes takes 1 MB.
 const maxSize = 8 << 20
 
-// File is the roster file of a node. Only one process may write it; others read it with [Load]. It is safe for concurrent use.
+// File is the roster file of a node. Only one process may write it; others read it with [Load]. It is safe
+// for concurrent use.
 type File struct {
 	path string
 	ca   *x509.Certificate
@@ -43,14 +45,16 @@ type File struct {
 	changed chan struct{}
 }
 
-// Open reads the file. If it is missing or damaged, [File.Now] returns the error, and the next roster taken replaces the file.
+// Open reads the file. If it is missing or damaged, [File.Now] returns the error, and the next roster taken
+// replaces the file.
 func Open(path string, ca *x509.Certificate) *File {
 	f := &File{path: path, ca: ca, changed: make(chan struct{})}
 	f.current, f.err = Load(path, ca)
 	return f
 }
 
-// Load reads a roster file and verifies ca's signature. The error is an fs.ErrNotExist if the file does not exist.
+// Load reads a roster file and verifies ca's signature. The error is an fs.ErrNotExist if the file does not
+// exist.
 func Load(path string, ca *x509.Certificate) (roster.Roster, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -89,8 +93,8 @@ func verify(data []byte, ca *x509.Certificate) (roster.Roster, error) {
 	return r, nil
 }
 
-// Take stores a signed roster and returns when it is on the disk. It refuses a roster of a lower generation ([ErrOlder]) and a
-// different one of the same generation. Taking the current roster again changes nothing.
+// Take stores a signed roster and returns when it is on the disk. It refuses a roster of a lower generation
+// ([ErrOlder]) and a different one of the same generation. Taking the current roster again changes nothing.
 func (f *File) Take(signed []byte) (changed bool, err error) {
 	r, err := verify(signed, f.ca)
 	if err != nil {

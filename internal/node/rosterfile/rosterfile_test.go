@@ -59,7 +59,7 @@ func TestTake(t *testing.T) {
 	a, other := newAuthority(t), newAuthority(t)
 	const one, two = "10.0.0.1:6443", "10.0.0.2:6443"
 	have := a.sign(t, a.roster(5, one))
-	swapped := func() []byte { // the signature of one roster on another
+	swapped := func() []byte { // one roster with the signature of another
 		var x, y roster.Signed
 		must(t, json.Unmarshal(have, &x), json.Unmarshal(a.sign(t, a.roster(6, two)), &y))
 		x.Body = y.Body
@@ -86,7 +86,7 @@ func TestTake(t *testing.T) {
 		"empty":                          {nil, false, "decode"},
 		"no JSON":                        {[]byte("roster"), false, "decode"},
 		"more than a roster":             {[]byte(`{"body":"","signature":"","more":1}`), false, "decode"},
-		"huge":                           {make([]byte, maxSize+1), false, "more than a roster may have"},
+		"huge":                           {make([]byte, maxSize+1), false, "exceed the limit"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -94,48 +94,48 @@ func TestTake(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "roster.json")
 			f := Open(path, a.cert)
 			if _, err := f.Read(); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("before the first: %v", err)
+				t.Errorf("before the first roster: got %v", err)
 			}
 			changed, err := f.Take(have)
 			if must(t, err); !changed {
-				t.Error("the first changes nothing")
+				t.Error("first roster: got changed=false, want true")
 			}
-			_, told, _ := f.Now()
+			_, changes, _ := f.Now()
 			changed, err = f.Take(tt.text)
 			if changed != tt.wantChanged || (err == nil) != (tt.wantErr == "") || (err != nil && !strings.Contains(err.Error(), tt.wantErr)) {
-				t.Errorf("changed %v, %v", changed, err)
+				t.Errorf("got changed=%v, %v", changed, err)
 			}
 			if errors.Is(err, ErrOlder) != (name == "older") {
-				t.Errorf("ErrOlder: %v", err)
+				t.Errorf("got %v, want ErrOlder", err)
 			}
 			want := have
 			if tt.wantChanged {
 				want = tt.text
 			}
 			if got, _ := os.ReadFile(path); string(got) != string(want) {
-				t.Errorf("on the disk: %s", got)
+				t.Errorf("file: got %s", got)
 			}
 			select {
-			case <-told:
+			case <-changes:
 				if !tt.wantChanged {
-					t.Error("told of a change")
+					t.Error("channel closed without a change")
 				}
 			default:
 				if tt.wantChanged {
-					t.Error("not told of the change")
+					t.Error("channel not closed after a change")
 				}
 			}
 			if r, err := Load(path, a.cert); err != nil || r.Generation != f.Generation() {
-				t.Errorf("on the disk %d, %v; in memory %d", r.Generation, err, f.Generation())
+				t.Errorf("file: got generation %d, %v; in memory %d", r.Generation, err, f.Generation())
 			}
 			if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
-				t.Errorf("mode %v, %v", info.Mode(), err)
+				t.Errorf("mode: got %v, %v", info.Mode(), err)
 			}
 		})
 	}
 }
 
-// The next agent knows what the last one took.
+// A restarted agent reads the roster that was taken before.
 func TestReopened(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
@@ -145,26 +145,26 @@ func TestReopened(t *testing.T) {
 	must(t, err)
 	again := Open(path, a.cert)
 	if _, err := again.Take(a.sign(t, a.roster(4, "10.0.0.2:6443"))); !errors.Is(err, ErrOlder) {
-		t.Errorf("older: %v", err)
+		t.Errorf("older roster: got %v", err)
 	}
 	if _, err := Open(path, newAuthority(t).cert).Read(); err == nil || errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("read with another CA: %v", err)
+		t.Errorf("another CA: got %v", err)
 	}
 }
 
-// A ticket may bring the first roster after the file was opened; it counts.
-func TestBroughtByTicket(t *testing.T) {
+// A roster file that is created after Open, as by a ticket, counts.
+func TestCreatedAfterOpen(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
 	path := filepath.Join(t.TempDir(), "roster.json")
 	f := Open(path, a.cert)
 	must(t, os.WriteFile(path, a.sign(t, a.roster(5, "10.0.0.1:6443")), 0o600))
 	if _, err := f.Take(a.sign(t, a.roster(4, "10.0.0.2:6443"))); !errors.Is(err, ErrOlder) {
-		t.Errorf("older than the ticket's: %v", err)
+		t.Errorf("older than the new file: got %v", err)
 	}
 }
 
-// A damaged file is never taken for a roster and never for none, and does not lock the node out for ever.
+// A damaged file is reported as neither a roster nor missing, and the next roster replaces it.
 func TestDamaged(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
@@ -175,11 +175,11 @@ func TestDamaged(t *testing.T) {
 			must(t, os.WriteFile(path, damaged, 0o600))
 			f := Open(path, a.cert)
 			r, err := f.Read()
-			if err == nil && r.Generation != 5 { // a flipped bit may leave the JSON's meaning as it is
-				t.Fatalf("%s at %d: %+v", name, i, r)
+			if err == nil && r.Generation != 5 { // a flipped bit may not change the meaning of the JSON
+				t.Fatalf("%s at %d: got %+v", name, i, r)
 			}
 			if errors.Is(err, fs.ErrNotExist) {
-				t.Fatalf("%s at %d: taken for none", name, i)
+				t.Fatalf("%s at %d: got ErrNotExist", name, i)
 			}
 			if _, err := f.Take(a.sign(t, a.roster(6, "10.0.0.2:6443"))); err != nil {
 				t.Fatalf("%s at %d: %v", name, i, err)
@@ -194,25 +194,25 @@ func flip(data []byte, i int) []byte {
 	return out
 }
 
-// A disk that does not take it: the node goes on with what it has, and says so.
-func TestDiskRefuses(t *testing.T) {
+// If the write fails, the node keeps its roster and returns the error.
+func TestWriteFails(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
 	dir := filepath.Join(t.TempDir(), "gone")
 	f := Open(filepath.Join(dir, "roster.json"), a.cert)
 	if changed, err := f.Take(a.sign(t, a.roster(5, "10.0.0.1:6443"))); changed || err == nil {
-		t.Errorf("changed %v, %v", changed, err)
+		t.Errorf("got changed=%v, %v", changed, err)
 	}
 	if f.Generation() != 0 {
-		t.Error("what is not on the disk is in use")
+		t.Error("the roster in memory is not on the disk")
 	}
 	must(t, os.Mkdir(dir, 0o700))
 	if changed, err := f.Take(a.sign(t, a.roster(5, "10.0.0.1:6443"))); !changed || err != nil {
-		t.Errorf("again: changed %v, %v", changed, err)
+		t.Errorf("second try: got changed=%v, %v", changed, err)
 	}
 }
 
-// Rosters that come on several streams in any order end at the newest.
+// With concurrent rosters in any order, the newest one wins.
 func TestConcurrent(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
@@ -229,11 +229,11 @@ func TestConcurrent(t *testing.T) {
 	}
 	all.Wait()
 	if r, err := Load(path, a.cert); err != nil || r.Generation != 50 {
-		t.Errorf("%d, %v", r.Generation, err)
+		t.Errorf("got %d, %v", r.Generation, err)
 	}
 }
 
-// What a stranger sends is never taken and never a crash.
+// Unsigned input is never accepted and never causes a panic.
 func FuzzTake(f *testing.F) {
 	a := newAuthority(f)
 	f.Add(a.sign(f, a.roster(0)))
@@ -242,7 +242,7 @@ func FuzzTake(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		file := Open(filepath.Join(t.TempDir(), "roster.json"), a.cert)
 		if changed, err := file.Take(text); changed || err == nil {
-			t.Errorf("taken: %q", text)
+			t.Errorf("accepted: %q", text)
 		}
 	})
 }

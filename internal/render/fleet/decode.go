@@ -14,8 +14,8 @@ import (
 	"github.com/slipway-project/slipway/internal/core/placement"
 )
 
-// Decode reads a unit that was written for fleet. The notes list the options that are dropped, each with its line. An unknown
-// placement option is an error: without it, the unit could run on any machine.
+// Decode reads a unit that was written for fleet. The notes list the options that are dropped, each with its
+// line. An unknown placement option is an error: without it, the unit could run on any machine.
 func Decode(file, text string) (u Unit, notes []string, err error) {
 	options, err := Parse(file, text)
 	if err != nil {
@@ -48,6 +48,7 @@ func Decode(file, text string) (u Unit, notes []string, err error) {
 	return d.unit, d.notes, errors.Join(d.wrong...)
 }
 
+// decoder is the state of Decode.
 type decoder struct {
 	file  string
 	unit  Unit
@@ -58,10 +59,12 @@ type decoder struct {
 	start  Option
 }
 
+// bad adds an error about an option.
 func (d *decoder) bad(o Option, format string, args ...any) {
 	d.wrong = append(d.wrong, fmt.Errorf("%s:%d: %s: "+format, append([]any{d.file, o.Line, o.Name}, args...)...))
 }
 
+// note records that an option is dropped.
 func (d *decoder) note(o Option, why string) {
 	d.notes = append(d.notes, fmt.Sprintf("%s:%d: %s=%s is dropped: %s", d.file, o.Line, o.Name, o.Value, why))
 }
@@ -119,6 +122,7 @@ func (d *decoder) place(o Option) {
 	}
 }
 
+// metadata reads one KEY=VALUE pair of MachineMetadata: a pin, a component to run with, or a label.
 func (d *decoder) metadata(o Option, pair string) {
 	key, value, ok := strings.Cut(pair, "=")
 	u := &d.unit
@@ -152,6 +156,7 @@ func (d *decoder) global(o Option) {
 	}
 }
 
+// own reads an option of the section that only Encode writes.
 func (d *decoder) own(o Option) {
 	list, err := words(o.Value)
 	if err != nil || len(list) != 1 {
@@ -175,6 +180,7 @@ func (d *decoder) own(o Option) {
 	}
 }
 
+// service reads an option of the section Service.
 func (d *decoder) service(o Option) {
 	var err error
 	switch o.Name {
@@ -225,6 +231,7 @@ func (d *decoder) service(o Option) {
 	}
 }
 
+// timeout reads TimeoutStopSec: seconds, or a duration with units.
 func (d *decoder) timeout(o Option) {
 	text := o.Value
 	if strings.Trim(text, "0123456789") == "" {
@@ -244,7 +251,8 @@ func variables(arg string) bool {
 	return slices.ContainsFunc(found, func(v string) bool { return v != "$$" })
 }
 
-// finish sets the unit's command. It uses a shell only if ExecStartPre, environment files or variables require it.
+// finish sets the unit's command. It uses a shell only if ExecStartPre, environment files or variables
+// require it.
 func (d *decoder) finish() {
 	if d.start.Name == "" {
 		d.wrong = append(d.wrong, fmt.Errorf("%s: ExecStart is missing", d.file))
@@ -284,7 +292,8 @@ func (d *decoder) arguments(o Option) []string {
 	return list
 }
 
-// prepare turns an ExecStartPre command into a shell command. It drops the checks of facts that Encode has written.
+// prepare turns an ExecStartPre command into a shell command. It drops the checks of facts that Encode has
+// written.
 func (d *decoder) prepare(o Option) {
 	args := d.arguments(o)
 	if len(args) == 3 && args[0] == "/bin/sh" && strings.HasPrefix(args[2], "test -s /run/slipway/facts/") {
@@ -300,7 +309,8 @@ func (d *decoder) prepare(o Option) {
 	d.before = append(d.before, line)
 }
 
-// environment turns an EnvironmentFile into shell commands. The file of facts needs none: every unit gets the facts.
+// environment turns an EnvironmentFile into shell commands. The file of facts needs none: every unit gets the
+// facts.
 func (d *decoder) environment(o Option) {
 	name, optional := strings.CutPrefix(o.Value, "-")
 	name, err := placement.Expand(d.unit.Name, name)
@@ -315,7 +325,8 @@ func (d *decoder) environment(o Option) {
 	}
 }
 
-// shell quotes a command for a shell. As with systemd, ${NAME} stays one word, and an argument $NAME is split into words.
+// shell quotes a command for a shell. As with systemd, ${NAME} stays one word, and an argument $NAME is split
+// into words.
 func shell(args []string) string {
 	out := make([]string, len(args))
 	for i, a := range args {

@@ -51,11 +51,13 @@ func Encode(u Unit) (string, error) {
 	return w.b.String(), errors.Join(w.wrong...)
 }
 
+// writer builds the text of a unit file and collects errors.
 type writer struct {
 	b     strings.Builder
 	wrong []error
 }
 
+// section starts a section of the file.
 func (w *writer) section(name string) {
 	if w.b.Len() > 0 {
 		w.b.WriteByte('\n')
@@ -66,6 +68,7 @@ func (w *writer) section(name string) {
 // longest is the line length limit of fleet's parser.
 const longest = 2000
 
+// set writes an option.
 func (w *writer) set(name, value string) {
 	if len(name)+len(value) > longest {
 		w.wrong = append(w.wrong, fmt.Errorf("write %s: the value is longer than fleet's limit of %d characters", name, longest))
@@ -140,6 +143,7 @@ func fleetPattern(pattern string) string {
 	return pattern + placement.Suffix
 }
 
+// prefixed adds the prefix of components, unless the name has it.
 func prefixed(component string) string {
 	if strings.HasPrefix(component, prefix) {
 		return component
@@ -147,6 +151,7 @@ func prefixed(component string) string {
 	return prefix + component
 }
 
+// isMachineID reports whether s is a systemd machine ID.
 func isMachineID(s string) bool {
 	return len(s) == 32 && strings.Trim(s, "0123456789abcdef") == ""
 }

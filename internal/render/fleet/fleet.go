@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package fleet renders a plan as unit files for CoreOS fleet, and imports such units. Each component becomes
-// kube-NAME@NODE.service, which fleet places on the machine with the metadata slipway-node=NODE. The user's own units keep
-// their names and placement rules. Units fetch files and programs by digest and verify them before use, and replace the old
-// ones only afterwards. The package does no I/O. What fleet cannot express is omitted with a reason, or is an error.
+// kube-NAME@NODE.service, which fleet places on the machine with the metadata slipway-node=NODE. The user's
+// own units keep their names and placement rules. Units fetch files and programs by digest and verify them
+// before use, and replace the old ones only afterwards. The package does no I/O. What fleet cannot express is
+// omitted with a reason, or is an error.
 //
 // Read [Unit] and [With] first.
 //
@@ -35,7 +36,8 @@ type Unit struct {
 	StopTimeout time.Duration
 }
 
-// Metadata of the machines, in addition to their labels: fleetd --metadata slipway-node=NODE,slipway-runs-etcd=true,….
+// Metadata of the machines, in addition to their labels: fleetd --metadata
+// slipway-node=NODE,slipway-runs-etcd=true,….
 const (
 	metaNode = "slipway-node"
 	metaRuns = "slipway-runs-" // followed by the name of a component
@@ -58,13 +60,14 @@ func component(name string) bool {
 	return false
 }
 
+// digest is the SHA-256 of content in hex.
 func digest(content string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(content))) }
 
 // userPrefix is the prefix of the user's own units in a plan.
 const userPrefix = "user-"
 
-// With renders a plan as units for fleet. Everything in the plan is placed on the plan's node, except the user's own units:
-// own is the list of those of the whole cluster, which keep their placement rules.
+// With renders a plan as units for fleet. Everything in the plan is placed on the plan's node, except the
+// user's own units: own is the list of those of the whole cluster, which keep their placement rules.
 func With(p plan.Plan, own []Unit) (render.Rendered, error) {
 	r := rendering{plan: p, entries: map[plan.Ref]plan.Entry{}}
 	for _, e := range p.Entries {
@@ -97,6 +100,7 @@ func With(p plan.Plan, own []Unit) (render.Rendered, error) {
 	return r.out.Finish(p)
 }
 
+// rendering is the state of With.
 type rendering struct {
 	plan    plan.Plan
 	entries map[plan.Ref]plan.Entry
@@ -123,11 +127,13 @@ func (r *rendering) rest() error {
 
 const (
 	keyOnNode = "keys are generated on the node: slipway agent makes them there"
-	// componentPod: the kubelet identifies a component's pod by values that the agent or the staticpod format puts in its manifest.
+	// componentPod: the kubelet identifies a component's pod by values that the agent or the staticpod format
+	// puts in its manifest.
 	componentPod = "the control plane runs as static pods: use --format staticpod, or run slipway agent"
 	noWait       = "fleet cannot wait for a precondition: the units that need it restart until it is met"
 )
 
+// entry adds or omits one entry of the plan.
 func (r *rendering) entry(e plan.Entry) error {
 	switch it := e.Item.(type) {
 	case plan.Unit:
@@ -241,6 +247,7 @@ func (r *rendering) unit(e plan.Entry, u plan.Unit) error {
 	return nil
 }
 
+// file is the file name of a component's unit: kube-NAME@NODE.service.
 func (r *rendering) file(unit string) string {
 	return prefixed(strings.ReplaceAll(unit, "@", "-")) + "@" + r.plan.Node + placement.Suffix
 }
@@ -275,6 +282,8 @@ func (r *rendering) closure(e plan.Entry) []plan.Entry {
 	return out
 }
 
+// walk visits what e needs, directly and through other entries, each once. It does not follow entries for
+// which visit returns false.
 func (r *rendering) walk(e plan.Entry, visit func(need plan.Entry) (further bool)) {
 	seen := map[plan.Ref]bool{}
 	var step func(e plan.Entry)
@@ -324,8 +333,9 @@ func (r *rendering) prepare(w *writer, e plan.Entry) error {
 	return nil
 }
 
-// fetch writes a command that downloads a file unless it exists with the right content. It downloads to a temporary file,
-// verifies it, sets the mode and renames it: the old file stays in use until then, and no network is needed if nothing changed.
+// fetch writes a command that downloads a file unless it exists with the right content. It downloads to a
+// temporary file, verifies it, sets the mode and renames it: the old file stays in use until then, and no
+// network is needed if nothing changed.
 func (w *writer) fetch(at string, mode uint32, hex string) {
 	tmp := path.Dir(at) + "/." + path.Base(at) + ".new"
 	script := strings.Join([]string{

@@ -16,8 +16,9 @@ type Option struct {
 	Line                 int
 }
 
-// Parse reads a unit file by systemd's rules: a line starting with # or ; is a comment, a backslash at the end continues the
-// line, and comments between continuation lines are skipped. The error lists all problems with their lines.
+// Parse reads a unit file by systemd's rules: a line starting with # or ; is a comment, a backslash at the
+// end continues the line, and comments between continuation lines are skipped. The error lists all problems
+// with their lines.
 func Parse(file, text string) ([]Option, error) {
 	var out []Option
 	var wrong []error
@@ -59,7 +60,8 @@ func Parse(file, text string) ([]Option, error) {
 	return out, errors.Join(wrong...)
 }
 
-// words splits a value by systemd's rules: at spaces, except between single or double quotes; a backslash escapes.
+// words splits a value by systemd's rules: at spaces, except between single or double quotes; a backslash
+// escapes.
 func words(value string) ([]string, error) {
 	var out []string
 	var word strings.Builder
@@ -100,6 +102,7 @@ func words(value string) ([]string, error) {
 	return out, nil
 }
 
+// unescape is the character that systemd reads for a backslash and r.
 func unescape(r rune) rune {
 	switch r {
 	case 'n':

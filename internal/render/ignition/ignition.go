@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ignition renders a machine's user data as an Ignition config, in the oldest format version that all current
-// distributions read. It is pure.
+// Package ignition renders a machine's user data as an Ignition config, in the oldest format version that all
+// current distributions read. It is pure.
 //
 // Read [Render]; package userdata defines the content.
 package ignition
@@ -19,6 +19,7 @@ import (
 // version is the version of the config format.
 const version = "3.3.0"
 
+// config is the part of the Ignition format that Render uses.
 type config struct {
 	Ignition struct {
 		Version string `json:"version"`

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rendertest has helpers for the tests of the renderers: comparison with golden files, a rendering as text, and sample
-// user data. Only tests may import it.
+// Package rendertest has helpers for the tests of the renderers: comparison with golden files, a rendering as
+// text, and sample user data. Only tests may import it.
 //
 // Read [Golden] first.
 //
@@ -53,7 +53,8 @@ func Text(r render.Rendered) string {
 	return b.String()
 }
 
-// UserData is that of a machine in a cluster of 100 nodes and three control planes, with names of the maximum length.
+// UserData is that of a machine in a cluster of 100 nodes and three control planes, with names of the maximum
+// length.
 func UserData() userdata.Data {
 	d := userdata.Data{
 		Cluster: strings.Repeat("c", 40), Node: strings.Repeat("n", 63), Plan: "sha256:" + strings.Repeat("1", 64), Pin: "sha256:" + strings.Repeat("2", 64),

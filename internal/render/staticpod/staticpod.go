@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package staticpod renders a plan for a machine that already has a kubelet: the manifests of its static pods and the files
-// that they read. It touches no disk, makes no keys, and omits units: a machine with a kubelet has a container runtime.
+// Package staticpod renders a plan for a machine that already has a kubelet: the manifests of its static pods
+// and the files that they read. It touches no disk, makes no keys, and omits units: a machine with a kubelet
+// has a container runtime.
 //
 // Read [Render].
 //
@@ -18,8 +19,8 @@ import (
 	"github.com/slipway-project/slipway/internal/render"
 )
 
-// Render renders the manifests and files of a plan. A component's pod changes with its manifest. Unlike on a node, it does not
-// change with the content of the files it reads, which is not known here.
+// Render renders the manifests and files of a plan. A component's pod changes with its manifest. Unlike on a
+// node, it does not change with the content of the files it reads, which is not known here.
 func Render(p plan.Plan) (render.Rendered, error) {
 	var out render.Rendered
 	for _, e := range p.Entries {
@@ -49,6 +50,7 @@ func manifest(p plan.StaticPod) string {
 	return strings.NewReplacer(plan.PodUID, hash[:32], plan.PodInputs, hash).Replace(p.Manifest)
 }
 
+// reason explains why this format omits an item, and what to do about it.
 func reason(item plan.Item) string {
 	switch it := item.(type) {
 	case plan.Unit:

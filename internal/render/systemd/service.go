@@ -31,8 +31,8 @@ func (s *section) set(name, value string) { s.b.WriteString(name + "=" + value +
 
 // Service is the service for a plan's unit.
 //
-// It restarts without limits on the number of starts or on their duration. Readiness is reported by the process (Type=notify)
-// if the plan says so; otherwise the agent probes for it. Condition files are not used.
+// It restarts without limits on the number of starts or on their duration. Readiness is reported by the
+// process (Type=notify) if the plan says so; otherwise the agent probes for it. Condition files are not used.
 func Service(u plan.Unit, o Options) []byte {
 	var s section
 	s.b.WriteString(head + "[Unit]\n")
@@ -47,11 +47,22 @@ func Service(u plan.Unit, o Options) []byte {
 	s.b.WriteString("\n[Service]\n")
 	s.start(u, o)
 	s.end(u, cmp.Or(o.Pause, "1s"))
-	s.limits(u)
-	s.output(u, o)
+	s.set("Slice", Slice)
+	s.set("TasksMax", "infinity")
+	s.set("LimitNOFILE", "1048576")
+	if u.OOMScore != 0 { // systemd ignores it if it may not lower the score
+		s.set("OOMScoreAdjust", strconv.Itoa(u.OOMScore))
+	}
+	if o.LogDir == "" {
+		s.set("LogRateLimitIntervalSec", "0")
+	} else {
+		s.set("StandardOutput", "append:"+escapeText(o.LogDir+"/"+u.Name+".log"))
+		s.set("StandardError", "inherit")
+	}
 	return []byte(s.b.String())
 }
 
+// start writes the settings of the command and its environment.
 func (s *section) start(u plan.Unit, o Options) {
 	kind := "exec"
 	switch {
@@ -97,24 +108,7 @@ func (s *section) end(u plan.Unit, pause string) {
 	}
 }
 
-func (s *section) limits(u plan.Unit) {
-	s.set("Slice", Slice)
-	s.set("TasksMax", "infinity")
-	s.set("LimitNOFILE", "1048576")
-	if u.OOMScore != 0 { // systemd ignores it if it may not lower the score
-		s.set("OOMScoreAdjust", strconv.Itoa(u.OOMScore))
-	}
-}
-
-func (s *section) output(u plan.Unit, o Options) {
-	if o.LogDir == "" {
-		s.set("LogRateLimitIntervalSec", "0")
-		return
-	}
-	s.set("StandardOutput", "append:"+escapeText(o.LogDir+"/"+u.Name+".log"))
-	s.set("StandardError", "inherit")
-}
-
+// words quotes a command line.
 func words(args []string) string {
 	quoted := make([]string, len(args))
 	for i, a := range args {
@@ -134,8 +128,8 @@ func span(d time.Duration) string {
 // escapeText escapes a setting whose value is not split into words.
 func escapeText(s string) string { return strings.ReplaceAll(s, "%", "%%") }
 
-// After lists the units that an entry depends on: the nearest ones, found through its needs and their needs. It skips oneshot
-// units, which have no process to order against at shutdown.
+// After lists the units that an entry depends on: the nearest ones, found through its needs and their needs.
+// It skips oneshot units, which have no process to order against at shutdown.
 func After(e plan.Entry, find func(plan.Ref) (plan.Entry, bool)) []string {
 	var units []string
 	seen := map[plan.Ref]bool{}
@@ -165,8 +159,8 @@ func After(e plan.Entry, find func(plan.Ref) (plan.Entry, bool)) []string {
 // binDir is the directory of the components in a plan.
 const binDir = "/opt/slipway/bin"
 
-// quote writes one word of a command line so that systemd reads it unchanged: it escapes specifiers (%), variables ($),
-// backslashes and newlines. See systemd.service(5), "Command lines".
+// quote writes one word of a command line so that systemd reads it unchanged: it escapes specifiers (%),
+// variables ($), backslashes and newlines. See systemd.service(5), "Command lines".
 func quote(word string) string { return escape(word, true) }
 
 // quoteEnv is quote for Environment=, in which $ is not special.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package systemd generates unit files: the agent's, those of a plan's units, and those of two targets that other units may
-// wait for. It is pure: it never inspects a machine or talks to systemd, and the same plan always gives the same bytes.
+// Package systemd generates unit files: the agent's, those of a plan's units, and those of two targets that
+// other units may wait for. It is pure: it never inspects a machine or talks to systemd, and the same plan
+// always gives the same bytes.
 //
-// All names start with "slipway-", so that they never clash with units of the distribution such as containerd.service.
-// Every unit is in slipway.slice.
+// All names start with "slipway-", so that they never clash with units of the distribution such as
+// containerd.service. Every unit is in slipway.slice.
 //
 // Read [Service] first, which backend/systemd writes on a live machine; [Render] renders a whole plan as files.
 //
@@ -33,8 +34,9 @@ const (
 // ServiceName is the name of the service for a plan's unit.
 func ServiceName(prefix, unit string) string { return prefix + unit + ".service" }
 
-// AgentService is the agent's unit, the only one that is enabled: a boot starts the agent, and the agent starts everything
-// else. exe is the path of the slipway executable. Restarting the agent does not affect the units it has started.
+// AgentService is the agent's unit, the only one that is enabled: a boot starts the agent, and the agent
+// starts everything else. exe is the path of the slipway executable. Restarting the agent does not affect the
+// units it has started.
 func AgentService(exe string) []byte {
 	return []byte(head + `[Unit]
 Description=Slipway node agent
@@ -69,19 +71,20 @@ func SliceUnit() []byte {
 	return []byte(head + "[Unit]\nDescription=Slipway components of this node\n")
 }
 
-// NodeTargetUnit is the target of the node. The agent starts it while every item of the node's plan is ready and stops it
-// otherwise. No other unit pulls it in, so the target being active means that the node works.
+// NodeTargetUnit is the target of the node. The agent starts it while every item of the node's plan is ready
+// and stops it otherwise. No other unit pulls it in, so the target being active means that the node works.
 func NodeTargetUnit(services []string) []byte {
 	return target("Slipway node is ready", services)
 }
 
-// ClusterTargetUnit is the target of the cluster: it is active after the end-to-end check has passed. node is the node's target.
+// ClusterTargetUnit is the target of the cluster: it is active after the end-to-end check has passed. node is
+// the node's target.
 func ClusterTargetUnit(node string) []byte {
 	return target("Slipway cluster is ready", []string{node})
 }
 
-// target wants the units it represents, so that systemctl list-dependencies shows them. It does not require them: the agent
-// decides when the target starts.
+// target wants the units it represents, so that systemctl list-dependencies shows them. It does not require
+// them: the agent decides when the target starts.
 func target(description string, wants []string) []byte {
 	var b strings.Builder
 	b.WriteString(head + "[Unit]\nDescription=" + description + "\nStartLimitIntervalSec=0\n")
@@ -91,7 +94,8 @@ func target(description string, wants []string) []byte {
 	return []byte(b.String())
 }
 
-// componentPod: the kubelet identifies a component's pod by values that the agent or the staticpod format puts in its manifest.
+// componentPod: the kubelet identifies a component's pod by values that the agent or the staticpod format
+// puts in its manifest.
 const componentPod = "the control plane runs as static pods: use --format staticpod, or run the agent"
 
 const (
@@ -99,8 +103,8 @@ const (
 	tmpfilesPath = "etc/tmpfiles.d/slipway.conf"
 )
 
-// Render renders a plan as files relative to a machine's root directory: services, mounts, the node's target, tmpfiles.d and
-// the plan's files. It omits what only the machine itself can make, with the reason.
+// Render renders a plan as files relative to a machine's root directory: services, mounts, the node's target,
+// tmpfiles.d and the plan's files. It omits what only the machine itself can make, with the reason.
 func Render(p plan.Plan) (render.Rendered, error) {
 	r := rendering{plan: p}
 	for _, e := range p.Entries {
@@ -116,6 +120,7 @@ func Render(p plan.Plan) (render.Rendered, error) {
 	return r.out.Finish(p)
 }
 
+// rendering is the state of Render.
 type rendering struct {
 	plan     plan.Plan
 	out      render.Rendered
@@ -124,6 +129,7 @@ type rendering struct {
 	dirs     []plan.Ref
 }
 
+// entry adds or omits one entry of the plan.
 func (r *rendering) entry(e plan.Entry) {
 	switch it := e.Item.(type) {
 	case plan.Dir:
@@ -152,10 +158,11 @@ func (r *rendering) entry(e plan.Entry) {
 	case plan.Kubeconfig:
 		r.out.Omit(e.Ref, "it contains the node's own key: the agent writes it")
 	case plan.Precondition:
-		r.out.Omit(e.Ref, it.Provider+" opens it; systemd has no such wait, so what comes after it must try again by itself")
+		r.out.Omit(e.Ref, "provided by "+it.Provider+"; systemd cannot wait for it, so the units that need it must retry")
 	}
 }
 
+// unit adds the service of a unit, ordered after the units and mounts that it needs.
 func (r *rendering) unit(e plan.Entry, u plan.Unit) {
 	find := func(ref plan.Ref) (plan.Entry, bool) { return r.plan.Find(ref.String()) }
 	var after []string
@@ -183,6 +190,7 @@ func dataGuard(h plan.DataGuard) []string {
 	return []string{"/bin/sh", "-c", `test ! -e "$1" || test -e "$2"`, "data-guard", h.Mark, h.Data}
 }
 
+// mount is the text of a mount unit.
 func mount(m plan.Mount) string {
 	var s section
 	s.b.WriteString(head + "[Unit]\nDescription=Slipway: " + escapeText(m.Target) + "\n\n[Mount]\n")

@@ -19,7 +19,8 @@ import (
 	"github.com/slipway-project/slipway/internal/render/systemd"
 )
 
-// verify checks unit files with systemd-analyze. It only warns about lines that it ignores, so any output is an error.
+// verify checks unit files with systemd-analyze. It only warns about lines that it ignores, so any output is
+// an error.
 func verify(t *testing.T, dir string, units ...string) {
 	t.Helper()
 	analyze, err := exec.LookPath("systemd-analyze")

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command gen packs the directory of components into the archive that package source embeds: gen COMPONENTS ARCHIVE.
+// Command gen packs the directory of components into the archive that package source embeds: gen COMPONENTS
+// ARCHIVE.
 package main
 
 import (
