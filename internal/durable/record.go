@@ -61,7 +61,9 @@ func keepPrevious(path string) error {
 		return nil //nolint:nilerr // damaged: keep the older generation
 	}
 	link := path + prevExt + ".tmp"
-	if sameFile(path, path+prevExt) { // left by an earlier crash; renaming link onto itself would not remove it
+	now, err1 := os.Stat(path)
+	prev, err2 := os.Stat(path + prevExt)
+	if err1 == nil && err2 == nil && os.SameFile(now, prev) { // left by an earlier crash; renaming link onto itself would not remove it
 		return nil
 	}
 	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -71,12 +73,6 @@ func keepPrevious(path string) error {
 		return err
 	}
 	return os.Rename(link, path+prevExt)
-}
-
-func sameFile(a, b string) bool {
-	one, err1 := os.Stat(a)
-	two, err2 := os.Stat(b)
-	return err1 == nil && err2 == nil && os.SameFile(one, two)
 }
 
 // Load reads the newest intact generation into v. The error is an fs.ErrNotExist only if neither generation

@@ -118,19 +118,14 @@ func sameContent(a, b string) (bool, error) {
 			return false, nil
 		}
 		if ea != nil || eb != nil {
-			return isEOF(ea) && isEOF(eb), errors.Join(unlessEOF(ea), unlessEOF(eb))
+			for _, err := range []error{ea, eb} {
+				if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+					return false, err
+				}
+			}
+			return ea != nil && eb != nil, nil
 		}
 	}
-}
-
-// isEOF matches both errors by which io.ReadFull reports the end of a file.
-func isEOF(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
-
-func unlessEOF(err error) error {
-	if isEOF(err) {
-		return nil
-	}
-	return err
 }
 
 // keyOf returns the key of a regular file.

@@ -39,10 +39,15 @@ func (l *Local) Ensure(ctx context.Context, s Spec) (Change, error) {
 	if err != nil {
 		return Change{}, err
 	}
-	created, err := l.createDir(s)
-	if err != nil {
-		return Change{}, err
+	dir := l.paths(s.Cluster, s.Name).dir // also serves as the machine's lock
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return Change{}, fmt.Errorf("create cluster directory: %w", err)
 	}
+	err = os.Mkdir(dir, 0o755)
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return Change{}, fmt.Errorf("create machine directory: %w", err)
+	}
+	created := err == nil
 	unlock, err := l.lockMachine(ctx, s.Cluster, s.Name)
 	if err != nil {
 		return Change{}, err

@@ -143,7 +143,10 @@ func (s Spec) complete() (Spec, error) {
 	}
 	s.Subnet = s.Subnet.Masked()
 	if !s.Address.IsValid() {
-		s.Address = nth(s.Subnet, 10+s.Index)
+		s.Address = s.Subnet.Addr()
+		for range 10 + s.Index {
+			s.Address = s.Address.Next()
+		}
 	}
 	if !s.Subnet.Addr().Is4() || !s.Subnet.Contains(s.Address) || s.Address == gateway(s.Subnet) {
 		return s, fmt.Errorf("machine %s: address %s is not usable in IPv4 subnet %s", s.Name, s.Address, s.Subnet)
@@ -181,15 +184,6 @@ func checkNames(names ...string) error {
 
 // gateway is the subnet's first address, which belongs to the switch.
 func gateway(p netip.Prefix) netip.Addr { return p.Addr().Next() }
-
-// nth is the address n places after the start of p.
-func nth(p netip.Prefix, n int) netip.Addr {
-	a := p.Addr()
-	for range n {
-		a = a.Next()
-	}
-	return a
-}
 
 // paths locates the host's files of one machine.
 type paths struct{ dir string }
@@ -256,22 +250,6 @@ func binds() map[string]string {
 		"/root":               "root",
 		"/home":               "home",
 	}
-}
-
-// createDir creates the machine's directory, which also serves as its lock.
-func (l *Local) createDir(s Spec) (created bool, err error) {
-	f := l.paths(s.Cluster, s.Name)
-	if err := os.MkdirAll(filepath.Dir(f.dir), 0o755); err != nil {
-		return false, fmt.Errorf("create machine directory: %w", err)
-	}
-	err = os.Mkdir(f.dir, 0o755)
-	if errors.Is(err, fs.ErrExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("create machine directory: %w", err)
-	}
-	return true, nil
 }
 
 // createDirs creates the missing directories of a machine and its own files in /etc. It keeps what exists.

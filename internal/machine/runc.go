@@ -167,13 +167,19 @@ func (l *Local) writeBundle(s Spec) error {
 	if err := errors.Join(os.RemoveAll(f.bundle()), os.Mkdir(f.bundle(), 0o700)); err != nil {
 		return fmt.Errorf("create machine bundle: %w", err)
 	}
+	pid1 := []string{BinDir + "/slipway", "machine-init"}
+	if s.Init == Systemd {
+		pid1 = append(pid1, "--systemd")
+	} else {
+		pid1 = append(append(pid1, "--"), s.Agent...)
+	}
 	spec := specs.Spec{
 		Version:  specs.Version,
 		Hostname: s.Name,
 		Root:     &specs.Root{Path: f.rootfs()},
 		Mounts:   append(l.mounts(s, f), s.initMounts(f)...),
 		Process: &specs.Process{
-			Args:         s.firstProcess(),
+			Args:         pid1,
 			Env:          append(insideEnv(), s.Env...),
 			Cwd:          "/",
 			Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps},
@@ -201,15 +207,6 @@ func (l *Local) writeBundle(s Spec) error {
 		return fmt.Errorf("write machine bundle: %w", err)
 	}
 	return nil
-}
-
-// firstProcess is the command line of PID 1.
-func (s Spec) firstProcess() []string {
-	args := []string{BinDir + "/slipway", "machine-init"}
-	if s.Init == Systemd {
-		return append(args, "--systemd")
-	}
-	return append(append(args, "--"), s.Agent...)
 }
 
 // insideEnv is the environment of PID 1 and of the agent.

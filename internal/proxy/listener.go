@@ -194,12 +194,6 @@ func removeStale(ctx context.Context, path string) error {
 	return os.Remove(path)
 }
 
-// removeSocket removes the file of a listener that is being closed.
-func removeSocket(path string, ln *net.UnixListener) {
-	_ = ln.Close()
-	_ = os.Remove(path)
-}
-
 // shorten returns a path that fits into a socket address: it refers to the directory by a file descriptor
 // until done is called.
 func shorten(path string) (short string, done func(), err error) {

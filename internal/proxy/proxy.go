@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -29,7 +30,7 @@ func ServeUnix(ctx context.Context, socketPath string, target func() string) err
 	if err != nil {
 		return err
 	}
-	defer removeSocket(socketPath, ln)
+	defer func() { _ = os.Remove(socketPath) }()
 	return serve(ctx, ln, raceAfter, func() []dialer {
 		return []dialer{func(ctx context.Context) (net.Conn, error) {
 			var d net.Dialer
@@ -89,7 +90,7 @@ func serve(ctx context.Context, ln net.Listener, stagger time.Duration, backends
 // forward joins a client to a backend until both directions have ended, one has failed, or ctx is done.
 func forward(ctx context.Context, client net.Conn, stagger time.Duration, backends []dialer) {
 	defer client.Close()
-	to, err := newRace(client, stagger, backends).run(ctx)
+	to, err := (&race{client: client, backends: backends, stagger: stagger, changed: make(chan struct{})}).run(ctx)
 	if err != nil {
 		return // the client sees a closed connection
 	}

@@ -52,10 +52,6 @@ type joined struct {
 	toServer, toClient []byte
 }
 
-func newRace(client net.Conn, stagger time.Duration, backends []dialer) *race {
-	return &race{client: client, backends: backends, stagger: stagger, changed: make(chan struct{})}
-}
-
 // run returns when a backend has won or all have failed. A single backend wins when it accepts.
 func (c *race) run(ctx context.Context) (joined, error) {
 	if len(c.backends) == 1 {

@@ -21,7 +21,7 @@ func TestFinish(t *testing.T) {
 		want string
 	}{
 		"all covered": {func(r *render.Rendered) { r.Add("z", 0o644, "", dir); r.Omit(file, "why") }, ""},
-		"nothing":     {func(*render.Rendered) {}, "render dir//a: the entry is neither in a file nor omitted\nrender file//a/f: it is in no file and not left out"},
+		"nothing":     {func(*render.Rendered) {}, "render dir//a: the entry is neither in a file nor omitted\nrender file//a/f: the entry is neither in a file nor omitted"},
 		"no reason": {
 			func(r *render.Rendered) { r.Omit(dir, ""); r.Omit(file, "why") }, "omit dir//a: the reason is missing",
 		},

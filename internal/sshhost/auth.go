@@ -25,7 +25,11 @@ import (
 // files. The caller closes the result.
 func (s *Hosts) auth(ctx context.Context, t Target) (*keys, error) {
 	if t.IdentityFile != "" {
-		signer, err := readKey(s.expand(t.IdentityFile))
+		path := t.IdentityFile
+		if below, ok := strings.CutPrefix(path, "~/"); ok {
+			path = filepath.Join(s.cfg.Home, below)
+		}
+		signer, err := readKey(path)
 		var locked *ssh.PassphraseMissingError
 		if err != nil && !(errors.As(err, &locked) && s.cfg.AgentSocket != "") {
 			return nil, err
@@ -53,14 +57,6 @@ func (s *Hosts) auth(ctx context.Context, t Target) (*keys, error) {
 	}
 	return nil, fmt.Errorf("find SSH key: none found: add one to an SSH agent with ssh-add, create %s, or set spec.ssh.identityFile",
 		filepath.Join(s.cfg.Home, ".ssh", "id_ed25519"))
-}
-
-// expand replaces a leading ~/ by the operator's home directory.
-func (s *Hosts) expand(path string) string {
-	if below, ok := strings.CutPrefix(path, "~/"); ok {
-		return filepath.Join(s.cfg.Home, below)
-	}
-	return path
 }
 
 // readKey reads an unencrypted private key.

@@ -21,11 +21,11 @@ import (
 type Host struct {
 	Target
 	all        *Hosts
-	connecting chan struct{} // semaphore; its holder also owns pause
+	connecting chan struct{} // semaphore that guards pause
+	pause      time.Duration // before the next attempt, after a failed one
 
-	mu     sync.Mutex // guards the fields below
+	mu     sync.Mutex // guards client
 	client *ssh.Client
-	pause  time.Duration // before the next attempt, after a failed one
 }
 
 const (

@@ -59,7 +59,9 @@ var parse = sync.OnceValue(func() map[string][]File {
 func Pack(components fs.FS) ([]byte, error) {
 	packed := txtar.Archive{Comment: []byte("Made from components/ by go generate. Do not edit.\n\n")}
 	err := fs.WalkDir(components, ".", func(name string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !wanted(name) {
+		base := path.Base(name)
+		needed := base == "go.mod" || base == "go.sum" || strings.HasSuffix(base, ".go") && !strings.HasSuffix(base, "_test.go")
+		if err != nil || entry.IsDir() || !needed {
 			return err
 		}
 		data, err := fs.ReadFile(components, name)
@@ -76,10 +78,4 @@ func Pack(components fs.FS) ([]byte, error) {
 		return nil, fmt.Errorf("pack components: %w", err)
 	}
 	return txtar.Format(&packed), nil
-}
-
-// wanted reports whether a file is needed to build a component.
-func wanted(name string) bool {
-	base := path.Base(name)
-	return base == "go.mod" || base == "go.sum" || strings.HasSuffix(base, ".go") && !strings.HasSuffix(base, "_test.go")
 }
