@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/roster"
-	"github.com/slipway-project/slipway/internal/splice"
 )
 
 // pool is the set of API servers and of the connections to them.
@@ -67,7 +66,7 @@ type link struct{ client, server net.Conn }
 
 // cut resets a link as a crashed server would, so that the client knows that its request may be lost and
 // retries.
-func (l *link) cut() { splice.Reset(l.client); splice.Reset(l.server) }
+func (l *link) cut() { Reset(l.client); Reset(l.server) }
 
 func newPool(c Config, t timing, self string) *pool {
 	return &pool{c: c, timing: t, self: self, trust: &trust{file: c.ClusterCA}, changed: make(chan struct{})}
@@ -222,7 +221,7 @@ func (p *pool) serve(ctx context.Context, client net.Conn) {
 	defer client.Close()
 	conn, s, release := p.connect(ctx)
 	if conn == nil {
-		splice.Reset(client)
+		Reset(client)
 		return
 	}
 	defer conn.Close()
@@ -232,8 +231,8 @@ func (p *pool) serve(ctx context.Context, client net.Conn) {
 	defer leave()
 	defer context.AfterFunc(ctx, l.cut)()
 	var back sync.WaitGroup
-	back.Go(func() { splice.Half(client, conn) })
-	splice.Half(conn, client)
+	back.Go(func() { Splice(client, conn) })
+	Splice(conn, client)
 	back.Wait()
 }
 

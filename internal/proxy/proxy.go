@@ -20,7 +20,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/splice"
+	"github.com/slipway-project/slipway/internal/balancer"
 )
 
 // ServeUnix listens on socketPath and forwards connections to a TCP address until ctx ends. It then closes
@@ -106,9 +106,9 @@ func forward(ctx context.Context, client net.Conn, stagger time.Duration, backen
 // deliver copies one direction, starting with what has already been read.
 func deliver(dst, src net.Conn, first []byte) {
 	if _, err := dst.Write(first); len(first) > 0 && err != nil {
-		splice.Reset(dst)
-		splice.Reset(src)
+		balancer.Reset(dst)
+		balancer.Reset(src)
 		return
 	}
-	splice.Half(dst, src)
+	balancer.Splice(dst, src)
 }
