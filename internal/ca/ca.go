@@ -85,7 +85,7 @@ func (l *Local) ensure(ctx context.Context, w pki.Want) error {
 		if path == "" {
 			continue
 		}
-		if err := durable.RemoveDebris(path, path+stagedExt); err != nil {
+		if err := durable.RemoveTempFiles(path, path+stagedExt); err != nil {
 			return err
 		}
 	}

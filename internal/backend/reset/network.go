@@ -19,7 +19,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/roster"
 )
 
-// removeRoutes removes those that the agent has set to other nodes' pods.
+// removeRoutes removes the agent's routes to the pods of other nodes.
 func removeRoutes() error {
 	filter := &netlink.Route{Protocol: roster.RouteProtocol}
 	list, err := netlink.RouteListFiltered(netlink.FAMILY_V4, filter, netlink.RT_FILTER_PROTOCOL)
@@ -35,13 +35,14 @@ func removeRoutes() error {
 	return errors.Join(errs...)
 }
 
-// removeNetwork takes away the pods' networks and their bridge, and the tables of the pod network and of kube-proxy.
+// removeNetwork removes the pods' networks and bridge, the agent's routes, and the nftables tables of
+// slipway, kube-proxy and the portmap plugin.
 func removeNetwork(ctx context.Context) error {
 	var errs []error
 	errs = append(errs, removePodNetworks(cniResults), removeBridge(), removeRoutes())
 	nft, err := exec.LookPath("nft")
 	if err != nil {
-		return errors.Join(errs...) // without it nothing was made
+		return errors.Join(errs...) // without nft there are no tables
 	}
 	list, err := exec.CommandContext(ctx, nft, "list", "tables").Output()
 	if err != nil {
@@ -59,8 +60,8 @@ func removeNetwork(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// unmountBelow unmounts what units have mounted below their folders, last mounted first; not the folders themselves.
-func unmountBelow(folders []string) error {
+// unmountBelow unmounts everything mounted by units below dirs, in reverse order, but not dirs themselves.
+func unmountBelow(dirs []string) error {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return err
@@ -73,8 +74,8 @@ func unmountBelow(folders []string) error {
 	}
 	var errs []error
 	for i := len(points) - 1; i >= 0; i-- {
-		for _, folder := range folders {
-			if !strings.HasPrefix(points[i], folder+"/") {
+		for _, dir := range dirs {
+			if !strings.HasPrefix(points[i], dir+"/") {
 				continue
 			}
 			if err := unix.Unmount(points[i], unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
@@ -88,15 +89,15 @@ func unmountBelow(folders []string) error {
 
 const (
 	bridge = "cni0"
-	// cniResults is where the CNI library of containerd notes each network that it has given to a pod.
+	// cniResults is the directory in which containerd's CNI library records the network of each pod.
 	cniResults = "/var/lib/cni/results"
 )
 
-// removeBridge takes away the pods' bridge and what is plugged into it: a bridge that goes leaves its ports behind.
+// removeBridge removes the pods' bridge and its ports, which would survive the bridge.
 func removeBridge() error {
 	link, err := netlink.LinkByName(bridge)
 	if err != nil {
-		return nil //nolint:nilerr // there is none
+		return nil //nolint:nilerr // there is no bridge
 	}
 	all, err := netlink.LinkList()
 	if err != nil {
@@ -115,9 +116,9 @@ func removeBridge() error {
 	return errors.Join(errs...)
 }
 
-// removePodNetworks removes the namespaces of networks that pods have had, by the notes of who made them.
+// removePodNetworks removes the network namespaces of pods, as recorded by the CNI library.
 func removePodNetworks(results string) error {
-	notes, err := os.ReadDir(results)
+	records, err := os.ReadDir(results)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -125,8 +126,8 @@ func removePodNetworks(results string) error {
 		return err
 	}
 	var errs []error
-	for _, note := range notes {
-		text, err := os.ReadFile(filepath.Join(results, note.Name()))
+	for _, record := range records {
+		text, err := os.ReadFile(filepath.Join(results, record.Name()))
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -135,17 +136,17 @@ func removePodNetworks(results string) error {
 			NetNS string `json:"netns"`
 		}
 		if json.Unmarshal(text, &made) != nil {
-			continue // half written: it names nothing
+			continue // partially written
 		}
 		path := strings.TrimPrefix(filepath.Clean(made.NetNS), "/var") // /var/run is /run
 		if filepath.Dir(path) != "/run/netns" {
-			continue // that of the machine itself
+			continue // not a pod's namespace
 		}
 		if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 			errs = append(errs, fmt.Errorf("unmount %s: %w", path, err))
 			continue
 		}
-		errs = append(errs, gone(path))
+		errs = append(errs, removeFile(path))
 	}
 	return errors.Join(errs...)
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// killPods ends what the kubelet and containerd have left running: processes of the pods' cgroups and the shims above them. It
-// waits until they are gone.
+// killPods kills the processes in the pods' cgroups and the shims of containerd, and waits until they have
+// exited.
 func killPods(ctx context.Context, shim string) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		left, err := pods("/proc", shim)
+		left, err := podProcesses("/proc", shim)
 		if err != nil || len(left) == 0 {
 			return err
 		}
@@ -36,13 +36,14 @@ func killPods(ctx context.Context, shim string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%d processes of pods do not end: %w", len(left), ctx.Err())
+			return fmt.Errorf("%d pod processes still running: %w", len(left), ctx.Err())
 		case <-tick.C:
 		}
 	}
 }
 
-func pods(proc, shim string) (pids []int, err error) {
+// podProcesses returns the processes in pods' cgroups and those that run the shim, except zombies.
+func podProcesses(proc, shim string) (pids []int, err error) {
 	entries, err := os.ReadDir(proc)
 	if err != nil {
 		return nil, err
@@ -54,11 +55,11 @@ func pods(proc, shim string) (pids []int, err error) {
 		}
 		cgroups, err := os.ReadFile(filepath.Join(proc, e.Name(), "cgroup"))
 		if err != nil {
-			continue // it has ended
+			continue // it has exited
 		}
 		exe, _ := os.Readlink(filepath.Join(proc, e.Name(), "exe"))
-		if inPod(string(cgroups)) || shim != "" && exe == shim {
-			if !zombie(filepath.Join(proc, e.Name(), "stat")) {
+		if isInPod(string(cgroups)) || shim != "" && exe == shim {
+			if !isZombie(filepath.Join(proc, e.Name(), "stat")) {
 				pids = append(pids, pid)
 			}
 		}
@@ -66,7 +67,7 @@ func pods(proc, shim string) (pids []int, err error) {
 	return pids, nil
 }
 
-// shimOf is the file that the plan's containerd runs beside each pod.
+// shimOf returns the path of the shim that the plan's containerd runs for each pod, or "".
 func shimOf(p plan.Plan) string {
 	for _, e := range p.Entries {
 		if a, ok := e.Item.(plan.Artifact); ok && filepath.Base(a.Path) == "containerd-shim-runc-v2" {
@@ -79,8 +80,9 @@ func shimOf(p plan.Plan) string {
 	return ""
 }
 
-// inPod reads /proc/PID/cgroup: "4:memory:/machine/kubepods/burstable/pod…".
-func inPod(cgroups string) bool {
+// isInPod reports whether the content of /proc/PID/cgroup, such as
+// "4:memory:/machine/kubepods/burstable/pod…", names a pod's cgroup.
+func isInPod(cgroups string) bool {
 	for line := range strings.Lines(cgroups) {
 		_, path, _ := strings.Cut(strings.TrimSpace(line), ":/")
 		if slices.ContainsFunc(strings.Split(path, "/"), func(dir string) bool { return dir == "kubepods" || dir == "kubepods.slice" }) {
@@ -90,7 +92,7 @@ func inPod(cgroups string) bool {
 	return false
 }
 
-func zombie(stat string) bool {
+func isZombie(stat string) bool {
 	data, err := os.ReadFile(stat)
 	if err != nil {
 		return true
@@ -99,7 +101,8 @@ func zombie(stat string) bool {
 	return ok && strings.HasPrefix(after, "Z")
 }
 
-// removeCgroups removes the groups of the units and of the kubelet's pods, of which nothing runs any more, in each hierarchy.
+// removeCgroups removes the cgroups of the units and of the kubelet's pods from every hierarchy. No
+// process may be left in them.
 func removeCgroups(units []string) error {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -120,7 +123,7 @@ func removeCgroups(units []string) error {
 	return errors.Join(errs...)
 }
 
-// removeGroup removes a group and those below it, deepest first. Their files go with them.
+// removeGroup removes a cgroup and its subgroups, deepest first.
 func removeGroup(dir string) error {
 	var groups []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -137,7 +140,7 @@ func removeGroup(dir string) error {
 	}
 	var errs []error
 	for _, group := range slices.Backward(groups) {
-		errs = append(errs, gone(group))
+		errs = append(errs, removeFile(group))
 	}
 	return errors.Join(errs...)
 }

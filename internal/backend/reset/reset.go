@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reset takes from a machine what a plan has made: its pods, mounts, files, data and network. It removes nothing that
-// the plan does not name or its units have not made, and it may be killed and run again at any point. It decides nothing: who
-// calls it has the right to.
+// Package reset removes from a machine what a plan has made: pods, mounts, files, data and network. It
+// removes nothing that the plan does not name or its units have not made, and it may be killed and run
+// again at any point. Whether a reset is allowed is decided by the caller.
 //
 // Read [Machine].
 package reset
@@ -22,36 +22,37 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// Host is the machine whose units the plan runs.
+// Host is the machine that runs the plan's units.
 type Host interface {
 	StopAll(ctx context.Context, order []string) error
 	Do(ctx context.Context, s plan.Step, e plan.Entry) error
 }
 
-// Machine stops everything of the plan and removes it, dependents first. extra are files that came with it. It goes on over
-// errors and returns them all.
+// Machine stops and removes everything that the plan has made, dependents first, and the files extra,
+// which came with the plan. If units or pods cannot be stopped, it removes nothing. It continues after
+// other errors and returns them all.
 func Machine(ctx context.Context, h Host, p plan.Plan, extra []string) error {
-	if err := h.StopAll(ctx, unitsBackwards(p)); err != nil {
+	if err := h.StopAll(ctx, unitsInReverse(p)); err != nil {
 		return fmt.Errorf("stop the units: %w", err)
 	}
 	if err := killPods(ctx, shimOf(p)); err != nil {
 		return fmt.Errorf("stop the pods: %w", err)
 	}
 	var errs []error
-	errs = append(errs, unmountBelow(dataFolders(p)), removeNetwork(ctx))
-	for _, path := range []string{"/run/containerd", "/var/log/pods", "/var/log/containers"} { // containerd's and the kubelet's own
-		errs = append(errs, empty(path))
+	errs = append(errs, unmountBelow(dataDirs(p)), removeNetwork(ctx))
+	for _, path := range []string{"/run/containerd", "/var/log/pods", "/var/log/containers"} { // created by containerd and the kubelet
+		errs = append(errs, emptyDir(path))
 	}
-	errs = append(errs, files(ctx, h, p, extra), removeCgroups(unitsBackwards(p)))
+	errs = append(errs, removeFiles(ctx, h, p, extra), removeCgroups(unitsInReverse(p)))
 	unix.Sync()
 	return errors.Join(errs...)
 }
 
-// files removes what the plan has made on the disk, and what came with it.
-func files(ctx context.Context, h Host, p plan.Plan, extra []string) error {
+// removeFiles removes what the plan has made on disk, and the files that came with it.
+func removeFiles(ctx context.Context, h Host, p plan.Plan, extra []string) error {
 	var errs []error
-	for _, path := range extra { // before the folders that they are in
-		errs = append(errs, gone(path), durable.RemoveTempFiles(path))
+	for _, path := range extra { // before their directories
+		errs = append(errs, removeFile(path), durable.RemoveTempFiles(path))
 	}
 	for i := len(p.Entries) - 1; i >= 0; i-- {
 		if err := remove(ctx, h, p.Entries[i]); err != nil {
@@ -61,7 +62,7 @@ func files(ctx context.Context, h Host, p plan.Plan, extra []string) error {
 	return errors.Join(errs...)
 }
 
-func unitsBackwards(p plan.Plan) (names []string) {
+func unitsInReverse(p plan.Plan) (names []string) {
 	for i := len(p.Entries) - 1; i >= 0; i-- {
 		if u, ok := p.Entries[i].Item.(plan.Unit); ok {
 			names = append(names, u.Name)
@@ -70,7 +71,7 @@ func unitsBackwards(p plan.Plan) (names []string) {
 	return names
 }
 
-func dataFolders(p plan.Plan) (paths []string) {
+func dataDirs(p plan.Plan) (paths []string) {
 	for _, e := range p.Entries {
 		if d, ok := e.Item.(plan.Dir); ok && d.Data {
 			paths = append(paths, d.Path)
@@ -79,7 +80,8 @@ func dataFolders(p plan.Plan) (paths []string) {
 	return append(paths, "/run/containerd")
 }
 
-// remove takes with an entry what a crash has left half written of it: it may be half of a key.
+// remove removes an entry and the temporary files that a crash has left behind, which may contain part of
+// a key.
 func remove(ctx context.Context, h Host, e plan.Entry) error {
 	if err := debris(e.Item); err != nil {
 		return err
@@ -87,19 +89,19 @@ func remove(ctx context.Context, h Host, e plan.Entry) error {
 	switch it := e.Item.(type) {
 	case plan.Dir:
 		if it.Data {
-			return empty(it.Path)
+			return emptyDir(it.Path)
 		}
 	case plan.Cert:
-		if it.Want.Kind == pki.CA { // which a changed plan never removes
-			return errors.Join(gone(it.Want.CertPath), gone(it.Want.KeyPath))
+		if it.Want.Kind == pki.CA { // which Host.Do never removes
+			return errors.Join(removeFile(it.Want.CertPath), removeFile(it.Want.KeyPath))
 		}
 	default:
 	}
 	return h.Do(ctx, plan.Step{Verb: plan.Remove, Ref: e.Ref, Why: "the node is reset"}, e)
 }
 
-// staged is the end of a certificate's name while its key is not in force yet (package ca).
-const staged = ".new"
+// stagedSuffixSuffix is the suffix of a certificate whose key is not in use yet (package ca).
+const stagedSuffix = ".new"
 
 func debris(item plan.Item) error {
 	switch it := item.(type) {
@@ -107,8 +109,8 @@ func debris(item plan.Item) error {
 		if it.Want.CertPath == "" {
 			return durable.RemoveTempFiles(it.Want.KeyPath)
 		}
-		next := it.Want.CertPath + staged
-		return errors.Join(gone(next), durable.RemoveTempFiles(it.Want.CertPath, next, it.Want.KeyPath))
+		next := it.Want.CertPath + stagedSuffix
+		return errors.Join(removeFile(next), durable.RemoveTempFiles(it.Want.CertPath, next, it.Want.KeyPath))
 	case plan.Kubeconfig:
 		return durable.RemoveTempFiles(it.Path)
 	case plan.File:
@@ -120,15 +122,15 @@ func debris(item plan.Item) error {
 	}
 }
 
-func gone(path string) error {
+func removeFile(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-// empty removes what is in a folder; the folder itself may be a mount point.
-func empty(path string) error {
+// emptyDir removes the contents of a directory. The directory itself may be a mount point and is kept.
+func emptyDir(path string) error {
 	entries, err := os.ReadDir(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

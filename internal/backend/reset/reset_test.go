@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// host notes what it is told to do.
+// host records the calls of its methods.
 type host struct {
 	stopped []string
 	removed []string
@@ -30,7 +30,7 @@ func (h *host) StopAll(_ context.Context, order []string) error {
 
 func (h *host) Do(_ context.Context, s plan.Step, e plan.Entry) error {
 	if s.Verb != plan.Remove {
-		return errors.New("only removing is asked of it")
+		return errors.New("unexpected verb")
 	}
 	h.removed = append(h.removed, e.Ref.String())
 	return nil
@@ -47,7 +47,8 @@ func write(t *testing.T, path string) string {
 	return path
 }
 
-// everything is a plan in a folder of the test's, with data of its units and files of somebody else's.
+// everything returns a plan in a temporary directory, with data of its units and files that do not belong
+// to it.
 func everything(t *testing.T) (dir string, p plan.Plan, given []string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -60,25 +61,25 @@ func everything(t *testing.T) (dir string, p plan.Plan, given []string) {
 	b.Add(plan.Unit{Name: "second"}, first)
 	for _, path := range []string{
 		"/etc/ca.crt", "/etc/ca.key", "/data/member/wal", "/data/x", "/etc/given", "/etc/somebody-elses",
-		"/etc/.ca.key.41-0.tmp", "/etc/ca.crt.new", "/etc/.f.7-1.tmp", "/etc/.given.7-0.tmp", // a crash has left these
+		"/etc/.ca.key.41-0.tmp", "/etc/ca.crt.new", "/etc/.f.7-1.tmp", "/etc/.given.7-0.tmp", // left behind by a crash
 	} {
 		write(t, dir+path)
 	}
 	return dir, b.Plan("dev", "n1", "1"), []string{dir + "/etc/given", dir + "/etc/never-was"}
 }
 
-// A machine that is no machine of the test's: nothing here may stop its pods or touch its network.
+// The plan has no pods or network of the test machine, so nothing of the test machine is removed.
 func TestRemovesWhatIsOurs(t *testing.T) {
 	t.Parallel()
 	dir, p, given := everything(t)
 	h := &host{}
 	for range 2 { // it may have been broken off
-		if err := files(t.Context(), h, p, given); err != nil {
+		if err := removeFiles(t.Context(), h, p, given); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if want := []string{"unit/second", "unit/first", "file/" + dir + "/etc/f", "dir/" + dir + "/etc"}; !slices.Equal(want, h.removed[:4]) {
-		t.Errorf("removed %v, want dependents first: %v", h.removed, want)
+		t.Errorf("got removals %v, want %v", h.removed, want)
 	}
 	var left []string
 	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
@@ -86,23 +87,23 @@ func TestRemovesWhatIsOurs(t *testing.T) {
 		return err
 	})
 	if diff := cmp.Diff([]string{"", "/data", "/etc", "/etc/somebody-elses"}, left); diff != "" || err != nil {
-		t.Errorf("left (-want +got):\n%s, %v", diff, err)
+		t.Errorf("remaining files (-want +got):\n%s, %v", diff, err)
 	}
 }
 
 func TestUnitsStopBackwards(t *testing.T) {
 	t.Parallel()
 	_, p, _ := everything(t)
-	if got := unitsBackwards(p); !slices.Equal(got, []string{"second", "first"}) {
-		t.Errorf("stopped %v", got)
+	if got := unitsInReverse(p); !slices.Equal(got, []string{"second", "first"}) {
+		t.Errorf("got stopped units %v", got)
 	}
-	h := &host{fail: errors.New("it does not stop")}
+	h := &host{fail: errors.New("does not stop")}
 	if err := Machine(t.Context(), h, p, nil); err == nil || len(h.removed) > 0 {
-		t.Errorf("units run, and %v was removed: %v", h.removed, err)
+		t.Errorf("removed %v although units are running: %v", h.removed, err)
 	}
 }
 
-// Which processes are pods': by their cgroup, or by being the shim of this very plan's containerd.
+// Pod processes are found by their cgroup, or because they run the shim of the plan's containerd.
 func TestPods(t *testing.T) {
 	t.Parallel()
 	proc, shim := t.TempDir(), filepath.Join(t.TempDir(), "shim")
@@ -125,9 +126,9 @@ func TestPods(t *testing.T) {
 	add("14", "0::/user/my-kubepods-notes\n", "/bin/vi", "14 (vi) S 1")
 	add("15", "0::/kubepods/pod3\n", "/bin/x", "15 (x) Z 1")
 	write(t, filepath.Join(proc, "meminfo"))
-	pids, err := pods(proc, shim)
+	pids, err := podProcesses(proc, shim)
 	slices.Sort(pids)
 	if err != nil || !slices.Equal(pids, []int{10, 11, 12}) {
-		t.Errorf("pods' processes are %v, want 10, 11 and 12: %v", pids, err)
+		t.Errorf("got pod processes %v, want 10, 11 and 12: %v", pids, err)
 	}
 }
