@@ -21,7 +21,7 @@ import (
 // unitHost is the supervisor as the agent wants to see it, and the components' pods like units beside it.
 type unitHost struct {
 	supervisor
-	pods *pods.Keeper
+	pods *pods.Manager
 }
 
 // Units translates the supervisor's status.
@@ -35,7 +35,7 @@ func (h unitHost) Units() []node.UnitStatus {
 		out = append(out, s)
 	}
 	for _, p := range h.pods.Status() {
-		out = append(out, node.UnitStatus{Name: p.Name, PID: p.PID, Since: p.Since, Ready: p.Ready, Restarts: p.Restarts, Waiting: p.Waiting, LastExit: p.LastSaid})
+		out = append(out, node.UnitStatus{Name: p.Name, PID: p.PID, Since: p.Since, Ready: p.Ready, Restarts: p.Restarts, Waiting: p.Waiting, LastExit: p.LastOutput})
 	}
 	slices.SortFunc(out, func(a, b node.UnitStatus) int { return strings.Compare(a.Name, b.Name) })
 	return out
@@ -46,12 +46,12 @@ func (h unitHost) StopAll(ctx context.Context, order []string) error {
 	var errs []error
 	last := -1
 	for i, name := range order {
-		if h.pods.Knows(name) {
+		if h.pods.Has(name) {
 			last = i
 		}
 	}
 	for _, name := range order[:last+1] {
-		if h.pods.Knows(name) {
+		if h.pods.Has(name) {
 			errs = append(errs, h.pods.Stop(ctx, []string{name}))
 		} else {
 			errs = append(errs, h.Stop(ctx, name))

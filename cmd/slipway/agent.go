@@ -123,7 +123,7 @@ func goingDown(ctx context.Context) bool {
 type built struct {
 	agent  *node.Agent
 	host   supervisor
-	pods   *pods.Keeper
+	pods   *pods.Manager
 	enrol  *enrol.Enrolment
 	joinIn *joining
 	board  *reconcile.Board

@@ -38,7 +38,7 @@ func newHost(b *built, backend string, custody *ca.Local, board *reconcile.Board
 	prober := probe.New()
 	prober.Task = thisHost(nil).Done
 	b.pods = pods.New(pods.Config{
-		Probe: prober, Log: log, OnEvent: func(e pods.Event) { tellPod(board, e) }, Nudge: func(context.Context) error { return restartKubelet(b.host) },
+		Probe: prober, Log: log, OnEvent: func(e pods.Event) { tellPod(board, e) }, RestartKubelet: func(context.Context) error { return restartKubelet(b.host) },
 	})
 	onDisk, err := files.New(files.Config{
 		Store: storeDir, Verified: filepath.Join(runDir, "verified"), Keys: custody, Probe: prober, Fetch: newFetcher(log).Fetch, Pods: b.pods,

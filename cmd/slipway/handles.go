@@ -15,8 +15,8 @@ import (
 
 // handles are what others on the machine can wait for. A supervisor may have them.
 type handles interface {
-	NodeWorks(ctx context.Context, works bool) error
-	ClusterWorks(ctx context.Context, works bool) error
+	SetNodeReady(ctx context.Context, works bool) error
+	SetClusterReady(ctx context.Context, works bool) error
 }
 
 const (
@@ -54,9 +54,9 @@ func keepHandles(ctx context.Context, board *reconcile.Board, h handles, log *sl
 			continue
 		}
 		limited, cancel := context.WithTimeout(ctx, handleLimit)
-		err := h.NodeWorks(limited, now[0])
+		err := h.SetNodeReady(limited, now[0])
 		if err == nil {
-			err = h.ClusterWorks(limited, now[1])
+			err = h.SetClusterReady(limited, now[1])
 		}
 		cancel()
 		if wrong = err != nil; wrong && ctx.Err() == nil {

@@ -49,7 +49,7 @@ type saidHandles struct {
 	said []bool
 }
 
-func (s *saidHandles) NodeWorks(_ context.Context, works bool) error {
+func (s *saidHandles) SetNodeReady(_ context.Context, works bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.said = append(s.said, works)
@@ -61,7 +61,7 @@ func (s *saidHandles) all() []bool {
 	defer s.mu.Unlock()
 	return slices.Clone(s.said)
 }
-func (*saidHandles) ClusterWorks(context.Context, bool) error { return nil }
+func (*saidHandles) SetClusterReady(context.Context, bool) error { return nil }
 
 // A new agent does not take the handle away before it knows better; afterwards it does at once.
 func TestKeepHandles(t *testing.T) {

@@ -34,8 +34,8 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "unit-exec" { // becomes the unit: a signal that comes now is the unit's
 		fail(supervise.Exec(os.Args[2:]))
 	}
-	if len(os.Args) > 1 && os.Args[1] == "unit-begin" { // for each start of a unit: nothing more than that
-		if err := systemd.Begin(context.Background(), os.Args[2:], files.Fingerprint); err != nil {
+	if len(os.Args) > 1 && os.Args[1] == "unit-pre-start" { // for each start of a unit: nothing more than that
+		if err := systemd.PreStart(context.Background(), os.Args[2:], files.Fingerprint); err != nil {
 			fail(err)
 		}
 		return

@@ -63,7 +63,7 @@ func TestUnreadablePlan(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			[]string{`unknown kind "vm": this agent is older than the plan, update slipway on the node`},
+			[]string{`unknown kind "vm": the agent is older than the plan; update slipway on the node`},
 			false,
 		},
 	} {
@@ -140,7 +140,7 @@ func TestPlanOfAnotherIsRefused(t *testing.T) {
 			"this machine is node n1 of cluster dev: it does not take a plan for node n2 of cluster dev",
 		},
 		"another version": {
-			`{"version":2}`, codes.InvalidArgument, "decode plan: version 2, want 1: use the same slipway on operator and node",
+			`{"version":2}`, codes.InvalidArgument, "decode plan: version 2, want 1 (use the same slipway version on the operator's host and the node)",
 		},
 	} {
 		_, err := l.client.Apply(t.Context(), &nodev1.ApplyRequest{Plan: []byte(tc.wire)}, grpc.WaitForReady(true))

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dataguard keeps a process from beginning anew over data that was lost or is not mounted (see [plan.DataGuard]), whichever way the
-// process is started. It removes data only where somebody has said in so many words that it does not count, and starts nothing but
-// what its own process becomes.
+// Package dataguard refuses to start a process whose data was lost or is not mounted (see
+// [plan.DataGuard]), however the process is started. It deletes data only if a fresh start was explicitly
+// requested.
 //
-// Read [Refuse] and [Prepare]; [Guard] is both for a process that a kubelet starts:
+// Read [Check] and [Prepare]. [Guard] is used for processes that a kubelet starts:
 //
-//	slipway pod-exec --mark=… --data=… --anew=… --env-file=… -- /etcd --name=…
+//	slipway pod-exec --mark=… --data=… --fresh-start=… --env-file=… -- /etcd --name=…
 package dataguard
 
 import (
@@ -22,19 +22,21 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// Prepare is for the process that is about to become the program: it refuses a start over lost data, and begins anew where it may.
+// Prepare is called by the process that is about to become the program, immediately before. It refuses a
+// start over lost data, and deletes incomplete data if a fresh start was requested.
 func Prepare(h plan.DataGuard) error {
 	if h.Mark == "" {
 		return nil
 	}
 	if _, err := os.Stat(h.Mark); errors.Is(err, fs.ErrNotExist) {
-		return beginAnew(h) // nothing has been there that counts
+		return deleteUnfinished(h) // no data to protect yet
 	}
-	return Refuse(h)
+	return Check(h)
 }
 
-// Refuse refuses a start over lost data. What cannot be looked at counts as there to have been, and as not there now.
-func Refuse(h plan.DataGuard) error {
+// Check returns an error if the data was lost. If the mark cannot be read, it is assumed to exist; if the
+// data cannot be read, it is assumed to be lost.
+func Check(h plan.DataGuard) error {
 	if h.Mark == "" {
 		return nil
 	}
@@ -42,22 +44,22 @@ func Refuse(h plan.DataGuard) error {
 		return nil
 	}
 	if _, err := os.Stat(h.Data); err != nil {
-		return fmt.Errorf("refused to start over lost data: %s says that there was some, but: %w: "+
-			"bring it back (mount it, or restore it), or give the cluster up with slipway down", h.Mark, err)
+		return fmt.Errorf("refused to start over lost data: %s exists, but: %w "+
+			"(mount or restore the data, or delete the cluster with slipway down)", h.Mark, err)
 	}
 	return nil
 }
 
-// beginAnew removes what an earlier start has left, if somebody has said in so many words that it does not count. It runs where the
-// unit's process is going to be, so no other process has the data.
-func beginAnew(h plan.DataGuard) error {
+// deleteUnfinished deletes the data of an earlier, interrupted first start if a fresh start was requested.
+// It is called in the unit's own process, so no other process uses the data.
+func deleteUnfinished(h plan.DataGuard) error {
 	if h.FreshStart == "" {
 		return nil
 	}
 	if _, err := os.Stat(h.FreshStart); err != nil {
-		return nil //nolint:nilerr // nobody says so: the unit goes on with what is there
+		return nil //nolint:nilerr // not requested: the process continues with the existing data
 	}
-	aside := h.Data + ".unfinished" // at once: half of it would be worse than all or nothing
+	aside := h.Data + ".unfinished" // renamed first, so that the data is never partly deleted
 	err := os.RemoveAll(aside)
 	if err == nil {
 		err = os.Rename(h.Data, aside)
@@ -69,25 +71,25 @@ func beginAnew(h plan.DataGuard) error {
 		err = os.RemoveAll(aside)
 	}
 	if err != nil {
-		return fmt.Errorf("begin anew, for %s exists and %s does not: %w", h.FreshStart, h.Mark, err)
+		return fmt.Errorf("delete unfinished data (%s exists and %s does not): %w", h.FreshStart, h.Mark, err)
 	}
 	return nil
 }
 
-// Command is the name of the hidden sub-command that runs Guard.
+// Command is the name of the hidden subcommand that runs Guard.
 const Command = "pod-exec"
 
-// Guard is the first thing that runs in a container whose process must not begin anew: at each start, whoever starts it, it looks
-// whether the data is there, adds the words of the environment file to the environment, and becomes the program. It returns only
-// when that is refused or fails.
+// Guard is the first code in a container whose process has a data guard. At each start it checks the data,
+// adds the words of the environment file to the environment, and executes the program. It returns only on
+// failure.
 func Guard(args []string) error {
 	flags := flag.NewFlagSet(Command, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	var h plan.DataGuard
-	flags.StringVar(&h.Mark, "mark", "", "a file that says that there was data")
-	flags.StringVar(&h.Data, "data", "", "the data")
-	flags.StringVar(&h.FreshStart, "anew", "", "a file that says that data without a mark does not count")
-	envFile := flags.String("env-file", "", "NAME=VALUE words for the environment")
+	flags.StringVar(&h.Mark, "mark", "", "file that exists once there is data")
+	flags.StringVar(&h.Data, "data", "", "data path")
+	flags.StringVar(&h.FreshStart, "fresh-start", "", "file that allows deleting the data while there is no mark")
+	envFile := flags.String("env-file", "", "file with NAME=VALUE words for the environment")
 	if err := flags.Parse(args); err != nil {
 		return fmt.Errorf("%s: %w", Command, err)
 	}

@@ -27,13 +27,13 @@ func TestHolds(t *testing.T) {
 		given plan.DataGuard
 		want  string // part of the refusal
 	}{
-		"nothing asked":      {},
-		"first start":        {given: plan.DataGuard{Mark: away, Data: away}},
-		"first start, again": {given: plan.DataGuard{Mark: away, Data: data}},
-		"data there":         {given: plan.DataGuard{Mark: mark, Data: data}},
-		"data lost":          {given: plan.DataGuard{Mark: mark, Data: away}, want: "lost data"},
-		"data out of sight":  {given: plan.DataGuard{Mark: mark, Data: filepath.Join(file, "x")}, want: "lost data"},
-		"mark out of sight":  {given: plan.DataGuard{Mark: filepath.Join(file, "x"), Data: away}, want: "lost data"},
+		"no guard":             {},
+		"first start":          {given: plan.DataGuard{Mark: away, Data: away}},
+		"repeated first start": {given: plan.DataGuard{Mark: away, Data: data}},
+		"data exists":          {given: plan.DataGuard{Mark: mark, Data: data}},
+		"data lost":            {given: plan.DataGuard{Mark: mark, Data: away}, want: "lost data"},
+		"data not readable":    {given: plan.DataGuard{Mark: mark, Data: filepath.Join(file, "x")}, want: "lost data"},
+		"mark not readable":    {given: plan.DataGuard{Mark: filepath.Join(file, "x"), Data: away}, want: "lost data"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -45,39 +45,39 @@ func TestHolds(t *testing.T) {
 	}
 }
 
-// Data goes only while one file says that it may and none that it counts.
+// Data is deleted only while the fresh-start file exists and the mark does not.
 func TestBeginAnew(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		mark, anew, data bool
-		asked            bool // the unit knows the file by which it may begin anew
-		want             bool // the data is there afterwards
+		mark, fresh, data bool
+		named             bool // the guard names the fresh-start file
+		want              bool // the data is there afterwards
 	}{
-		"begun, nothing counts":     {asked: true, anew: true, data: true},
-		"nothing there":             {asked: true, anew: true},
-		"it counts":                 {asked: true, anew: true, mark: true, data: true, want: true},
-		"nobody says that it may":   {asked: true, data: true, want: true},
-		"said, for another unit":    {anew: true, data: true, want: true},
-		"counts, and nobody says":   {asked: true, mark: true, data: true, want: true},
-		"counts, for another unit ": {anew: true, mark: true, data: true, want: true},
+		"fresh start":                          {named: true, fresh: true, data: true},
+		"no data":                              {named: true, fresh: true},
+		"mark exists":                          {named: true, fresh: true, mark: true, data: true, want: true},
+		"no fresh start":                       {named: true, data: true, want: true},
+		"fresh start of another unit":          {fresh: true, data: true, want: true},
+		"mark, no fresh start":                 {named: true, mark: true, data: true, want: true},
+		"mark and fresh start of another unit": {fresh: true, mark: true, data: true, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			h := plan.DataGuard{Mark: filepath.Join(dir, "mark"), Data: filepath.Join(dir, "data")}
-			anew := filepath.Join(dir, "anew")
-			if tc.asked {
-				h.FreshStart = anew
+			fresh := filepath.Join(dir, "fresh")
+			if tc.named {
+				h.FreshStart = fresh
 			}
-			for path, there := range map[string]bool{h.Mark: tc.mark, anew: tc.anew} {
+			for path, there := range map[string]bool{h.Mark: tc.mark, fresh: tc.fresh} {
 				if there && os.WriteFile(path, nil, 0o600) != nil {
 					t.Fatal("write " + path)
 				}
 			}
 			// What a start that was broken off in the middle of this has left goes, too.
-			for _, folder := range []string{h.Data, h.Data + ".unfinished"} {
-				if tc.data && os.MkdirAll(filepath.Join(folder, "wal"), 0o700) != nil {
-					t.Fatal("make " + folder)
+			for _, directory := range []string{h.Data, h.Data + ".unfinished"} {
+				if tc.data && os.MkdirAll(filepath.Join(directory, "wal"), 0o700) != nil {
+					t.Fatal("make " + directory)
 				}
 			}
 			if err := dataguard.Prepare(h); err != nil {
@@ -85,13 +85,13 @@ func TestBeginAnew(t *testing.T) {
 			}
 			_, err := os.Stat(filepath.Join(h.Data, "wal"))
 			if there := err == nil; there != tc.want {
-				t.Errorf("data there: %t, want %t", there, tc.want)
+				t.Errorf("got data exists %t, want %t", there, tc.want)
 			}
 		})
 	}
 }
 
-// TestMain lets the test's own program be the guarded one.
+// TestMain lets the test binary be the guarded program.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == dataguard.Command {
 		if err := dataguard.Guard(os.Args[2:]); err != nil {
@@ -110,23 +110,23 @@ func TestGuardBecomesTheProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	guarded := func() (string, error) {
-		out, err := exec.CommandContext(t.Context(), os.Args[0], dataguard.Command, "--mark="+mark, "--data="+data, "--anew=", "--env-file="+permit,
+		out, err := exec.CommandContext(t.Context(), os.Args[0], dataguard.Command, "--mark="+mark, "--data="+data, "--fresh-start=", "--env-file="+permit,
 			"--", "/usr/bin/env").CombinedOutput()
 		return string(out), err
 	}
 	if out, err := guarded(); err != nil || !strings.Contains(out, "WORD_OF_PERMIT=new\n") {
-		t.Errorf("the first start: %v, %q", err, out)
+		t.Errorf("first start: got %v, output %q", err, out)
 	}
 	if err := os.WriteFile(mark, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := guarded(); err == nil || !strings.Contains(out, "lost data") {
-		t.Errorf("over lost data: %v, %q", err, out)
+		t.Errorf("lost data: got %v, output %q", err, out)
 	}
 	if err := os.Remove(permit); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := guarded(); err == nil || !strings.Contains(out, "environment file") {
-		t.Errorf("without its permit: %v, %q", err, out)
+		t.Errorf("without environment file: got %v, output %q", err, out)
 	}
 }

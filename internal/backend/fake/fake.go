@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fake is a host in memory: it keeps every promise of reconcile.Host, as the suite in hosttest says, and does on
-// request what a bad day does: steps fail, readiness is late, processes die. It touches no file and no process, uses only the
-// time package's timers, and is never part of what ships.
+// Package fake is an in-memory host. It implements reconcile.Host with all guarantees of the hosttest
+// suite, and simulates failures on request: steps fail, readiness is late, processes crash. It uses no
+// files or processes, only timers of package time, and is never part of the shipped binary.
 //
-// Read [Host] first, then [Behaviour] and the methods of trouble.go.
+// Read [Host] first, then [Behaviour].
 //
 //	h := fake.New()
 //	defer h.Close()
@@ -25,7 +25,7 @@ import (
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-// Host is a machine in memory, empty at first. It is safe for concurrent use.
+// Host is an in-memory machine. It is safe for concurrent use.
 type Host struct {
 	mu        sync.Mutex // guards the fields below
 	tree      map[string]node
@@ -33,9 +33,9 @@ type Host struct {
 	seen      map[plan.Ref]plan.Item
 	units     map[string]*unit
 	behaviour map[string]Behaviour
-	open      map[string]bool // gates, and units that hold their readiness
-	doing     map[string]*trouble
-	observing map[string]*trouble
+	open      map[string]bool // preconditions, and units with HoldReady
+	doing     map[string]*failure
+	observing map[string]*failure
 	steps     []plan.Step
 	changed   chan struct{} // closed at each change, then replaced
 	closed    bool
@@ -43,33 +43,33 @@ type Host struct {
 
 var _ reconcile.Host = (*Host)(nil)
 
-// New is an empty host.
+// New returns an empty host.
 func New() *Host {
 	return &Host{
 		tree: map[string]node{}, made: map[plan.Ref]plan.Item{}, seen: map[plan.Ref]plan.Item{}, units: map[string]*unit{},
-		behaviour: map[string]Behaviour{}, open: map[string]bool{}, doing: map[string]*trouble{}, observing: map[string]*trouble{},
+		behaviour: map[string]Behaviour{}, open: map[string]bool{}, doing: map[string]*failure{}, observing: map[string]*failure{},
 		changed: make(chan struct{}),
 	}
 }
 
-// Close ends all timers.
+// Close stops all timers.
 func (h *Host) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed = true
 	for _, u := range h.units {
-		u.endTimersLocked()
+		u.stopTimersLocked()
 	}
 }
 
-// Steps lists the steps that were done, in order.
+// Steps returns the steps that were done, in order.
 func (h *Host) Steps() []plan.Step {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.steps)
 }
 
-// Observe tells the entry's state, see reconcile.Host.
+// Observe implements reconcile.Host.
 func (h *Host) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
 	if err := ctx.Err(); err != nil {
 		return plan.State{}, err
@@ -97,7 +97,7 @@ func (h *Host) observeLocked(e plan.Entry) (plan.State, error) {
 	return h.observeFileLocked(e.Item), nil
 }
 
-// Do carries out one step, see reconcile.Host.
+// Do implements reconcile.Host.
 func (h *Host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (h *Host) do(ctx context.Context, s plan.Step, e plan.Entry) error {
 		return h.doUnit(ctx, s.Verb, it)
 	case plan.Precondition:
 		if s.Verb != plan.Remove {
-			return errors.New("a gate is opened by " + it.Provider + ", not by this host")
+			return errors.New("a precondition is fulfilled by " + it.Provider + ", not by this host")
 		}
 		return nil
 	}
@@ -134,7 +134,7 @@ func (h *Host) do(ctx context.Context, s plan.Step, e plan.Entry) error {
 	return h.doFileLocked(s.Verb, e.Item)
 }
 
-// Await blocks until the entry is ready, see reconcile.Host.
+// Await implements reconcile.Host.
 func (h *Host) Await(ctx context.Context, e plan.Entry, waiting func(reason string)) error {
 	last := ""
 	for {
@@ -168,24 +168,25 @@ func (h *Host) changeLocked() {
 	h.changed = make(chan struct{})
 }
 
-// Behaviour is what a unit's process does. The zero value runs until it is told to end and is ready at once.
+// Behaviour is what a unit's process does. The zero value runs until it is stopped and is ready
+// immediately.
 type Behaviour struct {
 	ReadyAfter time.Duration
 	HoldReady  bool // not ready before Open
-	Exit       bool // ends at once, with Code
+	Exit       bool // exits immediately with Code
 	Code       int
-	Say        string // its last words
+	Say        string // its last output
 	IgnoreTerm bool
 	Child      bool
 }
 
-// trouble is an error that comes some times.
-type trouble struct {
+// failure is an injected error.
+type failure struct {
 	err   error
-	times int // below 0: for ever
+	times int // below 0: no limit
 }
 
-func next(all map[string]*trouble, ref plan.Ref) error {
+func next(all map[string]*failure, ref plan.Ref) error {
 	t := all[ref.String()]
 	if t == nil || t.times == 0 {
 		return nil
@@ -196,28 +197,29 @@ func next(all map[string]*trouble, ref plan.Ref) error {
 	return t.err
 }
 
-// FailDo lets the next steps of an entry ("unit/etcd") fail; times below 0 means until it is called again.
+// FailDo makes the next steps of an entry ("unit/etcd") fail. If times is below 0, steps fail until the
+// next call.
 func (h *Host) FailDo(ref string, err error, times int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.doing[ref] = &trouble{err, times}
+	h.doing[ref] = &failure{err, times}
 }
 
-// FailObserve lets the next observations of an entry fail: its state is unknown.
+// FailObserve makes the next observations of an entry fail, so that its state is unknown.
 func (h *Host) FailObserve(ref string, err error, times int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.observing[ref] = &trouble{err, times}
+	h.observing[ref] = &failure{err, times}
 }
 
-// Behave says how the processes of a unit behave from the next start on.
+// Behave sets the behaviour of a unit's processes from the next start on.
 func (h *Host) Behave(unit string, b Behaviour) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.behaviour[unit] = b
 }
 
-// Open opens a gate, or lets a unit with HoldReady become ready.
+// Open fulfills a precondition, or makes a unit with HoldReady ready.
 func (h *Host) Open(name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -228,7 +230,7 @@ func (h *Host) Open(name string) {
 	h.changeLocked()
 }
 
-// Shut closes a gate again.
+// Shut makes a precondition unfulfilled again.
 func (h *Host) Shut(name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -236,21 +238,23 @@ func (h *Host) Shut(name string) {
 	h.changeLocked()
 }
 
-// Crash ends a unit's main process. It is started again after a delay, as by any host.
+// Crash kills a unit's main process. The host restarts it after a delay.
 func (h *Host) Crash(unit string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if u := h.units[unit]; u != nil && u.running {
-		u.diedLocked(h, "ended by signal: killed")
+		u.crashedLocked(h, "ended by signal: killed")
 	}
 }
 
-// Starts counts the processes that a unit has ever had.
-func (h *Host) Starts(name string) int { return ask(h, name, func(u *unit) int { return u.starts }) }
+// Starts returns the number of processes that a unit has had.
+func (h *Host) Starts(name string) int {
+	return withUnit(h, name, func(u *unit) int { return u.starts })
+}
 
-// Running counts a unit's processes, children included.
+// Running returns the number of a unit's running processes, children included.
 func (h *Host) Running(name string) int {
-	return ask(h, name, func(u *unit) int {
+	return withUnit(h, name, func(u *unit) int {
 		if u.running {
 			return 1 + u.children
 		}
@@ -258,12 +262,12 @@ func (h *Host) Running(name string) int {
 	})
 }
 
-// Signals lists what a unit's processes have heard.
+// Signals returns the signals that a unit's processes have received.
 func (h *Host) Signals(name string) []string {
-	return ask(h, name, func(u *unit) []string { return append([]string(nil), u.signals...) })
+	return withUnit(h, name, func(u *unit) []string { return append([]string(nil), u.signals...) })
 }
 
-func ask[T any](h *Host, name string, f func(*unit) T) (answer T) {
+func withUnit[T any](h *Host, name string, f func(*unit) T) (answer T) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if u := h.units[name]; u != nil {
@@ -272,7 +276,7 @@ func ask[T any](h *Host, name string, f func(*unit) T) (answer T) {
 	return answer
 }
 
-// Write puts a file there behind the loop's back.
+// Write writes a file, bypassing the loop.
 func (h *Host) Write(path string, mode fs.FileMode, content string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -280,7 +284,7 @@ func (h *Host) Write(path string, mode fs.FileMode, content string) {
 	h.tree[path] = node{mode: mode, content: content}
 }
 
-// Read tells what a path holds.
+// Read returns the mode and content of a file.
 func (h *Host) Read(path string) (mode fs.FileMode, content string, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -288,7 +292,7 @@ func (h *Host) Read(path string) (mode fs.FileMode, content string, ok bool) {
 	return n.mode, n.content, ok
 }
 
-// Forget loses an entry that is neither file nor unit, as if it had never been made: a certificate, an artifact, a mount.
+// Forget loses a certificate, an artifact or a mount, as if it had never been made.
 func (h *Host) Forget(ref string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -34,10 +34,10 @@ func TestConformance(t *testing.T) {
 					Name: name, Args: []string{"/bin/" + name, fmt.Sprint(b)}, Oneshot: b.Oneshot, StopTimeout: 5 * time.Second, Ready: plan.Probe{Kind: b.Ready},
 				}
 			},
-			Gate: func(name string) plan.Precondition { return plan.Precondition{Name: name, Provider: "the test"} },
-			Open: h.Open, Crash: h.Crash, Starts: h.Starts, Running: h.Running, Signals: h.Signals,
-			Spoil: h.Write,
-			Read:  func(path string) (fs.FileMode, string, bool) { return h.Read(path) },
+			Precondition: func(name string) plan.Precondition { return plan.Precondition{Name: name, Provider: "the test"} },
+			Open:         h.Open, Crash: h.Crash, Starts: h.Starts, Running: h.Running, Signals: h.Signals,
+			WriteFile: h.Write,
+			ReadFile:  func(path string) (fs.FileMode, string, bool) { return h.Read(path) },
 		}
 	})
 }
@@ -53,20 +53,20 @@ func TestTroubleComesAsOftenAsAsked(t *testing.T) {
 	h.FailObserve(e.Ref.String(), bad, 1)
 	for i, want := range []error{bad, bad, nil} {
 		if err := h.Do(t.Context(), plan.Step{Verb: plan.Create, Ref: e.Ref}, e); !errors.Is(err, want) {
-			t.Errorf("step %d: %v, want %v", i, err, want)
+			t.Errorf("step %d: got %v, want %v", i, err, want)
 		}
 	}
 	for i, want := range []error{bad, nil} {
 		if s, err := h.Observe(t.Context(), e); !errors.Is(err, want) || (err != nil) != (s.Existence == plan.Unknown) {
-			t.Errorf("observation %d: %+v %v, want %v", i, s, err, want)
+			t.Errorf("observation %d: got %+v %v, want %v", i, s, err, want)
 		}
 	}
 	if n := len(h.Steps()); n != 1 {
-		t.Errorf("%d steps are told, want the one that was done", n)
+		t.Errorf("got %d steps, want the one that was done", n)
 	}
 }
 
-// Timers are those of package time, so that a test with a fake clock rules them.
+// The host uses timers of package time, so that synctest controls them.
 func TestReadyAfter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestReadyAfter(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := h.Await(t.Context(), e, func(string) {}); err != nil || time.Since(begin) != time.Hour {
-			t.Errorf("ready after %s, %v", time.Since(begin), err)
+			t.Errorf("got ready after %s, %v", time.Since(begin), err)
 		}
 	})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// node is a file or a folder.
+// node is a file or a directory.
 type node struct {
 	mode    fs.FileMode
 	content string
@@ -27,7 +27,7 @@ func absent(detail string) plan.State {
 	return plan.State{Existence: plan.Absent, Detail: detail}
 }
 
-// nodeOf is the form that a file or folder of a plan has here; ok is false for other kinds.
+// nodeOf returns the node for a file or directory of a plan. ok is false for other kinds.
 func nodeOf(it plan.Item) (where string, n node, ok bool) {
 	switch it := it.(type) {
 	case plan.Dir:
@@ -105,18 +105,18 @@ func (h *Host) emptyLocked(dir string) bool {
 	return true
 }
 
-// holding is all that a host holds at a time.
-type holding struct {
+// contents are the files and other items that exist on a host at one moment.
+type contents struct {
 	tree map[string]node
 	made map[plan.Ref]plan.Item
 }
 
-func (h *Host) holdingLocked() holding { return holding{h.tree, h.made} }
+func (h *Host) contentsLocked() contents { return contents{h.tree, h.made} }
 
-func (h holding) clone() holding { return holding{maps.Clone(h.tree), maps.Clone(h.made)} }
+func (h contents) clone() contents { return contents{maps.Clone(h.tree), maps.Clone(h.made)} }
 
-// fingerprint changes when what a process reads of an item changes.
-func (h holding) fingerprint(it plan.Item) string {
+// fingerprint changes when the content that a process reads of an item changes.
+func (h contents) fingerprint(it plan.Item) string {
 	if where, _, ok := nodeOf(it); ok {
 		return h.tree[where].content
 	}
@@ -126,9 +126,9 @@ func (h holding) fingerprint(it plan.Item) string {
 func (h *Host) fingerprintLocked(ref plan.Ref) (string, error) {
 	it, ok := h.seen[ref]
 	if !ok {
-		return "", fmt.Errorf("input %s has not been seen yet", ref)
+		return "", fmt.Errorf("input %s has not been observed yet", ref)
 	}
-	return h.holdingLocked().fingerprint(it), nil
+	return h.contentsLocked().fingerprint(it), nil
 }
 
 func text(v any) string {

@@ -19,16 +19,16 @@ const (
 	defaultStopTimeout = 10 * time.Second
 )
 
-// unit is a process in memory.
+// unit is a simulated process.
 type unit struct {
 	spec     plan.Unit
 	inputs   map[plan.Ref]string
-	around   holding // what it could read when it was started
+	around   contents // the items that existed when it was started
 	does     Behaviour
 	phase    phase
 	running  bool
 	ready    bool
-	done     bool // a oneshot that has ended well
+	done     bool // a oneshot that has succeeded
 	starts   int
 	children int
 	crashes  int
@@ -41,7 +41,7 @@ type phase int
 
 const (
 	never phase = iota
-	kept
+	supervised
 	stopping
 	stopped
 )
@@ -54,9 +54,9 @@ func (h *Host) observeUnitLocked(spec plan.Unit) (plan.State, error) {
 	case spec.Oneshot && u.running:
 		return plan.State{Existence: plan.Present, Matches: true, Detail: "it is running"}, nil
 	case spec.Oneshot && !u.done:
-		return absent("it has not run"), nil
+		return absent("it has not run yet"), nil
 	case u.phase == stopped || u.phase == stopping && !u.running:
-		return absent("it was stopped"), nil
+		return absent("it is stopped"), nil
 	case u.phase == stopping:
 		return wrong("it is being stopped"), nil
 	}
@@ -149,7 +149,7 @@ func (u *unit) startLocked(h *Host) error {
 	if err != nil {
 		return err
 	}
-	u.does, u.inputs, u.around, u.phase = h.behaviour[u.spec.Name], inputs, h.holdingLocked().clone(), kept
+	u.does, u.inputs, u.around, u.phase = h.behaviour[u.spec.Name], inputs, h.contentsLocked().clone(), supervised
 	u.running, u.ready, u.reason = true, false, "waiting for "+u.spec.Ready.String()
 	u.starts++
 	if u.spec.KillChildren {
@@ -160,7 +160,7 @@ func (u *unit) startLocked(h *Host) error {
 	}
 	switch {
 	case u.does.Exit && !u.spec.Oneshot:
-		u.diedLocked(h, fmt.Sprintf("exited with %d", u.does.Code))
+		u.crashedLocked(h, fmt.Sprintf("exited with %d", u.does.Code))
 	case u.does.HoldReady && !h.open[u.spec.Name]:
 	default:
 		u.afterLocked(h, u.does.ReadyAfter, func() { u.readyLocked(h) })
@@ -169,22 +169,22 @@ func (u *unit) startLocked(h *Host) error {
 }
 
 func (u *unit) readyLocked(h *Host) {
-	if u.running && u.phase == kept && !u.ready {
+	if u.running && u.phase == supervised && !u.ready {
 		u.ready, u.reason = true, ""
 		h.changeLocked()
 	}
 }
 
-// diedLocked starts the unit again after a delay that doubles with each death.
-func (u *unit) diedLocked(h *Host, how string) {
-	u.endTimersLocked()
+// crashedLocked restarts the unit after a delay that doubles with each crash.
+func (u *unit) crashedLocked(h *Host, how string) {
+	u.stopTimersLocked()
 	delay := min(firstDelay<<min(u.crashes, 20), maxDelay)
 	u.crashes++
 	u.running, u.ready = false, false
 	if u.does.Say != "" {
-		how += " after saying: " + u.does.Say
+		how += ", last output: " + u.does.Say
 	}
-	u.reason = fmt.Sprintf("%s (%d in a row), starting again in %s", how, u.crashes, delay)
+	u.reason = fmt.Sprintf("%s (%d in a row), restarting in %s", how, u.crashes, delay)
 	u.afterLocked(h, delay, func() {
 		if err := u.startLocked(h); err != nil {
 			u.reason = err.Error()
@@ -193,7 +193,7 @@ func (u *unit) diedLocked(h *Host, how string) {
 	h.changeLocked()
 }
 
-// afterLocked does something later, unless the unit's timers are ended before.
+// afterLocked calls f after d, unless the unit's timers are stopped before.
 func (u *unit) afterLocked(h *Host, d time.Duration, f func()) {
 	if d == 0 {
 		f()
@@ -211,7 +211,7 @@ func (u *unit) afterLocked(h *Host, d time.Duration, f func()) {
 	u.timers = append(u.timers, timer)
 }
 
-func (u *unit) endTimersLocked() {
+func (u *unit) stopTimersLocked() {
 	for _, t := range u.timers {
 		t.Stop()
 	}
@@ -220,15 +220,15 @@ func (u *unit) endTimersLocked() {
 
 func (h *Host) stop(ctx context.Context, u *unit) error {
 	h.mu.Lock()
-	u.endTimersLocked()
+	u.stopTimersLocked()
 	was := u.phase
-	patient := u.running && u.does.IgnoreTerm
+	waits := u.running && u.does.IgnoreTerm
 	if u.running {
 		u.signals, u.phase, u.ready = append(u.signals, "terminated"), stopping, false
 	}
 	h.mu.Unlock()
-	if patient {
-		if err := rest(ctx, max(u.spec.StopTimeout, 0), defaultStopTimeout); err != nil {
+	if waits {
+		if err := wait(ctx, max(u.spec.StopTimeout, 0), defaultStopTimeout); err != nil {
 			return err
 		}
 	}
@@ -246,14 +246,14 @@ func (h *Host) stop(ctx context.Context, u *unit) error {
 }
 
 func (h *Host) runToEnd(ctx context.Context, u *unit) error {
-	if !u.does.Exit { // it would run for ever
+	if !u.does.Exit { // it would run forever
 		<-ctx.Done()
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		u.signals, u.running, u.phase = append(u.signals, "terminated"), false, stopped
 		return ctx.Err()
 	}
-	if err := rest(ctx, u.does.ReadyAfter, 0); err != nil {
+	if err := wait(ctx, u.does.ReadyAfter, 0); err != nil {
 		return err
 	}
 	h.mu.Lock()
@@ -265,7 +265,7 @@ func (h *Host) runToEnd(ctx context.Context, u *unit) error {
 	return nil
 }
 
-func rest(ctx context.Context, d, otherwise time.Duration) error {
+func wait(ctx context.Context, d, otherwise time.Duration) error {
 	if d == 0 {
 		d = otherwise
 	}

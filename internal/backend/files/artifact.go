@@ -20,7 +20,8 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// observeArtifact does not read the blob: that it has the same inode, size and times as when it was verified is enough.
+// observeArtifact does not read the blob: if inode, size and times are the same as when it was verified,
+// so is the content.
 func (h *Host) observeArtifact(a plan.Artifact) (plan.State, error) {
 	info, err := os.Lstat(a.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -30,7 +31,7 @@ func (h *Host) observeArtifact(a plan.Artifact) (plan.State, error) {
 		return plan.State{}, err
 	}
 	if info.Mode()&fs.ModeSymlink == 0 {
-		return wrong("it is " + typeName(info.Mode()) + ", want a symlink into the store"), nil
+		return wrong("it is " + typeName(info.Mode()) + ", want a symlink to the store"), nil
 	}
 	blob, err := h.blobs.path(a.Digest)
 	if err != nil {
@@ -56,13 +57,13 @@ func (h *Host) observeArtifact(a plan.Artifact) (plan.State, error) {
 func (h *Host) makeArtifact(ctx context.Context, a plan.Artifact) error {
 	blob, err := h.blobs.verify(ctx, a.Digest)
 	if err != nil {
-		return fmt.Errorf("take artifact %s: %w", a.Name, err)
+		return fmt.Errorf("verify artifact %s: %w", a.Name, err)
 	}
 	if err := makeParent(a.Path); err != nil {
 		return err
 	}
 	if info, err := os.Lstat(a.Path); err == nil && info.IsDir() {
-		return fmt.Errorf("link %s: it is a folder; remove it by hand", a.Path)
+		return fmt.Errorf("link %s: it is a directory; remove it manually", a.Path)
 	}
 	tmp := filepath.Join(filepath.Dir(a.Path), "."+filepath.Base(a.Path)+".slipway")
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -82,20 +83,20 @@ const (
 	remedy         = `run "slipway bundle build"`
 )
 
-// stamp is how a blob looked when its content was verified. A file that is written to gets another change time.
+// stamp is the metadata of a blob when its content was verified. Writing to a file changes its ctime.
 type stamp struct {
 	Size, MTime, CTime int64
 	Inode, Device      uint64
 }
 
-// blobs remembers which files of the store have been verified since boot.
+// blobs records which files of the store have been verified since boot.
 type blobs struct {
 	store, record, boot string
 	fetch               func(ctx context.Context, digest string) error // may be nil
 
 	mu       sync.Mutex // guards the fields below
 	verified map[string]stamp
-	busy     map[string]*sync.Mutex // one blob is read by one goroutine at a time
+	busy     map[string]*sync.Mutex // per blob, so that only one goroutine reads it
 }
 
 type verifiedRecord struct {
@@ -119,12 +120,12 @@ func openBlobs(store, record string) (*blobs, error) {
 func (b *blobs) path(digest string) (string, error) {
 	sum, ok := strings.CutPrefix(digest, "sha256:")
 	if raw, err := hex.DecodeString(sum); !ok || err != nil || len(raw) != sha256.Size || sum != strings.ToLower(sum) {
-		return "", fmt.Errorf("digest %q is not sha256: and 64 hex digits", digest)
+		return "", fmt.Errorf("digest %q: want sha256: and 64 hex digits", digest)
 	}
 	return filepath.Join(b.store, "blobs", "sha256", sum), nil
 }
 
-// unverified tells why the blob has to be verified before it may be relied on; empty means that it need not be.
+// unverified returns why the blob has to be verified before use, or "".
 func (b *blobs) unverified(digest string) (why string, err error) {
 	path, err := b.path(digest)
 	if err != nil {
@@ -132,7 +133,7 @@ func (b *blobs) unverified(digest string) (why string, err error) {
 	}
 	now, err := stampOf(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return digest + " is gone from the store", nil
+		return digest + " is missing from the store", nil
 	}
 	if err != nil {
 		return "", err
@@ -143,12 +144,13 @@ func (b *blobs) unverified(digest string) (why string, err error) {
 	case !ok:
 		return "it has not been verified since boot", nil
 	case then != now:
-		return digest + " was touched since it was verified", nil
+		return digest + " has changed since it was verified", nil
 	}
 	return "", nil
 }
 
-// verify reads the blob once per boot, and again when it was touched.
+// verify reads the blob unless it was verified since boot and is unchanged. A missing or damaged blob is
+// fetched.
 func (b *blobs) verify(ctx context.Context, digest string) (path string, err error) {
 	if path, err = b.path(digest); err != nil {
 		return "", err
@@ -160,7 +162,7 @@ func (b *blobs) verify(ctx context.Context, digest string) (path string, err err
 		return path, err
 	}
 	now, err := b.read(ctx, path, digest)
-	var u unsound
+	var u badBlobError
 	if errors.As(err, &u) && b.fetch != nil {
 		if err := b.fetch(ctx, digest); err != nil {
 			return "", fmt.Errorf("%w, and: %w: %s", u, err, remedy)
@@ -176,16 +178,16 @@ func (b *blobs) verify(ctx context.Context, digest string) (path string, err err
 	return path, b.remember(digest, now)
 }
 
-// unsound: the blob itself is missing or damaged; any other error says nothing about it.
-type unsound string
+// badBlobError means that the blob is missing or damaged; any other error says nothing about it.
+type badBlobError string
 
-func (u unsound) Error() string { return string(u) }
+func (u badBlobError) Error() string { return string(u) }
 
-// read returns how the blob looked before it was read and found whole.
+// read verifies the blob's content and returns its metadata from before the read.
 func (b *blobs) read(ctx context.Context, path, digest string) (stamp, error) {
 	before, err := stampOf(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return before, unsound(digest + " is not in the store")
+		return before, badBlobError(digest + " is not in the store")
 	}
 	if err != nil {
 		return before, err
@@ -195,7 +197,7 @@ func (b *blobs) read(ctx context.Context, path, digest string) (stamp, error) {
 		return before, fmt.Errorf("verify %s: %w", digest, err)
 	}
 	if sum != digest {
-		return before, unsound(digest + " is damaged, its content has " + sum)
+		return before, badBlobError(digest + " is damaged: its content has digest " + sum)
 	}
 	return before, nil
 }

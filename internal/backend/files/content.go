@@ -19,13 +19,13 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// content is a regular file as it should be, whichever kind of item wants it.
+// content is the wanted state of a regular file, for any kind of item.
 type content struct {
 	path    string
 	mode    fs.FileMode
 	render  func() ([]byte, error)
-	secret  bool   // nothing of it may be shown
-	scratch string // folder to write it in before it is renamed into place; empty means beside path
+	secret  bool   // no part of the content may be printed
+	scratch string // directory for the temporary file; empty means the directory of path
 }
 
 func file(f plan.File) content {
@@ -80,12 +80,12 @@ func (c content) difference(have, want []byte) string {
 	for line < len(a) && line < len(b) && bytes.Equal(a[line], b[line]) {
 		line++
 	}
-	return fmt.Sprintf("its content differs from line %d on", line+1)
+	return fmt.Sprintf("its content differs from line %d onwards", line+1)
 }
 
 func makeContent(c content) error {
 	if info, err := os.Lstat(c.path); err == nil && info.IsDir() {
-		return fmt.Errorf("write %s: it is a folder; remove it by hand if nothing in it is needed", c.path)
+		return fmt.Errorf("write %s: it is a directory; remove it if its contents are not needed", c.path)
 	}
 	data, err := c.render()
 	if err != nil {
@@ -102,7 +102,7 @@ func makeContent(c content) error {
 		return err
 	}
 	err = os.Rename(scratch, c.path)
-	if errors.Is(err, syscall.EXDEV) { // the folder is a mount: a name with a dot is skipped by the kubelet
+	if errors.Is(err, syscall.EXDEV) { // the directory is a mount point; the kubelet ignores names with a leading dot
 		return errors.Join(os.Remove(scratch), durable.WriteFile(c.path, c.mode, data))
 	}
 	if err != nil {
@@ -113,17 +113,18 @@ func makeContent(c content) error {
 
 func makeParent(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("make folder of %s: %w", path, err)
+		return fmt.Errorf("make parent directory of %s: %w", path, err)
 	}
 	return nil
 }
 
-// drift tells how mode and owner differ from what is wanted. Files belong to the user the agent runs as, which is root.
+// drift describes how mode and owner differ from what is wanted. Files belong to the agent's user, which
+// is root.
 func drift(info fs.FileInfo, mode fs.FileMode) []string {
 	return driftFrom(info, mode, os.Geteuid(), -1)
 }
 
-// driftFrom lets any group be right where gid is negative.
+// driftFrom is drift with another owner. A negative gid allows any group.
 func driftFrom(info fs.FileInfo, mode fs.FileMode, uid, gid int) []string {
 	var details []string
 	if have := info.Mode().Perm(); have != mode {
@@ -142,7 +143,7 @@ func driftFrom(info fs.FileInfo, mode fs.FileMode, uid, gid int) []string {
 func typeName(m fs.FileMode) string {
 	switch {
 	case m.IsDir():
-		return "a folder"
+		return "a directory"
 	case m&fs.ModeSymlink != 0:
 		return "a symlink"
 	case m.IsRegular():

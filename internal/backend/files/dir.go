@@ -16,7 +16,8 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// observeDir lets a symlink to a folder count as the folder: administrators move data to other disks that way.
+// observeDir accepts a symlink to a directory, because administrators use them to move data to another
+// disk.
 func observeDir(d plan.Dir) (plan.State, error) {
 	info, err := os.Stat(d.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -26,11 +27,11 @@ func observeDir(d plan.Dir) (plan.State, error) {
 		return plan.State{}, err
 	}
 	if !info.IsDir() {
-		return wrong("it is " + typeName(info.Mode()) + ", want a folder"), nil
+		return wrong("it is " + typeName(info.Mode()) + ", want a directory"), nil
 	}
 	uid, gid, err := owner(d)
 	if err != nil {
-		return plan.State{}, fmt.Errorf("observe folder %s: %w", d.Path, err)
+		return plan.State{}, fmt.Errorf("observe directory %s: %w", d.Path, err)
 	}
 	if details := driftFrom(info, fs.FileMode(d.Mode).Perm(), uid, gid); len(details) > 0 {
 		return wrong(strings.Join(details, "; ")), nil
@@ -51,17 +52,17 @@ func makeDir(d plan.Dir) error {
 		return err
 	}
 	if !info.IsDir() {
-		return fmt.Errorf("make folder %s: it is %s; remove it by hand", d.Path, typeName(info.Mode()))
+		return fmt.Errorf("make directory %s: it is %s; remove it manually", d.Path, typeName(info.Mode()))
 	}
 	uid, gid, err := owner(d)
 	if err != nil {
-		return fmt.Errorf("make folder %s: %w", d.Path, err)
+		return fmt.Errorf("make directory %s: %w", d.Path, err)
 	}
-	return errors.Join(os.Chown(d.Path, uid, gid), os.Chmod(d.Path, mode)) // chmod last: chown may drop bits
+	return errors.Join(os.Chown(d.Path, uid, gid), os.Chmod(d.Path, mode)) // chmod last because chown may clear bits
 }
 
-// owner of a folder: the agent's user, and any group, unless the folder says otherwise. Accounts are looked up each time, for others
-// of the plan make them.
+// owner returns the wanted owner of a directory: by default the agent's user and any group (-1). Accounts
+// are looked up each time because other items of the plan create them.
 func owner(d plan.Dir) (uid, gid int, err error) {
 	uid, gid = os.Geteuid(), -1
 	if d.Owner != "" {
@@ -85,19 +86,20 @@ func owner(d plan.Dir) (uid, gid int, err error) {
 	return uid, gid, nil
 }
 
-// remove takes away what an earlier plan made. What is gone already is fine; what has become something else is refused.
+// remove removes what an earlier plan made. It returns nil if the item is already gone, and an error if it
+// has been replaced by something else.
 func remove(item plan.Item) error {
 	switch it := item.(type) {
 	case plan.Dir:
 		return removeDir(it.Path)
 	case plan.File:
 		if data, err := os.ReadFile(it.Path); it.UserOwned && err == nil && string(data) != it.Content {
-			return nil // somebody has changed it: it is theirs
+			return nil // changed by the user: it belongs to them
 		}
 		return removeFile(it.Path)
 	case plan.Kubeconfig:
 		return removeFile(it.Path)
-	case plan.StaticPod: // by the host, who knows its pod
+	case plan.StaticPod: // see removeStaticPod
 		return nil
 	case plan.Artifact:
 		return removeLink(it.Path)
@@ -108,10 +110,11 @@ func remove(item plan.Item) error {
 	case plan.Precondition: // nothing was made
 		return nil
 	}
-	return fmt.Errorf("remove %s: not a kind of file", plan.RefOf(item))
+	return fmt.Errorf("remove %s: not handled by package files", plan.RefOf(item))
 }
 
-// removeDir leaves a folder that holds something, which is somebody's data, and one that something is mounted on.
+// removeDir removes a directory unless it is not empty, which means that it contains other data, or is a
+// mount point.
 func removeDir(path string) error {
 	entries, err := os.ReadDir(path)
 	if errors.Is(err, fs.ErrNotExist) || len(entries) > 0 {
@@ -143,12 +146,13 @@ func removeIf(path, want string, is func(fs.FileMode) bool) error {
 		return err
 	}
 	if !is(info.Mode()) {
-		return fmt.Errorf("remove %s: it is %s and was made as %s; remove it by hand", path, typeName(info.Mode()), want)
+		return fmt.Errorf("remove %s: it is %s, want %s; remove it manually", path, typeName(info.Mode()), want)
 	}
 	return os.Remove(path)
 }
 
-// removeCert leaves the files of a CA: everything it signed hangs on them, and nothing brings them back.
+// removeCert keeps the files of a CA: everything it has signed depends on them, and they cannot be made
+// again.
 func removeCert(w pki.Want) error {
 	if w.Kind == pki.CA {
 		return nil

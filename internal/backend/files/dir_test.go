@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// A folder may belong to somebody; who that is is asked each time.
+// The owner of a directory is looked up at each observation.
 func TestFolderOfAnAccount(t *testing.T) {
 	t.Parallel()
 	daemon, err := user.Lookup("daemon")
@@ -36,7 +36,7 @@ func TestFolderOfAnAccount(t *testing.T) {
 
 	for _, nobody := range []plan.Dir{{Path: path, Owner: "no-such-user"}, {Path: path, Group: "no-such-group"}} {
 		if s, err := h.Observe(t.Context(), entry(nobody)); err == nil || !strings.Contains(err.Error(), "no-such-") || s.Existence != plan.Unknown {
-			t.Errorf("an account that nobody knows: %+v, %v", s, err)
+			t.Errorf("unknown account: got %+v, %v", s, err)
 		}
 	}
 }

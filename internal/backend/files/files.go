@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package files makes and observes everything of a plan that is not a process: folders, files, artifacts, mounts, keys,
-// kubeconfigs and static pods; and it asks gates. It never starts anything, never follows a symlink that stands where a file
-// belongs, never removes a folder that holds something, and never prints what a secret file holds.
+// Package files makes and observes the items of a plan that are not units: directories, files, artifacts,
+// mounts, keys, kubeconfigs and static pods, and it checks preconditions. It never starts a process, never
+// follows a symlink in place of a file, never removes a directory that is not empty, and never prints the
+// content of a secret file.
 //
-// Read [Host] and [Config] first. A supervisor hands it what is not a unit:
+// Read [Host] and [Config] first. A supervisor passes it every item that is not a unit:
 //
 //	h, err := files.New(files.Config{Store: "/var/lib/slipway/store", Verified: "/run/slipway/verified", Keys: ca, Probe: p})
 //	state, err := h.Observe(ctx, entry) // {Present, Matches: false, Detail: "mode 0644, want 0600"}
@@ -26,41 +27,43 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// Keys has custody of key material. Methods are called from many goroutines, for one Want never two at a time.
+// Keys makes and checks key material. Methods are called concurrently, but never for the same Want.
 type Keys interface {
-	// Check tells whether what the Want describes exists and fits. An error means that nobody knows.
+	// Check reports whether the key material exists and whether it matches the Want. An error means that
+	// this is unknown.
 	Check(ctx context.Context, w pki.Want) (ok, exists bool, detail string, err error)
-	// Ensure makes it so. It is idempotent.
+	// Ensure makes the key material. It is idempotent.
 	Ensure(ctx context.Context, w pki.Want) error
 }
 
-// Asker asks probes; *probe.Prober is one.
-type Asker interface {
+// Prober runs readiness probes; *probe.Prober implements it.
+type Prober interface {
 	Ask(ctx context.Context, pr plan.Probe) error
 	Await(ctx context.Context, pr plan.Probe, waiting func(reason string)) error
 }
 
-// Config is what a Host works with.
+// Config configures a Host.
 type Config struct {
-	Store    string // folder of the component store; blobs are <Store>/blobs/sha256/<hex>
-	Verified string // record of blobs verified since boot, on a file system that a boot empties, such as /run
-	Keys     Keys   // may be nil when no plan has certificates
-	Probe    Asker
-	// Fetch brings a blob that the store lacks or has damaged, optional. It returns when the blob is there, whole and durable.
+	Store    string // directory of the component store; blobs are <Store>/blobs/sha256/<hex>
+	Verified string // record of the blobs verified since boot; must be on a file system that is emptied at boot, such as /run
+	Keys     Keys   // may be nil if no plan has certificates
+	Probe    Prober
+	// Fetch, if set, downloads a blob that is missing or damaged. It returns once the blob is complete and
+	// durable.
 	Fetch func(ctx context.Context, digest string) error
-	Pods  *pods.Keeper // may be nil where no component runs as a static pod
+	Pods  *pods.Manager // may be nil if no component runs as a static pod
 }
 
-// Host is the machine's files. It has the methods of a reconcile.Host for every kind but units.
+// Host manages the files of a machine. It implements reconcile.Host for every kind except units.
 type Host struct {
 	conf  Config
 	blobs *blobs
 
 	mu   sync.Mutex             // guards seen
-	seen map[plan.Ref]plan.Item // what static pods may have as inputs
+	seen map[plan.Ref]plan.Item // resolves the inputs of static pods
 }
 
-// New reads which blobs have been verified since boot. A damaged record only means that they are verified again.
+// New loads the record of verified blobs. If the record is damaged, blobs are verified again.
 func New(c Config) (*Host, error) {
 	if c.Store == "" || c.Verified == "" || c.Probe == nil {
 		return nil, errors.New("files: Store, Verified and Probe are required")
@@ -73,9 +76,9 @@ func New(c Config) (*Host, error) {
 	return &Host{conf: c, blobs: b, seen: map[plan.Ref]plan.Item{}}, nil
 }
 
-// Observe tells the entry's state, see reconcile.Host.
+// Observe implements reconcile.Host.
 func (h *Host) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
-	h.see(e)
+	h.remember(e)
 	switch it := e.Item.(type) {
 	case plan.Dir:
 		return observeDir(it)
@@ -92,17 +95,17 @@ func (h *Host) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
 	case plan.Cert:
 		return h.observeCert(ctx, it)
 	case plan.Precondition:
-		return h.observeGate(ctx, it)
+		return h.observePrecondition(ctx, it)
 	}
-	return plan.State{}, fmt.Errorf("observe %s: not a kind of file", e.Ref)
+	return plan.State{}, fmt.Errorf("observe %s: not handled by package files", e.Ref)
 }
 
-// Do carries out one step, see reconcile.Host.
+// Do implements reconcile.Host.
 func (h *Host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	h.see(e)
+	h.remember(e)
 	if p, ok := e.Item.(plan.StaticPod); ok && s.Verb == plan.Remove {
 		return h.removeStaticPod(ctx, p)
 	}
@@ -125,15 +128,16 @@ func (h *Host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
 	case plan.Cert:
 		return h.makeCert(ctx, it)
 	case plan.Precondition:
-		return fmt.Errorf("%s: a gate is opened by %s, not by this host", e.Ref, it.Provider)
+		return fmt.Errorf("%s: a precondition is fulfilled by %s, not by this host", e.Ref, it.Provider)
 	}
-	return fmt.Errorf("%s %s: not a kind of file", s.Verb, e.Ref)
+	return fmt.Errorf("%s %s: not handled by package files", s.Verb, e.Ref)
 }
 
-// Await waits for a gate without limit. Anything else is ready as soon as it is right, or waiting for it is pointless.
+// Await implements reconcile.Host. It waits without limit for preconditions and components' pods. Any
+// other item is ready as soon as its step is done, so that waiting for an unready one is an error.
 func (h *Host) Await(ctx context.Context, e plan.Entry, waiting func(reason string)) error {
-	if gate, ok := e.Item.(plan.Precondition); ok {
-		return h.conf.Probe.Await(ctx, gate.Ready, waiting)
+	if pre, ok := e.Item.(plan.Precondition); ok {
+		return h.conf.Probe.Await(ctx, pre.Ready, waiting)
 	}
 	if p, ok := e.Item.(plan.StaticPod); ok && p.Component && h.conf.Pods != nil {
 		return h.conf.Pods.Await(ctx, p.Name, waiting)
@@ -148,7 +152,7 @@ func (h *Host) Await(ctx context.Context, e plan.Entry, waiting func(reason stri
 	return nil
 }
 
-func (h *Host) see(e plan.Entry) {
+func (h *Host) remember(e plan.Entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.seen[e.Ref] = e.Item
@@ -161,8 +165,8 @@ func (h *Host) input(ref plan.Ref) (plan.Item, bool) {
 	return item, ok
 }
 
-// observeGate: a gate always exists, for it is only a question.
-func (h *Host) observeGate(ctx context.Context, g plan.Precondition) (plan.State, error) {
+// observePrecondition runs the probe. A precondition always exists.
+func (h *Host) observePrecondition(ctx context.Context, g plan.Precondition) (plan.State, error) {
 	s := plan.State{Existence: plan.Present, Matches: true}
 	if err := h.conf.Probe.Ask(ctx, g.Ready); err != nil {
 		if ctx.Err() != nil {
@@ -181,11 +185,12 @@ func right() plan.State {
 }
 func wrong(detail string) plan.State { return plan.State{Existence: plan.Present, Detail: detail} }
 
-// Fingerprint identifies what the machine holds of an item now: its content, not its path or mode. It changes exactly when a
-// process that read the item at its start would read something else. What does not exist has a fingerprint too.
+// Fingerprint identifies the current content of an item, without its path and mode. It changes exactly
+// when a process that reads the item at its start would read something else. A missing item has a
+// fingerprint too.
 func (h *Host) Fingerprint(item plan.Item) (string, error) { return Fingerprint(item) }
 
-// Fingerprint is the Host's, for who has none.
+// Fingerprint is [Host.Fingerprint] without a Host.
 func Fingerprint(item plan.Item) (string, error) {
 	switch it := item.(type) {
 	case plan.File:
@@ -202,10 +207,10 @@ func Fingerprint(item plan.Item) (string, error) {
 			return "", nil
 		}
 		return filepath.Base(target), err
-	case plan.Dir, plan.Mount, plan.Precondition: // a process does not read these at its start
+	case plan.Dir, plan.Mount, plan.Precondition: // not read by a process at its start
 		return "", nil
 	}
-	return "", fmt.Errorf("fingerprint of %s: not a kind of file", plan.RefOf(item))
+	return "", fmt.Errorf("fingerprint of %s: not handled by package files", plan.RefOf(item))
 }
 
 func sumFiles(paths ...string) (string, error) {
@@ -228,7 +233,7 @@ func sumFiles(paths ...string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil))[:32], nil
 }
 
-var errNoKeys = errors.New("this host has no custody of keys")
+var errNoKeys = errors.New("this host does not manage keys")
 
 func (h *Host) observeCert(ctx context.Context, c plan.Cert) (plan.State, error) {
 	if h.conf.Keys == nil {

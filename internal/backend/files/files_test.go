@@ -21,7 +21,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// keys is custody of key material that does as told.
+// keys is a Keys with fixed results.
 type keys struct {
 	ok, exists bool
 	detail     string
@@ -80,7 +80,7 @@ func write(t *testing.T, path, content string) string {
 	return path
 }
 
-// What stands at a file's path is replaced, refused or left, and never followed.
+// Whatever exists at the path of a file is replaced or refused, and links are never followed.
 func TestFileMeetsOtherThings(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
@@ -90,14 +90,14 @@ func TestFileMeetsOtherThings(t *testing.T) {
 	}{
 		"symlink to a file":   {func(p, target string) error { return os.Symlink(target, p) }, "it is a symlink, want a file", ""},
 		"symlink to nothing":  {func(p, target string) error { return os.Symlink(target+"x", p) }, "it is a symlink, want a file", ""},
-		"folder":              {func(p, _ string) error { return os.Mkdir(p, 0o755) }, "it is a folder, want a file", "it is a folder"},
+		"directory":           {func(p, _ string) error { return os.Mkdir(p, 0o755) }, "it is a directory, want a file", "it is a directory"},
 		"file of another one": {func(p, _ string) error { return errors.Join(os.WriteFile(p, []byte("x"), 0o600), os.Chown(p, 1, -1)) }, "owner 1, want 0", ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if strings.Contains(tt.wantDetail, "owner") && os.Geteuid() != 0 {
-				t.Skip("only root can give a file away")
+				t.Skip("only root can change the owner of a file")
 			}
 			dir := t.TempDir()
 			target := write(t, filepath.Join(dir, "target"), "theirs")
@@ -110,7 +110,7 @@ func TestFileMeetsOtherThings(t *testing.T) {
 			err := h.Do(t.Context(), plan.Step{Verb: plan.Replace}, entry(f))
 			if tt.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
-					t.Errorf("error %v, want %q", err, tt.wantErr)
+					t.Errorf("got error %v, want %q", err, tt.wantErr)
 				}
 				return
 			}
@@ -129,24 +129,24 @@ func TestRemoveRefusesWhatWasNotMade(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	target := write(t, filepath.Join(dir, "target"), "theirs")
-	link, folder := filepath.Join(dir, "link"), filepath.Join(dir, "folder")
-	if err := errors.Join(os.Symlink(target, link), os.Mkdir(folder, 0o755)); err != nil {
+	link, directory := filepath.Join(dir, "link"), filepath.Join(dir, "directory")
+	if err := errors.Join(os.Symlink(target, link), os.Mkdir(directory, 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	h := newHost(t, dir, nil)
 	for name, it := range map[string]plan.Item{
 		"file that is a symlink":    plan.File{Path: link},
-		"file that is a folder":     plan.File{Path: folder},
+		"file that is a directory":  plan.File{Path: directory},
 		"artifact that is a file":   plan.Artifact{Path: target},
 		"static pod that is a link": plan.StaticPod{Name: "link", Path: link},
-		"key that is a folder":      plan.Cert{Want: pki.Want{Kind: pki.Leaf, CertPath: folder, KeyPath: folder}},
+		"key that is a directory":   plan.Cert{Want: pki.Want{Kind: pki.Leaf, CertPath: directory, KeyPath: directory}},
 		"kubeconfig that is a link": plan.Kubeconfig{Path: link},
 	} {
 		if err := h.Do(t.Context(), plan.Step{Verb: plan.Remove}, entry(it)); err == nil {
-			t.Errorf("%s: removed", name)
+			t.Errorf("%s: the item was removed", name)
 		}
 	}
-	for _, path := range []string{target, link, folder} {
+	for _, path := range []string{target, link, directory} {
 		if _, err := os.Lstat(path); err != nil {
 			t.Error(err)
 		}
@@ -175,7 +175,7 @@ func TestFillIsSecret(t *testing.T) {
 	make1(t, h, f)
 	coded := base64.StdEncoding.EncodeToString([]byte("\x00hunter2"))
 	if got, _ := os.ReadFile(f.Path); string(got) != "key: "+coded+"\nagain: "+coded+"\n" {
-		t.Errorf("content %q", got)
+		t.Errorf("got content %q", got)
 	}
 	write(t, secret, "other")
 	wantState(t, h, f, plan.State{Existence: plan.Present, Detail: "its content differs"})
@@ -183,7 +183,7 @@ func TestFillIsSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s, err := h.Observe(t.Context(), entry(f)); err == nil || s.Existence != plan.Unknown {
-		t.Errorf("without the secret nobody can know, but: %+v, %v", s, err)
+		t.Errorf("without the secret: got %+v, %v, want unknown", s, err)
 	}
 }
 
@@ -197,16 +197,16 @@ func TestStaticPodAppearsWhole(t *testing.T) {
 	changed := p
 	changed.Manifest = "kind: Pod\n#\n"
 	make1(t, h, changed)
-	wantState(t, h, p, plan.State{Existence: plan.Present, Detail: "its content differs from line 1 on"})
+	wantState(t, h, p, plan.State{Existence: plan.Present, Detail: "its content differs from line 1 onwards"})
 	make1(t, h, p)
-	for _, folder := range []string{dir, filepath.Dir(p.Path)} {
-		entries, err := os.ReadDir(folder)
+	for _, directory := range []string{dir, filepath.Dir(p.Path)} {
+		entries, err := os.ReadDir(directory)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, e := range entries {
 			if strings.HasPrefix(e.Name(), ".") {
-				t.Errorf("left behind: %s", e.Name())
+				t.Errorf("temporary file left behind: %s", e.Name())
 			}
 		}
 	}
@@ -233,11 +233,11 @@ func TestCert(t *testing.T) {
 	k := &keys{err: errors.New("disk is gone")}
 	h := newHost(t, t.TempDir(), k)
 	if s, err := h.Observe(t.Context(), entry(c)); err == nil || s.Existence != plan.Unknown {
-		t.Errorf("%+v, %v; want unknown", s, err)
+		t.Errorf("got %+v, %v; want unknown", s, err)
 	}
 	k.err = nil
 	if err := h.Do(t.Context(), plan.Step{Verb: plan.Create}, entry(c)); err != nil || len(k.ensured) != 1 {
-		t.Errorf("ensured %v, %v", k.ensured, err)
+		t.Errorf("got ensured %v, %v", k.ensured, err)
 	}
 }
 
@@ -278,7 +278,7 @@ func TestKubeconfig(t *testing.T) {
 			t.Errorf("%s: %s", name, diff)
 		}
 		if info, err := os.Stat(k.Path); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("%s: mode %v %v", name, info.Mode(), err)
+			t.Errorf("%s: got mode %v, %v", name, info.Mode(), err)
 		}
 		wantState(t, h, k, right())
 	}
@@ -290,7 +290,7 @@ func put(t *testing.T, dir, content string) (digest, blob string) {
 	return "sha256:" + sum, write(t, filepath.Join(dir, "store", "blobs", "sha256", sum), content)
 }
 
-// A blob that is missing or damaged is fetched, and what was fetched is read before it is believed.
+// A missing or damaged blob is fetched, and the fetched blob is verified.
 func TestArtifactIsFetched(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(blob string) error{
@@ -310,17 +310,17 @@ func TestArtifactIsFetched(t *testing.T) {
 			h.blobs.fetch = func(_ context.Context, d string) error {
 				asked++
 				if d != digest {
-					t.Errorf("asked for %s", d)
+					t.Errorf("got a request for %s", d)
 				}
 				return answer
 			}
 			err := h.Do(t.Context(), plan.Step{Verb: plan.Create}, entry(a))
 			if !errors.Is(err, answer) || !strings.Contains(err.Error(), remedy) {
-				t.Errorf("nobody has it: %v", err)
+				t.Errorf("failed fetch: got %v", err)
 			}
 			answer = nil // but nothing came
 			if err := h.Do(t.Context(), plan.Step{Verb: plan.Create}, entry(a)); err == nil || !strings.Contains(err.Error(), remedy) {
-				t.Errorf("nothing came: %v", err)
+				t.Errorf("fetch without result: got %v", err)
 			}
 			h.blobs.fetch = func(context.Context, string) error {
 				asked++
@@ -330,7 +330,7 @@ func TestArtifactIsFetched(t *testing.T) {
 			make1(t, h, a)
 			wantState(t, h, a, right())
 			if asked != 3 {
-				t.Errorf("asked %d times, want 3", asked)
+				t.Errorf("got %d fetches, want 3", asked)
 			}
 		})
 	}
@@ -345,7 +345,7 @@ func TestArtifact(t *testing.T) {
 	wantState(t, h, a, absent())
 	make1(t, h, a)
 	if got, err := os.ReadFile(a.Path); err != nil || string(got) != "binary" {
-		t.Errorf("%q %v", got, err)
+		t.Errorf("got %q, %v", got, err)
 	}
 	h = newHost(t, dir, nil) // another agent of the same boot
 	wantState(t, h, a, right())
@@ -357,18 +357,18 @@ func TestArtifact(t *testing.T) {
 	if err := os.WriteFile(blob, []byte("binarx"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	wantState(t, h, a, wrong(digest+" was touched since it was verified"))
+	wantState(t, h, a, wrong(digest+" has changed since it was verified"))
 	err := h.Do(t.Context(), plan.Step{Verb: plan.Replace}, entry(a))
-	if err == nil || !strings.Contains(err.Error(), "take artifact kube v1: "+digest+" is damaged") || !strings.Contains(err.Error(), remedy) {
-		t.Errorf("a damaged blob: %v", err)
+	if err == nil || !strings.Contains(err.Error(), "verify artifact kube v1: "+digest+" is damaged") || !strings.Contains(err.Error(), remedy) {
+		t.Errorf("damaged blob: got %v", err)
 	}
 	if err := os.Remove(blob); err != nil {
 		t.Fatal(err)
 	}
-	wantState(t, h, a, wrong(digest+" is gone from the store"))
+	wantState(t, h, a, wrong(digest+" is missing from the store"))
 	err = h.Do(t.Context(), plan.Step{Verb: plan.Replace}, entry(a))
 	if err == nil || !strings.Contains(err.Error(), "not in the store: "+remedy) {
-		t.Errorf("a missing blob: %v", err)
+		t.Errorf("missing blob: got %v", err)
 	}
 	put(t, dir, "binary")
 	make1(t, h, a)
@@ -379,7 +379,7 @@ func TestArtifact(t *testing.T) {
 	for _, bad := range []string{"", "sha256:", "sha256:../../../etc/passwd", "md5:00", strings.ToUpper(digest)} {
 		a.Digest = bad
 		if _, err := h.Observe(t.Context(), entry(a)); err == nil {
-			t.Errorf("digest %q was taken", bad)
+			t.Errorf("digest %q was accepted", bad)
 		}
 	}
 }
@@ -405,7 +405,7 @@ func TestFingerprintFollowsContent(t *testing.T) {
 			sum, err := h.Fingerprint(tt.item)
 			again, _ := h.Fingerprint(tt.item)
 			if err != nil || seen[sum] || sum != again {
-				t.Errorf("%s: %q then %q, %v; want a new one for each content", name, sum, again, err)
+				t.Errorf("%s: got %q then %q, %v; want a different fingerprint for each content", name, sum, again, err)
 			}
 			seen[sum] = true
 		}

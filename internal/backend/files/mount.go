@@ -33,7 +33,7 @@ func observeMount(m plan.Mount) (plan.State, error) {
 	var details []string
 	if isBind(m) {
 		if !sameFile(m.Source, m.Target) {
-			details = append(details, "something else than "+m.Source+" is mounted there")
+			details = append(details, "not "+m.Source+" but something else is mounted there")
 		}
 	} else {
 		if have.fstype != m.Type {
@@ -45,7 +45,7 @@ func observeMount(m plan.Mount) (plan.State, error) {
 	}
 	for _, o := range m.Options {
 		if f, _ := mountFlag(o); f&^(unix.MS_BIND|unix.MS_REC) != 0 && !slices.Contains(have.options, o) {
-			details = append(details, "without option "+o)
+			details = append(details, "option "+o+" is missing")
 		}
 	}
 	if len(details) > 0 {
@@ -68,7 +68,7 @@ func makeMount(m plan.Mount) error {
 	flags, data := mountOptions(m.Options)
 	first := flags
 	if isBind(m) {
-		first = unix.MS_BIND | flags&unix.MS_REC // other flags are heeded only by a remount
+		first = unix.MS_BIND | flags&unix.MS_REC // other flags take effect only with a remount
 	}
 	if err := unix.Mount(m.Source, m.Target, m.Type, first, data); err != nil {
 		return fmt.Errorf("mount %s at %s: %w", m.Source, m.Target, err)
@@ -95,7 +95,7 @@ func isBind(m plan.Mount) bool {
 	return m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")
 }
 
-// mountFlag translates an option that is a flag of mount(2); what is none goes to the file system as text.
+// mountFlag returns the mount(2) flag of an option. Other options are passed to the file system as text.
 func mountFlag(option string) (flag uintptr, ok bool) {
 	switch option {
 	case "bind":
@@ -132,7 +132,7 @@ func mountOptions(options []string) (flags uintptr, data string) {
 	return flags, strings.Join(rest, ",")
 }
 
-// topMount is what is mounted last at exactly target, and so what is seen there.
+// topMount returns the last mount at exactly target, which is the visible one.
 func topMount(target string) (top mounted, ok bool, err error) {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -157,7 +157,7 @@ func parseMount(line string) (mounted, bool) {
 	return mounted{target: unescape(f[4]), options: strings.Split(f[5], ","), fstype: b[0], source: unescape(b[1])}, true
 }
 
-// unescape undoes the octal escapes of mountinfo, such as \040 for a space.
+// unescape decodes the octal escapes of mountinfo, such as \040 for a space.
 func unescape(s string) string {
 	var out strings.Builder
 	for i := 0; i < len(s); i++ {

@@ -17,11 +17,11 @@ import (
 
 const inNamespace = "SLIPWAY_TEST_MOUNTS"
 
-// TestMount runs itself in a mount namespace of its own, so that the machine's mounts stay untouched.
+// TestMount runs itself in its own mount namespace, so that the machine's mounts stay untouched.
 func TestMount(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		t.Skip("only root mounts")
+		t.Skip("only root can mount")
 	}
 	if os.Getenv(inNamespace) == "" {
 		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestMount$", "-test.v")
@@ -44,19 +44,19 @@ func TestMount(t *testing.T) {
 		make1(t, h, m)
 	}
 	if err := os.WriteFile(filepath.Join(bind.Target, "g"), nil, 0o600); err == nil {
-		t.Error("a read-only mount was written to")
+		t.Error("write to a read-only mount succeeded")
 	}
-	// A folder that somebody mounts on, as a machine's provider does, is not ours to take away.
+	// A directory that is a mount point is not removed.
 	if err := h.Do(t.Context(), plan.Step{Verb: plan.Remove}, entry(plan.Dir{Path: tmpfs.Target})); err != nil {
-		t.Errorf("remove a folder that is mounted on: %v", err)
+		t.Errorf("remove a mount point: %v", err)
 	}
 	wantState(t, h, tmpfs, plan.State{Existence: plan.Present, Matches: true, Ready: true})
 	tmpfs.Options = append(tmpfs.Options, "noexec")
-	wantState(t, h, tmpfs, wrong("without option noexec"))
+	wantState(t, h, tmpfs, wrong("option noexec is missing"))
 	make1(t, h, tmpfs)
 	other := bind
 	other.Source = dir
-	wantState(t, h, other, wrong("something else than "+dir+" is mounted there"))
+	wantState(t, h, other, wrong("not "+dir+" but something else is mounted there"))
 	for _, m := range []plan.Mount{tmpfs, bind} {
 		if err := h.Do(t.Context(), plan.Step{Verb: plan.Remove}, entry(m)); err != nil {
 			t.Fatal(err)
@@ -65,7 +65,7 @@ func TestMount(t *testing.T) {
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil || strings.Contains(string(mounts), dir) {
-		t.Errorf("mounts are left: %v", err)
+		t.Errorf("mounts remain: %v", err)
 	}
 }
 
@@ -84,7 +84,7 @@ func TestParseMount(t *testing.T) {
 	for line, tt := range tests {
 		got, ok := parseMount(line)
 		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(mounted{})); ok != tt.ok || diff != "" {
-			t.Errorf("%q: %v %s", line, ok, diff)
+			t.Errorf("%q: got %v %s", line, ok, diff)
 		}
 	}
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// manifest is the text of a static pod here and now: it follows from the plan's manifest and from what its inputs hold.
+// manifest returns the static pod's manifest for the current content of its inputs.
 func (h *Host) manifest(p plan.StaticPod) (pods.Manifest, error) {
 	var inputs []string
 	for _, ref := range p.Inputs {
 		item, ok := h.input(ref)
 		if !ok {
-			return pods.Manifest{}, fmt.Errorf("static pod %s: input %s has not been looked at yet", p.Name, ref)
+			return pods.Manifest{}, fmt.Errorf("static pod %s: input %s has not been observed yet", p.Name, ref)
 		}
 		print, err := h.Fingerprint(item)
 		if err != nil {
@@ -44,13 +44,13 @@ func (h *Host) observeStaticPod(ctx context.Context, p plan.StaticPod) (plan.Sta
 		return state, err
 	}
 	if h.conf.Pods == nil {
-		return plan.State{}, fmt.Errorf("static pod %s: this agent does not run components as pods", p.Name)
+		return plan.State{}, fmt.Errorf("static pod %s: this agent does not run components as static pods", p.Name)
 	}
 	if !state.Matches {
-		state.Down = state.Existence == plan.Present && h.conf.Pods.Down(ctx, p, onDisk(p))
+		state.Down = state.Existence == plan.Present && h.conf.Pods.Down(ctx, p, installedUID(p))
 		return state, nil
 	}
-	h.conf.Pods.Know(p, want.UID)
+	h.conf.Pods.Track(p, want.UID)
 	ready, reason, err := h.conf.Pods.State(ctx, p.Name)
 	if err != nil {
 		return plan.State{}, err
@@ -58,7 +58,7 @@ func (h *Host) observeStaticPod(ctx context.Context, p plan.StaticPod) (plan.Sta
 	return plan.State{Existence: plan.Present, Matches: true, Ready: ready, Detail: reason}, nil
 }
 
-// observeManifest looks at the file, and at the link to it where the file lies elsewhere.
+// observeManifest observes the manifest, and the link to it if it is stored elsewhere.
 func observeManifest(p plan.StaticPod, text string) (plan.State, error) {
 	at := p.Path
 	if p.At != "" {
@@ -69,7 +69,7 @@ func observeManifest(p plan.StaticPod, text string) (plan.State, error) {
 		case err != nil && !errors.Is(err, syscall.EINVAL):
 			return plan.State{}, err
 		case target != p.At:
-			return wrong("it is no link to " + p.At), nil
+			return wrong("it is not a link to " + p.At), nil
 		}
 	}
 	return observeContent(content{path: at, mode: manifestMode, render: func() ([]byte, error) { return []byte(text), nil }})
@@ -78,10 +78,10 @@ func observeManifest(p plan.StaticPod, text string) (plan.State, error) {
 const manifestMode = 0o600
 
 func (h *Host) makeStaticPod(p plan.StaticPod) error {
-	if err := dataguard.Refuse(p.DataGuard); err != nil { // it must not even be tried: the kubelet would try for ever
+	if err := dataguard.Check(p.DataGuard); err != nil { // checked here because the kubelet would retry forever
 		return err
 	}
-	if err := foreign(p); err != nil {
+	if err := checkForeign(p); err != nil {
 		return err
 	}
 	want, err := h.manifest(p)
@@ -89,7 +89,7 @@ func (h *Host) makeStaticPod(p plan.StaticPod) error {
 		return err
 	}
 	if p.Component && h.conf.Pods != nil {
-		h.conf.Pods.Know(p, want.UID)
+		h.conf.Pods.Track(p, want.UID)
 	}
 	render := func() ([]byte, error) { return []byte(want.Text), nil }
 	if p.At == "" {
@@ -101,10 +101,12 @@ func (h *Host) makeStaticPod(p plan.StaticPod) error {
 	return link(p)
 }
 
-// scratch is outside the manifests folder: the kubelet must never see half of a file, under any name.
+// scratch is a directory next to the manifest directory: the kubelet must never see a partial file, under
+// any name.
 func scratch(p plan.StaticPod) string { return filepath.Dir(filepath.Dir(p.Path)) }
 
-// link puts the link anew in place also where it is right: the kubelet watches this folder, and not the one that the link leads to.
+// link creates the link to the manifest. It replaces an existing link even if it is correct, because the
+// kubelet watches only the manifest directory and would not notice a change of the target.
 func link(p plan.StaticPod) error {
 	if err := makeParent(p.Path); err != nil {
 		return err
@@ -122,8 +124,8 @@ func link(p plan.StaticPod) error {
 	return durable.SyncDir(filepath.Dir(p.Path))
 }
 
-// onDisk is the UID in the manifest that the kubelet has.
-func onDisk(p plan.StaticPod) string {
+// installedUID returns the pod UID in the installed manifest, or "".
+func installedUID(p plan.StaticPod) string {
 	data, err := os.ReadFile(p.Path)
 	if err != nil {
 		return ""
@@ -131,32 +133,32 @@ func onDisk(p plan.StaticPod) string {
 	return pods.UIDOf(string(data))
 }
 
-// foreign refuses to write over a manifest that somebody else has put there.
-func foreign(p plan.StaticPod) error {
-	data, err := os.ReadFile(p.Path) // through a link: what the kubelet reads counts
+// checkForeign returns an error if there is a manifest that Slipway has not written.
+func checkForeign(p plan.StaticPod) error {
+	data, err := os.ReadFile(p.Path) // follows the link, like the kubelet
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if ours, _ := pods.Ours(string(data)); !ours {
-		return fmt.Errorf("write %s: there is one that slipway has not written: move it away, or give the static pod another name", p.Path)
+	if written, _ := pods.WrittenBySlipway(string(data)); !written {
+		return fmt.Errorf("write %s: a file exists that slipway has not written (move it, or rename the static pod)", p.Path)
 	}
 	return nil
 }
 
-// removeStaticPod takes the manifest away if it is Slipway's, and waits until a component's pod has ended. What somebody has changed
-// or put there is left: it is theirs.
+// removeStaticPod removes the manifest if Slipway has written it, and waits until a component's pod has
+// terminated. A user's pod that was changed on the node, or a file that Slipway has not written, is kept.
 func (h *Host) removeStaticPod(ctx context.Context, p plan.StaticPod) error {
 	if info, err := os.Lstat(p.Path); err == nil && p.At == "" && !info.Mode().IsRegular() {
-		return fmt.Errorf("remove %s: it is %s and was made as a file; remove it by hand", p.Path, typeName(info.Mode()))
+		return fmt.Errorf("remove %s: it is %s and was made as a file; remove it manually", p.Path, typeName(info.Mode()))
 	}
 	data, err := os.ReadFile(p.Path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if ours, same := pods.Ours(string(data)); err == nil && (!ours || !same && !p.Component) {
+	if written, unchanged := pods.WrittenBySlipway(string(data)); err == nil && (!written || !unchanged && !p.Component) {
 		return nil
 	}
 	for _, path := range []string{p.Path, p.At} {

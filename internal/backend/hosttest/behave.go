@@ -5,6 +5,7 @@ package hosttest
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -21,13 +22,13 @@ import (
 
 const behaveArg = "hosttest-behave"
 
-// order is what a helper process is told, as JSON in its arguments.
+// order is the instructions of a helper process, as JSON in its arguments.
 type order struct {
 	Behaviour
 	Dir, Name, Address string
 }
 
-// RealUnit is a unit that runs the test binary itself. The test's TestMain has to call BehaveIfAsked.
+// RealUnit returns a unit that runs the test binary. The test's TestMain has to call BehaveIfAsked.
 func RealUnit(dir, name string, b Behaviour) plan.Unit {
 	o := order{Behaviour: b, Dir: dir, Name: name, Address: "127.0.0.1:" + fmt.Sprint(freePort())}
 	text, err := json.Marshal(o)
@@ -51,11 +52,11 @@ func RealUnit(dir, name string, b Behaviour) plan.Unit {
 	return u
 }
 
-// Guarded is etcd's like: a unit that is never begun without its data once its mark is there. Both are.
-func Guarded(t *testing.T, dir string) (u plan.Unit, data string) {
+// Guarded returns a unit with a data guard, like etcd's, and the path of its data. Mark and data exist.
+func Guarded(t *testing.T, dir, name string) (u plan.Unit, data string) {
 	t.Helper()
-	u = RealUnit(dir, "etcd", Behaviour{Ready: plan.ProbeTCP})
-	u.DataGuard = plan.DataGuard{Mark: filepath.Join(dir, "mark"), Data: filepath.Join(dir, "data")}
+	u = RealUnit(dir, name, Behaviour{Ready: plan.ProbeTCP})
+	u.DataGuard = plan.DataGuard{Mark: filepath.Join(dir, name+".mark"), Data: filepath.Join(dir, name+".data")}
 	for _, path := range []string{u.DataGuard.Mark, u.DataGuard.Data} {
 		if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
@@ -64,18 +65,18 @@ func Guarded(t *testing.T, dir string) (u plan.Unit, data string) {
 	return u, u.DataGuard.Data
 }
 
-// OpenReal makes what RealUnit made with HoldReady ready.
+// OpenReal makes a unit of RealUnit with HoldReady ready.
 func OpenReal(dir, name string) error {
 	return os.WriteFile(order{Dir: dir, Name: name}.path("open"), []byte("open"), 0o600)
 }
 
-// RealStarts counts the starts of a unit made by RealUnit.
-func RealStarts(dir, name string) int { return len(lines(order{Dir: dir, Name: name}.path("starts"))) }
-
-// RealSignals lists the signals that such a unit has heard.
+// RealSignals lists the signals that a unit of RealUnit has received.
 func RealSignals(dir, name string) []string {
 	return lines(order{Dir: dir, Name: name}.path("signals"))
 }
+
+// RealStarts counts the starts of a unit of RealUnit.
+func RealStarts(dir, name string) int { return len(lines(order{Dir: dir, Name: name}.path("starts"))) }
 
 func lines(path string) []string {
 	data, err := os.ReadFile(path)
@@ -99,14 +100,14 @@ func (o order) note(what, text string) {
 	_ = f.Close()
 }
 
-// BehaveIfAsked makes the test binary the helper process that RealUnit asks for; otherwise it returns.
+// BehaveIfAsked runs the helper process and exits, if the test binary was started by a unit of RealUnit.
 func BehaveIfAsked() {
 	if len(os.Args) < 3 || os.Args[1] != behaveArg {
 		return
 	}
 	var o order
 	if err := json.Unmarshal([]byte(os.Args[2]), &o); err != nil {
-		fmt.Println("orders:", err)
+		fmt.Println("decode order:", err)
 		os.Exit(99)
 	}
 	os.Exit(o.behave())
@@ -155,7 +156,7 @@ func (o order) becomeReady() {
 	switch o.Ready {
 	case plan.ProbeHTTP, plan.ProbeTCP:
 		var l net.Listener
-		for range 500 { // the one before may still hold it
+		for range 500 { // the previous process may still hold the port
 			if l, err = net.Listen("tcp", o.Address); err == nil {
 				break
 			}
@@ -184,6 +185,41 @@ func freePort() int {
 	if err != nil {
 		panic(err)
 	}
-	defer l.Close() // only its port is wanted
+	defer l.Close() // only the port number is needed
 	return l.Addr().(*net.TCPAddr).Port
+}
+
+// RealRig returns a rig for hosts that run real processes and use real files below dir. The caller sets Host,
+// Crash, Running and the optional functions.
+func RealRig(t *testing.T, dir string) Rig {
+	return Rig{
+		Dir:  dir,
+		Unit: func(name string, b Behaviour) plan.Unit { return RealUnit(dir, name, b) },
+		Precondition: func(name string) plan.Precondition {
+			return plan.Precondition{
+				Name: name, Provider: "the test", Ready: plan.Probe{Kind: plan.ProbeFile, Path: order{Dir: dir, Name: name}.path("open")},
+			}
+		},
+		Open: func(name string) {
+			if err := OpenReal(dir, name); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Starts:  func(unit string) int { return RealStarts(dir, unit) },
+		Signals: func(unit string) []string { return RealSignals(dir, unit) },
+		WriteFile: func(path string, mode fs.FileMode, content string) {
+			_ = os.Remove(path)
+			if err := os.WriteFile(path, []byte(content), mode); err != nil {
+				t.Fatal(err)
+			}
+		},
+		ReadFile: func(path string) (fs.FileMode, string, bool) {
+			data, err := os.ReadFile(path)
+			info, statErr := os.Stat(path)
+			if err != nil || statErr != nil {
+				return 0, "", false
+			}
+			return info.Mode(), string(data), true
+		},
+	}
 }

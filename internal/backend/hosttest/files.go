@@ -19,34 +19,34 @@ func fine() plan.State {
 }
 func waiting() plan.State { return plan.State{Existence: plan.Present, Matches: true} }
 
-func fileIsMadeAndMended(t *testing.T, k kit) {
+func fileIsMadeAndRepaired(t *testing.T, k kit) {
 	f := plan.File{Path: filepath.Join(k.Dir, "deep", "er", "f.conf"), Mode: 0o600, Content: "one\ntwo\n"}
 	k.want(f, missing())
 	if verb := k.converge(f); verb != plan.Create {
-		t.Errorf("an absent file was brought by %q", verb)
+		t.Errorf("absent file: got verb %q, want create", verb)
 	}
-	k.Spoil(f.Path, 0o644, f.Content)
+	k.WriteFile(f.Path, 0o644, f.Content)
 	k.want(f, drifted())
 	k.wantDetail(f, "mode 0644, want 0600")
 	k.converge(f)
-	k.Spoil(f.Path, 0o600, "one\nthree\n")
+	k.WriteFile(f.Path, 0o600, "one\nthree\n")
 	k.want(f, drifted())
 	k.wantDetail(f, "content")
 	if s := k.observe(f); strings.Contains(s.Detail, "three") {
-		t.Errorf("detail %q prints content", s.Detail)
+		t.Errorf("detail %q contains file content", s.Detail)
 	}
 	if verb := k.converge(f); verb != plan.Replace {
-		t.Errorf("a changed file was mended by %q", verb)
+		t.Errorf("changed file: got verb %q, want replace", verb)
 	}
-	if mode, content, ok := k.Read(f.Path); !ok || mode != fs.FileMode(f.Mode) || content != f.Content {
-		t.Errorf("the file is %04o %q", mode, content)
+	if mode, content, ok := k.ReadFile(f.Path); !ok || mode != fs.FileMode(f.Mode) || content != f.Content {
+		t.Errorf("got file %04o %q", mode, content)
 	}
 	if verb := k.converge(f); verb != "" {
-		t.Errorf("a right file was changed by %q", verb)
+		t.Errorf("correct file: got verb %q, want none", verb)
 	}
 }
 
-func dirIsMadeAndMended(t *testing.T, k kit) {
+func dirIsMadeAndRepaired(t *testing.T, k kit) {
 	d := plan.Dir{Path: filepath.Join(k.Dir, "a", "b"), Mode: 0o700}
 	k.want(d, missing())
 	k.converge(d)
@@ -62,14 +62,14 @@ func dirIsMadeAndMended(t *testing.T, k kit) {
 	k.do(plan.Remove, wider)
 }
 
-func removeTakesOnlyWhatItMade(t *testing.T, k kit) {
+func removeKeepsForeignFiles(t *testing.T, k kit) {
 	d := plan.Dir{Path: filepath.Join(k.Dir, "d"), Mode: 0o755}
 	k.converge(d)
 	theirs := filepath.Join(d.Path, "theirs")
-	k.Spoil(theirs, 0o644, "data")
+	k.WriteFile(theirs, 0o644, "data")
 	k.do(plan.Remove, d)
-	if _, content, ok := k.Read(theirs); !ok || content != "data" {
-		t.Error("a folder was removed with what somebody else had put there")
+	if _, content, ok := k.ReadFile(theirs); !ok || content != "data" {
+		t.Error("Remove deleted a directory that contains a foreign file")
 	}
 	f := plan.File{Path: filepath.Join(k.Dir, "f"), Mode: 0o644, Content: "x"}
 	k.converge(f)
@@ -78,29 +78,29 @@ func removeTakesOnlyWhatItMade(t *testing.T, k kit) {
 	k.do(plan.Remove, f)
 }
 
-func gateIsNeverMade(t *testing.T, k kit) {
-	g := k.Gate("peer")
+func preconditionIsNeverMade(t *testing.T, k kit) {
+	g := k.Precondition("peer")
 	if s := k.observe(g); s.Ready {
-		t.Errorf("a closed gate is ready")
+		t.Errorf("a closed precondition is ready")
 	}
 	if step, ok := plan.Next(entry(g), k.observe(g)); ok {
-		t.Errorf("a gate leads to the step %q", step.Verb)
+		t.Errorf("got step %q for a precondition, want none", step.Verb)
 	}
 	for _, v := range []plan.Verb{plan.Create, plan.Replace} {
 		if err := k.tryDo(t.Context(), v, g); err == nil {
-			t.Errorf("%s of a gate succeeds", v)
+			t.Errorf("%s of a precondition succeeded, want an error", v)
 		}
 	}
 	k.do(plan.Remove, g)
 }
 
-func gateIsAwaited(t *testing.T, k kit) {
-	g := k.Gate("peer")
+func preconditionIsAwaited(t *testing.T, k kit) {
+	g := k.Precondition("peer")
 	k.readyOnOpen(g, "peer")
 	k.want(g, fine())
 }
 
-// readyOnOpen checks that Await gives a reason before and returns soon after the item is opened.
+// readyOnOpen checks that Await reports a reason before the item is opened and returns soon afterwards.
 func (k kit) readyOnOpen(it plan.Item, name string) {
 	k.t.Helper()
 	reasons, done := make(chan string, 100), make(chan error, 1)
@@ -111,9 +111,9 @@ func (k kit) readyOnOpen(it plan.Item, name string) {
 			k.t.Error("the reason for waiting is empty")
 		}
 	case err := <-done:
-		k.t.Fatalf("await ended before it was opened: %v", err)
+		k.t.Fatalf("await returned before the item was opened: %v", err)
 	case <-time.After(time.Minute):
-		k.t.Fatal("no reason was given")
+		k.t.Fatal("await reported no reason")
 	}
 	k.Open(name)
 	opened := time.Now()
@@ -121,6 +121,6 @@ func (k kit) readyOnOpen(it plan.Item, name string) {
 		k.t.Fatalf("await: %v", err)
 	}
 	if took := time.Since(opened); took > 500*time.Millisecond*slack {
-		k.t.Errorf("await returned %s after it was ready", took)
+		k.t.Errorf("await returned %s after the item was ready", took)
 	}
 }

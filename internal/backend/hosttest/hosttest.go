@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hosttest is the conformance suite of live hosts: what the loop relies on, written once and run on every
-// reconcile.Host. It is for tests and is never part of what ships.
+// Package hosttest is the conformance suite of hosts: what the loop relies on, written once and run
+// against every reconcile.Host. It is only for tests and never part of the shipped binary.
 //
 // Read [Rig] first, which a backend fills in, then [Run].
 //
@@ -22,68 +22,74 @@ import (
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-// Rig is a host and the means to look behind it. Functions are called from one test at a time.
+// Rig is a host and the means to act on it from outside. Functions are called from one test at a time.
 type Rig struct {
 	Host reconcile.Host
-	Dir  string // absolute; everything that a test makes lies below
+	Dir  string // absolute; tests create everything below it
 
-	// Unit is a unit that behaves as told. It becomes ready when its behaviour says so.
+	// Unit returns a unit with the given behaviour. It becomes ready when its behaviour says so.
 	Unit func(name string, b Behaviour) plan.Unit
-	// Open makes a unit with HoldReady, or a gate, ready.
+	// Open makes a unit with HoldReady, or a precondition, ready.
 	Open func(name string)
-	// Gate is an item that is closed until Open.
-	Gate func(name string) plan.Precondition
-	// Crash ends the unit's main process behind the host's back.
+	// Precondition returns a precondition that is not ready until Open.
+	Precondition func(name string) plan.Precondition
+	// Crash kills the unit's main process without telling the host.
 	Crash func(unit string)
-	// Starts counts the processes that the unit has ever had; a start that is under way may be missing.
+	// Starts counts the processes that the unit has had. A start in progress may be missing.
 	Starts func(unit string) int
 	// Running counts the unit's live processes, children included.
 	Running func(unit string) int
-	// Signals lists what the unit's main processes were sent and could hear, oldest first.
+	// Signals lists the catchable signals that the unit's main processes have received, oldest first.
 	Signals func(unit string) []string
-	// Spoil writes a file behind the host's back; Read reads it.
-	Spoil func(path string, mode fs.FileMode, content string)
-	Read  func(path string) (mode fs.FileMode, content string, ok bool)
+	// WriteFile writes a file without telling the host; ReadFile reads it.
+	WriteFile func(path string, mode fs.FileMode, content string)
+	ReadFile  func(path string) (mode fs.FileMode, content string, ok bool)
 
-	// Optional: what has no processes has no limits either.
+	// Optional, for hosts with real processes.
 
-	// Limit writes the file by which components have limits, with these settings.
+	// Limit writes the file with the resource limits of components.
 	Limit func(settings ...string)
-	// Main is the unit's main process.
-	Main func(unit string) int
+	// MainPID returns the PID of the unit's main process.
+	MainPID func(unit string) int
+	// Restart replaces the host by a new one, as after the death of the agent, and calls between while there
+	// is none. The rig's functions then use the new host.
+	Restart func(between func()) reconcile.Host
+	// Record returns the path of the unit's record. The previous generation has ".prev" appended.
+	Record func(unit string) string
 }
 
-// Behaviour is what a unit's process does. The zero value runs until it is told to end, and is ready at once.
+// Behaviour is what a unit's process does. The zero value runs until it is told to end, and is ready at
+// once.
 type Behaviour struct {
-	Ready      plan.ProbeKind // how readiness is asked: none, http, tcp, notify, file
+	Ready      plan.ProbeKind // none, http, tcp, notify or file
 	HoldReady  bool           // not ready before Rig.Open
 	Exit       bool           // end at once, with Code
 	Code       int
 	Say        string // lines written to the log
 	IgnoreTerm bool
-	Child      bool // has a child that ignores what happens to its parent
+	Child      bool // starts a child that survives it
 	Oneshot    bool
 }
 
-// Run runs the suite. Each test has a rig of its own.
+// Run runs the suite. Each test has its own rig.
 func Run(t *testing.T, newRig func(t *testing.T) Rig) {
 	for name, test := range map[string]func(*testing.T, kit){
-		"FileIsMadeAndMended":          fileIsMadeAndMended,
-		"DirIsMadeAndMended":           dirIsMadeAndMended,
-		"RemoveTakesOnlyWhatItMade":    removeTakesOnlyWhatItMade,
-		"GateIsNeverMade":              gateIsNeverMade,
-		"GateIsAwaited":                gateIsAwaited,
+		"FileIsMadeAndRepaired":        fileIsMadeAndRepaired,
+		"DirIsMadeAndRepaired":         dirIsMadeAndRepaired,
+		"RemoveKeepsForeignFiles":      removeKeepsForeignFiles,
+		"PreconditionIsNeverMade":      preconditionIsNeverMade,
+		"PreconditionIsAwaited":        preconditionIsAwaited,
 		"UnitStartsOnce":               unitStartsOnce,
-		"UnitReadyIsSeenAtOnce":        unitReadyIsSeenAtOnce,
-		"AwaitTellsReasons":            awaitTellsReasons,
-		"AwaitOfNothingIsPointless":    awaitOfNothingIsPointless,
+		"UnitReadyIsReportedQuickly":   unitReadyIsReportedQuickly,
+		"AwaitReportsReasons":          awaitReportsReasons,
+		"AwaitOfAbsentItemFails":       awaitOfAbsentItemFails,
 		"AwaitEndsWithContext":         awaitEndsWithContext,
 		"ChangedArgumentsRestartOnce":  changedArgumentsRestartOnce,
 		"ChangedInputRestartsOnce":     changedInputRestartsOnce,
 		"ChangedProbeRestartsNothing":  changedProbeRestartsNothing,
-		"NewInputMayBeRead":            newInputMayBeRead,
+		"UnchangedNewInputNoRestart":   unchangedNewInputNoRestart,
 		"SecondPassChangesNothing":     secondPassChangesNothing,
-		"CrashIsMended":                crashIsMended,
+		"CrashedUnitIsRestarted":       crashedUnitIsRestarted,
 		"CrashesDelayRestarts":         crashesDelayRestarts,
 		"CrashingUnitIsReplacedAtOnce": crashingUnitIsReplacedAtOnce,
 		"TermComesFirst":               termComesFirst,
@@ -91,11 +97,12 @@ func Run(t *testing.T, newRig func(t *testing.T) Rig) {
 		"StopEndsWithContext":          stopEndsWithContext,
 		"ChildrenStay":                 childrenStay,
 		"ChildrenAreKilled":            childrenAreKilled,
-		"LimitsHoldFromTheNextStart":   limitsHoldFromTheNextStart,
+		"LimitsApplyAtNextStart":       limitsApplyAtNextStart,
 		"OneshotRunsOnce":              oneshotRunsOnce,
-		"OneshotTellsWhyItFailed":      oneshotTellsWhyItFailed,
+		"OneshotReportsFailure":        oneshotReportsFailure,
 		"OneshotEndsWithContext":       oneshotEndsWithContext,
 		"RemovedUnitIsAbsent":          removedUnitIsAbsent,
+		"GuardSurvivesLostRecord":      guardSurvivesLostRecord,
 		"ManyEntriesAtOnce":            manyEntriesAtOnce,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +112,7 @@ func Run(t *testing.T, newRig func(t *testing.T) Rig) {
 	}
 }
 
-// kit is the rig with what the tests say often.
+// kit is a rig with helpers for the tests.
 type kit struct {
 	Rig
 	t *testing.T
@@ -122,7 +129,8 @@ func (k kit) observe(it plan.Item) plan.State {
 	return s
 }
 
-// converge does what the loop does with one entry, and returns the verb of the step or "".
+// converge applies the plan to one entry like the loop, and returns the verb of the step, or "" if there
+// was none.
 func (k kit) converge(it plan.Item) plan.Verb {
 	k.t.Helper()
 	step, ok := plan.Next(entry(it), k.observe(it))
@@ -142,7 +150,7 @@ func (k kit) do(v plan.Verb, it plan.Item) {
 }
 
 func (k kit) tryDo(ctx context.Context, v plan.Verb, it plan.Item) error {
-	return k.Host.Do(ctx, plan.Step{Verb: v, Ref: plan.RefOf(it), Why: "the test says so"}, entry(it))
+	return k.Host.Do(ctx, plan.Step{Verb: v, Ref: plan.RefOf(it), Why: "test"}, entry(it))
 }
 
 func (k kit) await(it plan.Item) {
@@ -155,7 +163,7 @@ func (k kit) await(it plan.Item) {
 	}
 }
 
-// want compares all but the detail.
+// want compares everything except the detail.
 func (k kit) want(it plan.Item, want plan.State) {
 	k.t.Helper()
 	have := k.observe(it)
@@ -169,19 +177,19 @@ func (k kit) want(it plan.Item, want plan.State) {
 func (k kit) wantDetail(it plan.Item, part string) {
 	k.t.Helper()
 	if s := k.observe(it); !strings.Contains(s.Detail, part) {
-		k.t.Errorf("%s: detail %q does not say %q", plan.RefOf(it), s.Detail, part)
+		k.t.Errorf("%s: got detail %q, want it to contain %q", plan.RefOf(it), s.Detail, part)
 	}
 }
 
 func (k kit) wantStarts(unit string, n int) {
 	k.t.Helper()
-	k.eventually("as many starts as wanted", func() bool { return k.Starts(unit) >= n })
+	k.eventually("the wanted number of starts", func() bool { return k.Starts(unit) >= n })
 	if have := k.Starts(unit); have != n {
-		k.t.Errorf("%s was started %d times, want %d", unit, have, n)
+		k.t.Errorf("%s: got %d starts, want %d", unit, have, n)
 	}
 }
 
-// eventually waits for what the host does by itself. Nothing is asserted by waiting: when it does not come, the test fails.
+// eventually waits up to a minute for a condition, and fails the test otherwise.
 func (k kit) eventually(what string, is func() bool) {
 	k.t.Helper()
 	deadline := time.After(time.Minute)
@@ -190,7 +198,7 @@ func (k kit) eventually(what string, is func() bool) {
 	for !is() {
 		select {
 		case <-deadline:
-			k.t.Fatalf("never came: %s", what)
+			k.t.Fatalf("timed out waiting for %s", what)
 		case <-tick.C:
 		}
 	}

@@ -4,5 +4,5 @@
 
 package hosttest
 
-// slack widens time limits. Other tests run beside this one on few cores.
+// slack extends time limits, because other tests run at the same time on few cores.
 const slack = 2

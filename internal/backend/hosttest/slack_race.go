@@ -4,5 +4,5 @@
 
 package hosttest
 
-// slack widens time limits: under the race detector everything takes several times longer.
+// slack extends time limits: the race detector slows everything down several times.
 const slack = 8

@@ -15,7 +15,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// probes are the ways to be ready that a process decides itself.
+// probes are the kinds of readiness that a process controls itself.
 func probes() []plan.ProbeKind {
 	return []plan.ProbeKind{plan.ProbeHTTP, plan.ProbeTCP, plan.ProbeNotify, plan.ProbeFile}
 }
@@ -30,11 +30,11 @@ func unitStartsOnce(_ *testing.T, k kit) {
 	k.do(plan.Create, u)
 	k.wantStarts("once", 1)
 	if n := k.Running("once"); n != 1 {
-		k.t.Errorf("%d processes run", n)
+		k.t.Errorf("got %d processes, want 1", n)
 	}
 }
 
-func unitReadyIsSeenAtOnce(_ *testing.T, k kit) {
+func unitReadyIsReportedQuickly(_ *testing.T, k kit) {
 	for _, kind := range probes() {
 		name := "by-" + string(kind)
 		u := k.Unit(name, Behaviour{Ready: kind, HoldReady: true})
@@ -46,7 +46,7 @@ func unitReadyIsSeenAtOnce(_ *testing.T, k kit) {
 	}
 }
 
-func awaitTellsReasons(t *testing.T, k kit) {
+func awaitReportsReasons(t *testing.T, k kit) {
 	u := k.Unit("failing", Behaviour{Ready: plan.ProbeTCP, Exit: true, Code: 3, Say: "cannot find my hat"})
 	k.do(plan.Create, u)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -59,23 +59,23 @@ func awaitTellsReasons(t *testing.T, k kit) {
 		}
 	})
 	if !errors.Is(err, context.Canceled) {
-		t.Errorf("await: %v, want context.Canceled, for the unit is started again without limit; heard %q", err, heard)
+		t.Errorf("got await error %v, want context.Canceled; reasons %q", err, heard)
 	}
 	for i := 1; i < len(heard); i++ {
 		if heard[i] == heard[i-1] {
-			t.Errorf("the reason %q was told twice in a row", heard[i])
+			t.Errorf("the reason %q was reported twice in a row", heard[i])
 		}
 	}
 }
 
-func awaitOfNothingIsPointless(t *testing.T, k kit) {
+func awaitOfAbsentItemFails(t *testing.T, k kit) {
 	u := k.Unit("nothing", Behaviour{})
 	if err := k.Host.Await(t.Context(), entry(u), func(string) {}); err == nil {
-		t.Error("await of a unit that was never started ended well")
+		t.Error("await of a unit that was never started succeeded, want an error")
 	}
 	f := plan.File{Path: filepath.Join(k.Dir, "nothing"), Mode: 0o600}
 	if err := k.Host.Await(t.Context(), entry(f), func(string) {}); err == nil {
-		t.Error("await of a file that was never made ended well")
+		t.Error("await of a file that was never made succeeded, want an error")
 	}
 }
 
@@ -83,14 +83,15 @@ func awaitEndsWithContext(t *testing.T, k kit) {
 	u := k.Unit("slow", Behaviour{Ready: plan.ProbeHTTP, HoldReady: true})
 	k.do(plan.Create, u)
 	wantEndsSoon(t, func(ctx context.Context) error { return k.Host.Await(ctx, entry(u), func(string) {}) })
-	g := k.Gate("never")
+	g := k.Precondition("never")
 	wantEndsSoon(t, func(ctx context.Context) error { return k.Host.Await(ctx, entry(g), func(string) {}) })
 }
 
-// soon is more than anybody takes who has noticed that the context has ended, however busy the machine; who has not waits longer.
+// soon is a generous limit for returning after the end of a context, shorter than every other limit of the
+// tests.
 const soon = 8 * time.Second
 
-// wantEndsSoon cancels f wherever it is after a moment.
+// wantEndsSoon cancels f after a short time and checks that it returns.
 func wantEndsSoon(t *testing.T, f func(context.Context) error) {
 	t.Helper()
 	moment := make(chan struct{})
@@ -99,7 +100,7 @@ func wantEndsSoon(t *testing.T, f func(context.Context) error) {
 	wantEndsSoonAfter(t, func() { <-moment }, f)
 }
 
-// wantEndsSoonAfter cancels f when it has come so far.
+// wantEndsSoonAfter cancels f once far has returned, and checks that f returns.
 func wantEndsSoonAfter(t *testing.T, far func(), f func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -110,10 +111,10 @@ func wantEndsSoonAfter(t *testing.T, far func(), f func(context.Context) error) 
 	cancel()
 	begin := time.Now()
 	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("ended with %v, want context.Canceled", err)
+		t.Errorf("got %v, want context.Canceled", err)
 	}
 	if took := time.Since(begin); took > soon {
-		t.Errorf("ended %s after its context", took)
+		t.Errorf("returned %s after its context was canceled", took)
 	}
 }
 
@@ -124,7 +125,7 @@ func changedArgumentsRestartOnce(t *testing.T, k kit) {
 	k.want(u, plan.State{Existence: plan.Present, Ready: true})
 	k.wantDetail(u, "arguments changed")
 	if verb := k.converge(u); verb != plan.Replace {
-		t.Errorf("the step was %q", verb)
+		t.Errorf("got verb %q, want replace", verb)
 	}
 	k.converge(u)
 	k.wantStarts("args", 2)
@@ -139,7 +140,7 @@ func changedInputRestartsOnce(t *testing.T, k kit) {
 	u := k.Unit("input", Behaviour{Ready: plan.ProbeTCP})
 	u.Inputs = []plan.Ref{plan.RefOf(f)}
 	if s, err := k.Host.Observe(t.Context(), entry(u)); err == nil && s.Existence == plan.Present {
-		t.Errorf("a unit that never ran is %+v", s)
+		t.Errorf("got %+v for a unit that never ran", s)
 	}
 	k.converge(f)
 	k.converge(u)
@@ -147,27 +148,27 @@ func changedInputRestartsOnce(t *testing.T, k kit) {
 	k.converge(f)
 	k.wantDetail(u, plan.RefOf(f).String()+" changed")
 	if verb := k.converge(u); verb != plan.Replace {
-		t.Errorf("the step was %q", verb)
+		t.Errorf("got verb %q, want replace", verb)
 	}
-	k.Spoil(f.Path, 0o644, f.Content) // what the process reads is the same
+	k.WriteFile(f.Path, 0o644, f.Content) // same content
 	k.converge(f)
 	k.converge(u)
 	k.wantStarts("input", 2)
 }
 
-// newInputMayBeRead: a plan that begins to name as an input what lay there before is no reason for a restart; from
-// then on a change is. What has come or changed since the start is, too.
-func newInputMayBeRead(t *testing.T, k kit) {
+// A plan that names an existing, unchanged file as a new input causes no restart. A later change of it
+// does, and so does a new input that is younger than the process.
+func unchangedNewInputNoRestart(t *testing.T, k kit) {
 	old := plan.File{Path: filepath.Join(k.Dir, "old"), Mode: 0o600, Content: "1"}
 	other := plan.File{Path: filepath.Join(k.Dir, "other"), Mode: 0o600, Content: "1"}
 	u := k.Unit("reader", Behaviour{Ready: plan.ProbeTCP})
 	k.converge(old)
 	written := time.Now()
-	k.eventually("that nothing is as young as the file", func() bool { return time.Since(written) > 100*time.Millisecond })
+	k.eventually("the file to be older than the process", func() bool { return time.Since(written) > 100*time.Millisecond })
 	k.converge(u)
 	u.Inputs = []plan.Ref{plan.RefOf(old)}
 	if verb := k.converge(u); verb != "" {
-		t.Errorf("%q for what it has read already", verb)
+		t.Errorf("got verb %q for an input that the process has read, want none", verb)
 	}
 	k.wantStarts("reader", 1)
 	old.Content = "2"
@@ -203,7 +204,7 @@ func secondPassChangesNothing(t *testing.T, k kit) {
 	for range 3 {
 		for _, it := range items {
 			if verb := k.converge(it); verb != "" {
-				t.Errorf("%s: %q although nothing has changed", plan.RefOf(it), verb)
+				t.Errorf("%s: got verb %q although nothing has changed", plan.RefOf(it), verb)
 			}
 		}
 	}

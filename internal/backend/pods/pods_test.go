@@ -41,14 +41,14 @@ func TestManifestFollowsContent(t *testing.T) {
 		"another manifest": pods.NewManifest(edited, []string{"cert 1"}),
 	} {
 		if other.UID == base.UID || other.Text == base.Text {
-			t.Errorf("%s: the pod is the same", name)
+			t.Errorf("%s: got the same pod, want a different one", name)
 		}
 	}
 	if len(base.UID) != 32 || pods.UIDOf(base.Text) != base.UID || strings.Contains(base.Text, "{{") {
-		t.Errorf("UID %q in\n%s", base.UID, base.Text)
+		t.Errorf("got UID %q in\n%s", base.UID, base.Text)
 	}
 	if user := pods.NewManifest(plan.StaticPod{Name: "web", Manifest: "kind: Pod\n"}, nil); user.UID != "" || !strings.HasSuffix(user.Text, "kind: Pod\n") {
-		t.Errorf("a pod of the user's was changed: %+v", user)
+		t.Errorf("a user's pod was changed: %+v", user)
 	}
 }
 
@@ -59,15 +59,15 @@ func TestOurs(t *testing.T) {
 		text       string
 		ours, same bool
 	}{
-		"as written": {ours, true, true}, "changed": {ours + "#\n", true, false}, "of somebody else": {"kind: Pod\n", false, false}, "empty": {"", false, false},
+		"as written": {ours, true, true}, "changed": {ours + "#\n", true, false}, "of someone else": {"kind: Pod\n", false, false}, "empty": {"", false, false},
 	} {
-		if o, s := pods.Ours(tc.text); o != tc.ours || s != tc.same {
-			t.Errorf("%s: ours %t, same %t", name, o, s)
+		if o, s := pods.WrittenBySlipway(tc.text); o != tc.ours || s != tc.same {
+			t.Errorf("%s: got written %t, unchanged %t", name, o, s)
 		}
 	}
 }
 
-// machine is a made-up /proc and /var/log/pods.
+// machine is a fake /proc and /var/log/pods.
 type machine struct {
 	t          *testing.T
 	proc, logs string
@@ -76,7 +76,7 @@ type machine struct {
 	events     []string
 }
 
-func newMachine(t *testing.T) (*machine, *pods.Keeper) {
+func newMachine(t *testing.T) (*machine, *pods.Manager) {
 	m := &machine{t: t, proc: t.TempDir(), logs: t.TempDir()}
 	return m, pods.New(pods.Config{Probe: m, Proc: m.proc, Logs: m.logs, OnEvent: func(e pods.Event) {
 		m.mu.Lock()
@@ -126,21 +126,21 @@ func (m *machine) write(path, text string) {
 	}
 }
 
-func (m *machine) want(k *pods.Keeper, ready bool, reason string) {
+func (m *machine) want(k *pods.Manager, ready bool, reason string) {
 	m.t.Helper()
 	have, why, err := k.State(m.t.Context(), "etcd")
 	if err != nil || have != ready || !strings.Contains(why, reason) {
-		m.t.Errorf("ready %t, %q, %v; want %t, %q", have, why, err, ready, reason)
+		m.t.Errorf("got ready %t, %q, %v; want %t, %q", have, why, err, ready, reason)
 	}
 }
 
-// Whatever answers the probe, a pod is not ready before its own component runs.
+// A pod is not ready before its own component runs, even if another process answers the probe.
 func TestReadyIsThisPod(t *testing.T) {
 	t.Parallel()
 	m, k := newMachine(t)
 	now := pods.NewManifest(etcd(), nil).UID
-	k.Know(etcd(), now)
-	m.runs(10, "etcd", strings.Repeat("0", 32)) // the pod before it still answers
+	k.Track(etcd(), now)
+	m.runs(10, "etcd", strings.Repeat("0", 32)) // the previous pod still answers
 	m.want(k, false, "has not started it yet")
 	m.runs(11, "pause", now)
 	m.want(k, false, "has not started it yet")
@@ -151,8 +151,8 @@ func TestReadyIsThisPod(t *testing.T) {
 	m.want(k, true, "")
 	m.ends(12)
 	m.write(filepath.Join(m.logs, "kube-system_etcd-n_"+now, "etcd", "0.log"), "2026-01-01T00:00:00Z stderr F no space left on device\n")
-	m.want(k, false, "after saying: no space left on device")
-	k.Know(etcd(), strings.Repeat("1", 32)) // another manifest: nothing of the old one counts
+	m.want(k, false, "last output: no space left on device")
+	k.Track(etcd(), strings.Repeat("1", 32)) // another manifest: the old pod is ignored
 	m.want(k, false, "has not started it yet")
 }
 
@@ -160,26 +160,26 @@ func TestStatus(t *testing.T) {
 	t.Parallel()
 	m, k := newMachine(t)
 	uid := pods.NewManifest(etcd(), nil).UID
-	k.Know(etcd(), uid)
+	k.Track(etcd(), uid)
 	m.write(filepath.Join(m.proc, "stat"), "cpu 1 2\nbtime 1000\n")
 	m.runs(12, "etcd", uid)
 	for n, said := range []string{"first words", "last words", "alive"} {
 		m.write(filepath.Join(m.logs, "kube-system_etcd-n_"+uid, "etcd", fmt.Sprintf("%d.log", n)), "t stderr F "+said+"\n")
 	}
 	m.want(k, true, "")
-	want := []pods.Status{{Name: "etcd", PID: 12, Since: time.Unix(1012, 0), Ready: true, Restarts: 2, LastSaid: "last words"}}
+	want := []pods.Status{{Name: "etcd", PID: 12, Since: time.Unix(1012, 0), Ready: true, Restarts: 2, LastOutput: "last words"}}
 	if diff := cmp.Diff(want, k.Status()); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
 }
 
-// A pod that falls is told of within a second or two, one that does not answer after three questions; both when they are back.
+// A pod that falls is signaled of within a second or two, one that does not answer after three questions; both when they are back.
 func TestRunTellsOfFalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m, k := newMachine(t)
 		uid := pods.NewManifest(etcd(), nil).UID
-		k.Know(etcd(), uid)
+		k.Track(etcd(), uid)
 		m.runs(12, "etcd", uid)
 		m.want(k, true, "")
 		ctx, cancel := context.WithCancel(t.Context())
@@ -193,7 +193,7 @@ func TestRunTellsOfFalls(t *testing.T) {
 		m.says(errors.New("no answer within 1s"))
 		time.Sleep(15 * time.Second)
 		if n := len(m.heard()); n != 2 {
-			t.Errorf("one question without an answer is no news: %q", m.heard())
+			t.Errorf("got events %q after one failed check, want none", m.heard())
 		}
 		time.Sleep(20 * time.Second)
 		m.says(nil)
@@ -212,7 +212,7 @@ func TestRunTellsOfFalls(t *testing.T) {
 	})
 }
 
-// A kubelet that leaves a manifest alone is restarted, once in a while, and no sooner.
+// A kubelet that ignores a manifest is restarted once per interval, and not earlier.
 func TestAwaitNudges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -220,13 +220,13 @@ func TestAwaitNudges(t *testing.T) {
 		uid := pods.NewManifest(etcd(), nil).UID
 		m := &machine{t: t, proc: dir}
 		var nudged []time.Duration
-		k := pods.New(pods.Config{Probe: m, Proc: dir, Logs: dir, Nudge: func(context.Context) error {
+		k := pods.New(pods.Config{Probe: m, Proc: dir, Logs: dir, RestartKubelet: func(context.Context) error {
 			if nudged = append(nudged, time.Since(begun).Round(time.Minute)); len(nudged) == 2 {
 				m.runs(7, "etcd", uid)
 			}
 			return nil
 		}})
-		k.Know(etcd(), uid)
+		k.Track(etcd(), uid)
 		if err := k.Await(t.Context(), "etcd", func(string) {}); err != nil {
 			t.Fatal(err)
 		}

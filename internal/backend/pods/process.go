@@ -13,29 +13,29 @@ import (
 	"time"
 )
 
-// process is a process of a pod. The zero process is none.
+// process identifies a process of a pod. The zero value means none.
 type process struct {
 	pid   int
-	start uint64 // clock ticks since boot: with the pid it is one process for ever
+	start uint64 // clock ticks since boot; together with the PID it is unique
 	comm  string
 }
 
-// longest name that the kernel keeps of a process.
-const longest = 15
+// maxComm is the length to which the kernel truncates process names.
+const maxComm = 15
 
-// component finds the component's own process among those of its pod: there are also the one that holds the pod's namespaces, and, for
-// a moment, what is about to become one or the other.
+// component finds the component's main process among the processes of its pod, by name. A pod also has the
+// pause process and, briefly, container runtime processes.
 func component(name string, all []process) (process, bool) {
-	i := slices.IndexFunc(all, func(p process) bool { return p.comm == name[:min(len(name), longest)] })
+	i := slices.IndexFunc(all, func(p process) bool { return p.comm == name[:min(len(name), maxComm)] })
 	if i < 0 {
 		return process{}, false
 	}
 	return all[i], true
 }
 
-// processes lists the processes of the pods with the given UIDs, oldest first.
-func (k *Keeper) processes(uids ...string) (map[string][]process, error) {
-	entries, err := os.ReadDir(k.conf.Proc)
+// processes returns the processes of the pods with the given UIDs, oldest first.
+func (m *Manager) processes(uids ...string) (map[string][]process, error) {
+	entries, err := os.ReadDir(m.conf.Proc)
 	if err != nil {
 		return nil, err
 	}
@@ -45,15 +45,15 @@ func (k *Keeper) processes(uids ...string) (map[string][]process, error) {
 		if err != nil {
 			continue
 		}
-		groups, err := os.ReadFile(filepath.Join(k.conf.Proc, e.Name(), "cgroup"))
+		groups, err := os.ReadFile(filepath.Join(m.conf.Proc, e.Name(), "cgroup"))
 		if err != nil {
-			continue // it has ended
+			continue // it has exited
 		}
 		i := slices.IndexFunc(uids, func(uid string) bool { return uid != "" && strings.Contains(string(groups), "pod"+uid) })
 		if i < 0 {
 			continue
 		}
-		if comm, start, alive := k.stat(pid); alive {
+		if comm, start, alive := m.stat(pid); alive {
 			found[uids[i]] = append(found[uids[i]], process{pid, start, comm})
 		}
 	}
@@ -65,18 +65,18 @@ func (k *Keeper) processes(uids ...string) (map[string][]process, error) {
 	return found, nil
 }
 
-// lives tells whether it is still the same process.
-func (k *Keeper) lives(p process) bool {
+// isAlive reports whether the process still runs.
+func (m *Manager) isAlive(p process) bool {
 	if p.pid == 0 {
 		return false
 	}
-	comm, start, alive := k.stat(p.pid)
+	comm, start, alive := m.stat(p.pid)
 	return alive && start == p.start && comm == p.comm
 }
 
-// stat reads /proc/PID/stat: "7 (etcd) S … start …". A process that has ended and was not waited for is not alive.
-func (k *Keeper) stat(pid int) (comm string, start uint64, alive bool) {
-	data, err := os.ReadFile(filepath.Join(k.conf.Proc, strconv.Itoa(pid), "stat"))
+// stat reads /proc/PID/stat: "7 (etcd) S … start …". Zombies are not alive.
+func (m *Manager) stat(pid int) (comm string, start uint64, alive bool) {
+	data, err := os.ReadFile(filepath.Join(m.conf.Proc, strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return "", 0, false
 	}
@@ -93,12 +93,13 @@ func (k *Keeper) stat(pid int) (comm string, start uint64, alive bool) {
 	return after[:end], start, err == nil
 }
 
-// ticks per second of /proc: the same on every Linux that Go runs on.
+// ticks is the number of clock ticks per second in /proc, which is the same on every Linux that Go
+// supports.
 const ticks = 100
 
-// since is when a process began.
-func (k *Keeper) since(p process) time.Time {
-	data, err := os.ReadFile(filepath.Join(k.conf.Proc, "stat"))
+// since returns the start time of a process, or the zero time if it is unknown.
+func (m *Manager) since(p process) time.Time {
+	data, err := os.ReadFile(filepath.Join(m.conf.Proc, "stat"))
 	if err != nil || p.pid == 0 {
 		return time.Time{}
 	}
@@ -114,14 +115,14 @@ func (k *Keeper) since(p process) time.Time {
 	return time.Time{}
 }
 
-// restarts counts a container's starts after the first, by the logs that the kubelet makes for each, and tells what the one before
-// the latest said last.
-func (k *Keeper) restarts(p pod) (n int, said string) {
-	folders, err := filepath.Glob(filepath.Join(k.conf.Logs, "*_"+p.uid, p.item.Name))
-	if err != nil || len(folders) == 0 {
+// restarts returns the number of container starts after the first, which is the number of its latest log,
+// and the last line of the previous container's log.
+func (m *Manager) restarts(p pod) (n int, last string) {
+	dirs, err := filepath.Glob(filepath.Join(m.conf.Logs, "*_"+p.uid, p.item.Name))
+	if err != nil || len(dirs) == 0 {
 		return 0, ""
 	}
-	entries, err := os.ReadDir(folders[0])
+	entries, err := os.ReadDir(dirs[0])
 	if err != nil {
 		return 0, ""
 	}
@@ -132,21 +133,22 @@ func (k *Keeper) restarts(p pod) (n int, said string) {
 		}
 	}
 	latest := n
-	if k.lives(p.main) {
+	if m.isAlive(p.main) {
 		latest--
 	}
 	if latest < 0 {
 		return n, ""
 	}
-	return n, lastLine(filepath.Join(folders[0], fmt.Sprintf("%d.log", latest)))
+	return n, lastLine(filepath.Join(dirs[0], fmt.Sprintf("%d.log", latest)))
 }
 
 const (
-	tail     = 4 << 10
-	maxWords = 160
+	tailBytes = 4 << 10
+	maxLine   = 160
 )
 
-// lastLine is the last line of a container's log, without the kubelet's own words in front of it: time, stream and a mark.
+// lastLine returns the last line of a container's log without the kubelet's prefix of time, stream and
+// tag.
 func lastLine(path string) string {
 	f, err := os.Open(path)
 	if err != nil {
@@ -157,12 +159,12 @@ func lastLine(path string) string {
 	if err != nil {
 		return ""
 	}
-	buf := make([]byte, tail)
-	n, _ := f.ReadAt(buf, max(0, info.Size()-tail))
+	buf := make([]byte, tailBytes)
+	n, _ := f.ReadAt(buf, max(0, info.Size()-tailBytes))
 	lines := strings.Split(strings.TrimSpace(string(buf[:n])), "\n")
 	last := lines[len(lines)-1]
 	if words := strings.SplitN(last, " ", 4); len(words) == 4 {
 		last = words[3]
 	}
-	return strings.ToValidUTF8(last[:min(len(last), maxWords)], "")
+	return strings.ToValidUTF8(last[:min(len(last), maxLine)], "")
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package probe asks whether something is ready: a [plan.Probe] goes in, nil or the reason in few words comes out. It never
-// changes what it asks, never logs, and never waits longer than one attempt may take.
+// Package probe runs readiness probes: a [plan.Probe] goes in, nil or a short reason comes out. It changes
+// nothing, does not log, and never waits longer than one attempt may take.
 //
-// Read [Prober] first; [Prober.Await] asks until the answer is yes.
+// Read [Prober] first; [Prober.Await] repeats a probe until it succeeds.
 //
 //	p := probe.New()
 //	defer p.Close()
@@ -32,26 +32,27 @@ import (
 )
 
 const (
-	netTimeout  = time.Second // a server that hangs must not stall the loop
+	netTimeout  = time.Second // a hanging server must not block the loop
 	execTimeout = 5 * time.Second
 	maxAnswer   = 64 << 10
 	maxReason   = 160
 )
 
-// Prober asks probes and keeps their connections, so that asking again costs one request and no handshake. It is safe for
-// concurrent use.
+// Prober runs probes and keeps their connections, so that repeating one costs a request and no handshake.
+// It is safe for concurrent use.
 type Prober struct {
-	// Task, if set, tells whether the work of a task of this agent is done. It must be set before the first question.
+	// Task, if set, returns nil if the work of the agent's task is done, and otherwise the reason. It must
+	// be set before the first probe.
 	Task func(ctx context.Context, args []string) error
 
 	mu      sync.Mutex // guards the fields below
 	clients map[credentials]*http.Client
 }
 
-// New is a Prober without connections.
+// New returns a Prober without connections.
 func New() *Prober { return &Prober{clients: map[credentials]*http.Client{}} }
 
-// Close drops the connections that are kept. A closed Prober may be used again.
+// Close closes idle connections. The Prober may be used again.
 func (p *Prober) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -60,7 +61,7 @@ func (p *Prober) Close() {
 	}
 }
 
-// Ask asks once. Nil means ready; an error is the reason why not.
+// Ask runs the probe once. It returns nil if the probe succeeds, and otherwise the reason for the failure.
 func (p *Prober) Ask(ctx context.Context, pr plan.Probe) error {
 	switch pr.Kind {
 	case plan.ProbeNone:
@@ -76,9 +77,9 @@ func (p *Prober) Ask(ctx context.Context, pr plan.Probe) error {
 	case plan.ProbeTask:
 		return p.askTask(ctx, pr)
 	case plan.ProbeNotify:
-		return errors.New("only the supervisor of the process hears READY=1")
+		return errors.New("only the supervisor of the process receives READY=1")
 	}
-	return fmt.Errorf("unknown probe %q: this agent is older than the plan", pr.Kind)
+	return fmt.Errorf("unknown probe %q: the agent is older than the plan", pr.Kind)
 }
 
 func askTCP(ctx context.Context, address string) error {
@@ -93,13 +94,13 @@ func askTCP(ctx context.Context, address string) error {
 	if err != nil {
 		return brief(err)
 	}
-	_ = conn.Close() // it was opened to see that it can be
+	_ = conn.Close() // only checks that a connection is possible
 	return nil
 }
 
 func (p *Prober) askTask(ctx context.Context, pr plan.Probe) error {
 	if p.Task == nil {
-		return errors.New("this program has no tasks: only the agent of a node can say")
+		return errors.New("tasks can only be checked by the agent of a node")
 	}
 	ctx, cancel := context.WithTimeout(ctx, execTimeout)
 	defer cancel()
@@ -110,16 +111,16 @@ func askFile(path string) error {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return errors.New("it does not exist")
+		return errors.New("the file does not exist")
 	case err != nil:
 		return err
 	case info.Size() == 0:
-		return errors.New("it is empty")
+		return errors.New("the file is empty")
 	}
 	return nil
 }
 
-// brief drops from an error what the probe says anyway: method, address, system call.
+// brief removes the parts of an error that repeat the probe: method, address, system call.
 func brief(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -139,7 +140,7 @@ func brief(err error) error {
 	return err
 }
 
-// short makes one line of limited length out of an answer.
+// short returns s as one line of limited length.
 func short(s string) string {
 	s = strings.Join(strings.Fields(s), " ")
 	if len(s) > maxReason {
@@ -148,7 +149,7 @@ func short(s string) string {
 	return s
 }
 
-// The pace of asking: quick while a start is likely to end soon, calm when it has been long in coming.
+// The intervals of Await: short at first, because most starts are quick, and longer after calmAfter.
 const (
 	firstPause = 20 * time.Millisecond
 	pauseStep  = 2 * time.Millisecond
@@ -157,19 +158,21 @@ const (
 	calmAfter  = 30 * time.Second
 )
 
-// Await asks until the answer is yes, and calls waiting each time the reason changes. It returns an error only when ctx ends.
+// Await repeats the probe until it succeeds, and calls waiting each time the reason changes. It returns an
+// error only if ctx ends.
 func (p *Prober) Await(ctx context.Context, pr plan.Probe, waiting func(reason string)) error {
 	return Until(ctx, func(ctx context.Context) error {
 		asked := time.Now()
 		err := p.Ask(ctx, pr)
 		if err != nil && (pr.Kind == plan.ProbeExec || pr.Kind == plan.ProbeTask) {
-			_ = sleep.For(ctx, min(2*time.Since(asked), time.Second)) // a command costs CPU time that what is being waited for needs
+			_ = sleep.For(ctx, min(2*time.Since(asked), time.Second)) // a command takes CPU time from the process that is starting
 		}
 		return err
 	}, waiting)
 }
 
-// Until calls ask, at 20 to 50 ms intervals in the beginning, until it returns nil or ctx ends.
+// Until calls ask until it returns nil or ctx ends, at first every 20 to 50 ms, and calls waiting each
+// time the error changes.
 func Until(ctx context.Context, ask func(context.Context) error, waiting func(reason string)) error {
 	begin, pause, last := time.Now(), firstPause, ""
 	timer := time.NewTimer(0)
@@ -195,7 +198,7 @@ func Until(ctx context.Context, ask func(context.Context) error, waiting func(re
 	}
 }
 
-// credentials are the files that a connection is made with. Probes that share them share connections.
+// credentials are the files of a TLS connection. Probes with the same credentials share connections.
 type credentials struct{ ca, cert, key string }
 
 func (p *Prober) askHTTP(ctx context.Context, pr plan.Probe) error {
@@ -214,16 +217,17 @@ func (p *Prober) askHTTP(ctx context.Context, pr plan.Probe) error {
 		return brief(err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("answers %d: %s", resp.StatusCode, short(complaint(string(body))))
+		return fmt.Errorf("returns %d: %s", resp.StatusCode, short(failingChecks(string(body))))
 	}
 	if !strings.Contains(string(body), pr.Contains) {
-		return fmt.Errorf("answers %q without %q", short(string(body)), pr.Contains)
+		return fmt.Errorf("returns %q without %q", short(string(body)), pr.Contains)
 	}
 	return nil
 }
 
-// complaint picks from a health report in Kubernetes' form ("[+]ping ok", "[-]etcd failed: …") the checks that fail.
-func complaint(body string) string {
+// failingChecks returns the failing checks of a health report in Kubernetes' format ("[+]ping ok",
+// "[-]etcd failed: …"), or the whole body if it has another format.
+func failingChecks(body string) string {
 	var failing []string
 	for line := range strings.Lines(body) {
 		if check, ok := strings.CutPrefix(line, "[-]"); ok {
@@ -254,7 +258,7 @@ func (p *Prober) client(c credentials) *http.Client {
 	return p.clients[c]
 }
 
-// dial reads the files anew for each connection: certificates are renewed while the agent runs.
+// dial reads the credentials for each connection because certificates are renewed while the agent runs.
 func (c credentials) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conf := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.ca != "" {
@@ -264,7 +268,7 @@ func (c credentials) dial(ctx context.Context, network, address string) (net.Con
 		}
 		conf.RootCAs = x509.NewCertPool()
 		if !conf.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("read CA %s: it holds no certificate", c.ca)
+			return nil, fmt.Errorf("read CA %s: no certificate found", c.ca)
 		}
 	}
 	if c.cert != "" {
@@ -277,10 +281,10 @@ func (c credentials) dial(ctx context.Context, network, address string) (net.Con
 	return (&tls.Dialer{Config: conf}).DialContext(ctx, network, address)
 }
 
-// askExec runs the command in a process group of its own, so that nothing of it outlives the attempt.
+// askExec runs the command in its own process group, so that no child process outlives the attempt.
 func askExec(ctx context.Context, pr plan.Probe) error {
 	if len(pr.Args) == 0 {
-		return errors.New("the probe names no command")
+		return errors.New("no command")
 	}
 	limit, cancel := context.WithTimeout(ctx, execTimeout)
 	defer cancel()
@@ -296,7 +300,7 @@ func askExec(ctx context.Context, pr plan.Probe) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case limit.Err() != nil:
-		return fmt.Errorf("no end within %s", execTimeout)
+		return fmt.Errorf("not finished within %s", execTimeout)
 	case errors.As(err, &exit):
 		return fmt.Errorf("%s: %s", exit.ProcessState, short(out.lastLine()))
 	case errors.Is(err, os.ErrNotExist):

@@ -44,8 +44,8 @@ func TestAsk(t *testing.T) {
 		"notify":            {plan.Probe{Kind: plan.ProbeNotify}, "only the supervisor"},
 		"unknown":           {plan.Probe{Kind: "psychic"}, "unknown probe"},
 		"file":              {plan.Probe{Kind: plan.ProbeFile, Path: full}, ""},
-		"file empty":        {plan.Probe{Kind: plan.ProbeFile, Path: empty}, "it is empty"},
-		"file missing":      {plan.Probe{Kind: plan.ProbeFile, Path: full + "x"}, "it does not exist"},
+		"file empty":        {plan.Probe{Kind: plan.ProbeFile, Path: empty}, "the file is empty"},
+		"file missing":      {plan.Probe{Kind: plan.ProbeFile, Path: full + "x"}, "the file does not exist"},
 		"tcp":               {plan.Probe{Kind: plan.ProbeTCP, Address: tcp.String()}, ""},
 		"tcp closed":        {plan.Probe{Kind: plan.ProbeTCP, Address: "127.0.0.1:1"}, "connection refused"},
 		"unix":              {plan.Probe{Kind: plan.ProbeTCP, Address: "unix://" + unix.String()}, ""},
@@ -58,13 +58,13 @@ func TestAsk(t *testing.T) {
 		"exec nothing":      {plan.Probe{Kind: plan.ProbeExec}, "no command"},
 		"http":              {plan.Probe{Kind: plan.ProbeHTTP, URL: web.URL + "/ok"}, ""},
 		"http contains":     {plan.Probe{Kind: plan.ProbeHTTP, URL: web.URL + "/ok", Contains: "fine"}, ""},
-		"http lacks":        {plan.Probe{Kind: plan.ProbeHTTP, URL: web.URL + "/ok", Contains: "great"}, `answers "all fine" without "great"`},
-		"http unwell":       {plan.Probe{Kind: plan.ProbeHTTP, URL: web.URL + "/unwell"}, "answers 500: etcd failed, hook/rbac failed"},
-		"http moved":        {plan.Probe{Kind: plan.ProbeHTTP, URL: web.URL + "/moved"}, "answers 302"},
+		"http lacks":        {plan.Probe{Kind: plan.ProbeHTTP, URL: web.URL + "/ok", Contains: "great"}, `returns "all fine" without "great"`},
+		"http unhealthy":    {plan.Probe{Kind: plan.ProbeHTTP, URL: web.URL + "/unhealthy"}, "returns 500: etcd failed, hook/rbac failed"},
+		"http moved":        {plan.Probe{Kind: plan.ProbeHTTP, URL: web.URL + "/moved"}, "returns 302"},
 		"http hangs":        {plan.Probe{Kind: plan.ProbeHTTP, URL: web.URL + "/hang"}, "no answer within 1s"},
 		"http closed":       {plan.Probe{Kind: plan.ProbeHTTP, URL: "http://127.0.0.1:1/"}, "connection refused"},
 		"https no CA file":  {plan.Probe{Kind: plan.ProbeHTTP, URL: "https://" + tcp.String(), CA: full + "x"}, "read CA"},
-		"https CA is no CA": {plan.Probe{Kind: plan.ProbeHTTP, URL: "https://" + tcp.String(), CA: full}, "holds no certificate"},
+		"https CA is no CA": {plan.Probe{Kind: plan.ProbeHTTP, URL: "https://" + tcp.String(), CA: full}, "no certificate found"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -73,15 +73,16 @@ func TestAsk(t *testing.T) {
 			defer p.Close()
 			switch err := p.Ask(t.Context(), tt.probe); {
 			case tt.want == "" && err != nil:
-				t.Errorf("not ready: %v", err)
+				t.Errorf("got %v, want nil", err)
 			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
-				t.Errorf("reason %v, want %q", err, tt.want)
+				t.Errorf("got %v, want %q", err, tt.want)
 			}
 		})
 	}
 }
 
-// One handshake serves many questions; after the server has gone and come back with another certificate, the new CA is read.
+// One handshake serves many probes. After the server restarts with another certificate, the new CA is
+// read.
 func TestHTTPSKeepsConnectionAndReadsFilesAnew(t *testing.T) {
 	t.Parallel()
 	var handshakes atomic.Int32
@@ -101,7 +102,7 @@ func TestHTTPSKeepsConnectionAndReadsFilesAnew(t *testing.T) {
 	defer p.Close()
 	pr := plan.Probe{Kind: plan.ProbeHTTP, URL: server.URL + "/ok", CA: ca}
 	if err := p.Ask(t.Context(), pr); err == nil || !strings.Contains(err.Error(), "read CA") {
-		t.Fatalf("without the CA's file: %v", err)
+		t.Fatalf("without the CA file: got %v", err)
 	}
 	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	if err := os.WriteFile(ca, certificate, 0o600); err != nil {
@@ -114,7 +115,7 @@ func TestHTTPSKeepsConnectionAndReadsFilesAnew(t *testing.T) {
 		}
 	}
 	if n := handshakes.Load() - before; n != 1 {
-		t.Errorf("%d connections for 20 questions, want 1", n)
+		t.Errorf("got %d connections for 20 probes, want 1", n)
 	}
 }
 
@@ -130,7 +131,7 @@ func TestUntil(t *testing.T) {
 		return errors.New(a)
 	}, func(reason string) { heard = append(heard, reason) })
 	if got := strings.Join(heard, ","); err != nil || got != "starting,loading" {
-		t.Errorf("heard %q, error %v; want each change of the reason once", got, err)
+		t.Errorf("got reasons %q, error %v; want each change once", got, err)
 	}
 }
 
@@ -141,16 +142,16 @@ func TestAwaitEndsWithContext(t *testing.T) {
 	p, begin := New(), time.Now()
 	defer p.Close()
 	slow := plan.Probe{Kind: plan.ProbeExec, Args: []string{"/bin/sh", "-c", "sleep 30; exit 1"}}
-	err := p.Await(ctx, slow, func(reason string) { t.Errorf("a question that was broken off gave the reason %q", reason) })
+	err := p.Await(ctx, slow, func(reason string) { t.Errorf("an interrupted probe reported the reason %q", reason) })
 	if took := time.Since(begin); !errors.Is(err, context.DeadlineExceeded) || took > 10*time.Second {
-		t.Errorf("ended after %s with %v", took, err)
+		t.Errorf("Await returned %v after %s", err, took)
 	}
 }
 
 func serve(t testing.TB, start func(http.Handler) *httptest.Server) *httptest.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/ok", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "all fine") })
-	mux.HandleFunc("/unwell", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("/unhealthy", func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)
 		fmt.Fprint(w, "[+]ping ok\n[-]etcd failed: reason withheld\n[-]hook/rbac failed: reason withheld\nreadyz check failed\n")
 	})
@@ -170,32 +171,32 @@ func listen(t *testing.T, network, address string) net.Addr {
 	return l.Addr()
 }
 
-// A task is asked in this process, with the probe's words.
+// A task is checked in this process, with the probe's arguments and a time limit.
 func TestAskTask(t *testing.T) {
 	t.Parallel()
 	task := plan.Probe{Kind: plan.ProbeTask, Args: []string{"sysctls", "a.b=1"}}
 	p := New()
 	defer p.Close()
-	if err := p.Ask(t.Context(), task); err == nil || !strings.Contains(err.Error(), "no tasks") {
-		t.Errorf("without tasks: %v", err)
+	if err := p.Ask(t.Context(), task); err == nil || !strings.Contains(err.Error(), "only be checked by the agent") {
+		t.Errorf("without tasks: got %v", err)
 	}
 	answer := errors.New("a.b is 0, want 1")
 	p.Task = func(ctx context.Context, args []string) error {
 		if _, limited := ctx.Deadline(); !limited || strings.Join(args, " ") != "sysctls a.b=1" {
-			t.Errorf("asked %q, with a limit: %t", args, limited)
+			t.Errorf("got arguments %q, time limit: %t", args, limited)
 		}
 		return answer
 	}
 	if err := p.Ask(t.Context(), task); !errors.Is(err, answer) {
-		t.Errorf("answer %v, want %v", err, answer)
+		t.Errorf("got %v, want %v", err, answer)
 	}
 	answer = nil
 	if err := p.Ask(t.Context(), task); err != nil {
-		t.Errorf("answer %v", err)
+		t.Errorf("got %v", err)
 	}
 }
 
-// Asking a running server over TLS is what happens at every 20 to 50 ms of a start.
+// Probes of a running TLS server run every 20 to 50 ms during a start.
 func BenchmarkAskHTTPS(b *testing.B) {
 	server := serve(b, httptest.NewTLSServer)
 	ca := filepath.Join(b.TempDir(), "ca.crt")

@@ -17,7 +17,7 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// adopt takes over every unit that an earlier Host of this boot has left a record of.
+// adopt takes over every unit that an earlier Host of this boot has recorded.
 func (h *Host) adopt() error {
 	records, err := filepath.Glob(filepath.Join(h.conf.StateDir, "*.state*"))
 	if err != nil {
@@ -43,11 +43,11 @@ func (h *Host) adoptUnit(name string) error {
 	if err != nil {
 		return h.adoptDamaged(u, err)
 	}
-	if u.rec.Boot != h.boot { // the folder outlived a boot; no process did
+	if u.rec.Boot != h.boot { // the directory survived a boot, processes did not
 		return nil
 	}
 	h.units.Put(name, u)
-	h.seen.Recall(u.rec.Inputs)
+	h.entries.Restore(u.rec.Inputs)
 	u.adopted, u.adoptedAt = true, time.Now()
 	if err := u.findProcess(stale); err != nil {
 		return err
@@ -56,27 +56,28 @@ func (h *Host) adoptUnit(name string) error {
 		return nil
 	}
 	if u.proc == nil {
-		u.reason = "died while no agent watched"
+		u.reason = "exited while no agent was running"
 	}
-	u.keep()
+	u.startWatching()
 	return nil
 }
 
-// findProcess finds the main process of a record. What the record does not tell for certain, the cgroup does.
+// findProcess finds the main process of a record. If the record is stale or a start was under way, the
+// cgroup is searched instead.
 func (u *unit) findProcess(stale bool) (err error) {
 	r := &u.rec
 	if !stale && (r.Phase == started || r.Phase == stopping) {
 		if isAlive(r.PID, r.Start) {
 			p, err := u.host.watch(r.PID)
-			if err == nil && p.start == r.Start { // it did not end and leave its PID to another in between
+			if err == nil && p.start == r.Start { // the PID was not reused in between
 				u.proc = p
 				u.host.conf.Log.Info("unit adopted", "unit", u.name, "pid", r.PID, "ready", r.Ready)
 				return nil
 			}
 			if err == nil {
-				p.forget()
+				p.close()
 			}
-			if err = ignoreGone(err); err != nil {
+			if err = ignoreNotFound(err); err != nil {
 				return err
 			}
 		}
@@ -85,7 +86,7 @@ func (u *unit) findProcess(stale bool) (err error) {
 	if !stale && r.Phase != starting {
 		return nil
 	}
-	r.Token = "" // a process on its way ends itself from here on, unless it is found now
+	r.Token = "" // a starting process exits from here on, unless it is found now
 	if err := u.update(func() {}); err != nil {
 		return err
 	}
@@ -94,7 +95,7 @@ func (u *unit) findProcess(stale bool) (err error) {
 		return u.noProcess()
 	}
 	if u.proc, err = u.host.watch(pid); err != nil {
-		return errors.Join(ignoreGone(err), u.noProcess())
+		return errors.Join(ignoreNotFound(err), u.noProcess())
 	}
 	u.host.conf.Log.Info("unit adopted from its cgroup", "unit", u.name, "pid", pid)
 	return u.update(func() { r.Phase, r.PID, r.Start, r.Token = started, u.proc.pid, u.proc.start, token })
@@ -111,29 +112,30 @@ func (u *unit) noProcess() error {
 	})
 }
 
-// adoptDamaged handles a record that cannot be read. While nothing runs in the unit's cgroup there is nothing to lose;
-// otherwise the main process is kept, and exchanged once the plan says how it should run.
+// adoptDamaged handles an unreadable record. If nothing runs in the unit's cgroup, the record is deleted.
+// Otherwise the main process is kept, and replaced once the plan says how the unit should run.
 func (h *Host) adoptDamaged(u *unit, cause error) error {
 	h.conf.Log.Error("unit record not readable", "unit", u.name, "error", cause)
 	var p *process
 	if pid, _ := h.findMain(u.name, nil); pid != 0 {
 		var err error
-		if p, err = h.watch(pid); ignoreGone(err) != nil {
+		if p, err = h.watch(pid); ignoreNotFound(err) != nil {
 			return err
 		}
 	}
-	if p == nil { // the next start is the plan's, which knows what guards the unit's data
-		return errors.Join(removeIfThere(h.recordPath(u.name)), removeIfThere(h.recordPath(u.name)+".prev"))
+	if p == nil { // the next start uses the plan, which has the data guard
+		return errors.Join(removeIfExists(h.recordPath(u.name)), removeIfExists(h.recordPath(u.name)+".prev"))
 	}
 	u.rec = record{Boot: h.boot, Unit: plan.Unit{Name: u.name}, Phase: started, PID: p.pid, Start: p.start, Since: time.Now()}
 	u.proc, u.reason, u.adopted, u.adoptedAt = p, "its record was damaged", true, time.Now()
 	h.units.Put(u.name, u)
-	u.rec.Phase = stopping // it is ended, not kept, as soon as a step concerns it
+	u.rec.Phase = stopping // the next step of the unit stops it
 	return nil
 }
 
-// findMain finds a unit's main process by its cgroup and environment. Its children may have inherited the environment and may
-// lead sessions of their own, so the arguments decide, and of several the oldest.
+// findMain finds a unit's main process by its cgroup, arguments and environment. Child processes may have
+// inherited the environment and may lead their own sessions, so the arguments decide; of several matches
+// the oldest is returned. The PID is 0 if there is none.
 func (h *Host) findMain(name string, args []string) (pid int, token string) {
 	var oldest uint64
 	args = slices.DeleteFunc(slices.Clone(args), func(s string) bool { return s == "" })
@@ -141,8 +143,8 @@ func (h *Host) findMain(name string, args []string) (pid int, token string) {
 		if sid, err := unix.Getsid(candidate); err != nil || sid != candidate {
 			continue
 		}
-		have, env := lookAt(candidate)
-		if n := len(have) - len(args); n < 0 || !slices.Equal(have[n:], args) || !slices.Contains(env, envUnit+"="+name) { // equal, or Exec on its way there
+		have, env := readProcess(candidate)
+		if n := len(have) - len(args); n < 0 || !slices.Equal(have[n:], args) || !slices.Contains(env, envUnit+"="+name) { // equal, or Exec before it becomes the program
 			continue
 		}
 		start, err := startTime(candidate)
@@ -159,9 +161,10 @@ func (h *Host) findMain(name string, args []string) (pid int, token string) {
 	return pid, token
 }
 
-// lookAt reads a process's arguments and environment. While the kernel exchanges a process's program it has neither, and such a
-// process must not be overlooked: it may have compared its token already. Programs without either are not ours.
-func lookAt(pid int) (args, env []string) {
+// readProcess returns a process's arguments and environment. It retries while both are empty, because the
+// kernel shows neither while a process executes a new program, and such a process must not be overlooked:
+// it may have compared its token already. Processes that stay without either are not units.
+func readProcess(pid int) (args, env []string) {
 	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		args, env = nulSeparated(fmt.Sprintf("/proc/%d/cmdline", pid)), nulSeparated(fmt.Sprintf("/proc/%d/environ", pid))
 		if (len(args) > 0 && len(env) > 0) || isZombie(pid) {
@@ -171,14 +174,14 @@ func lookAt(pid int) (args, env []string) {
 	return args, env
 }
 
-func ignoreGone(err error) error {
+func ignoreNotFound(err error) error {
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	return err
 }
 
-func removeIfThere(path string) error {
+func removeIfExists(path string) error {
 	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
 		return err
 	}

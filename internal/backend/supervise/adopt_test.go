@@ -68,13 +68,13 @@ func eventually(t *testing.T, what string, is func() bool) {
 	for !is() {
 		select {
 		case <-deadline:
-			t.Fatalf("never came: %s", what)
+			t.Fatalf("timed out waiting for %s", what)
 		case <-tick.C:
 		}
 	}
 }
 
-// handOver closes the Host, which leaves to the next what a killed agent would.
+// handOver closes the Host, which leaves the same state behind as a killed agent, and opens a new one.
 func handOver(t *testing.T, b *bed, h *Host, between func()) *Host {
 	t.Helper()
 	if err := h.Close(); err != nil {
@@ -104,27 +104,27 @@ func TestAdoptRunning(t *testing.T) {
 			for range 3 {
 				h = handOver(t, b, h, func() {})
 				if s := state(t, h, u); !isFine(s) {
-					t.Fatalf("adopted as %+v", s)
+					t.Fatalf("got state %+v after adoption", s)
 				}
 				await(t, h, u)
 				if got := status(t, h, "u"); got.PID != pid || got.Restarts != 0 {
-					t.Fatalf("adopted as %+v, want pid %d and no restart", got, pid)
+					t.Fatalf("got status %+v, want PID %d and no restart", got, pid)
 				}
 			}
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "a restart of what was adopted", func() bool { return status(t, h, "u").Restarts == 1 })
+			eventually(t, "a restart of the adopted unit", func() bool { return status(t, h, "u").Restarts == 1 })
 			await(t, h, u)
 			do(t, h, plan.Remove, u)
 			if n := len(live(h, "u")); n != 0 {
-				t.Errorf("%d processes run after removal", n)
+				t.Errorf("got %d processes after removal, want 0", n)
 			}
 		})
 	}
 }
 
-// A unit that dies while no agent watches is started again by the next.
+// A unit that exits while no agent runs is restarted by the next agent.
 func TestAdoptDead(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -141,14 +141,15 @@ func TestAdoptDead(t *testing.T) {
 	})
 	await(t, h, u)
 	if n := hosttest.RealStarts(b.dir, "u"); n != 2 {
-		t.Errorf("%d starts, want 2", n)
+		t.Errorf("got %d starts, want 2", n)
 	}
 	if got := status(t, h, "u").PID; got == pid || got == 0 {
-		t.Errorf("pid %d", got)
+		t.Errorf("got PID %d", got)
 	}
 }
 
-// The agent is killed after fork and before it has written the PID: the record only says that a start was intended.
+// The agent is killed after the fork and before it has recorded the PID: the record only says that a start
+// was intended.
 func TestKilledBetweenForkAndRecord(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -161,14 +162,14 @@ func TestKilledBetweenForkAndRecord(t *testing.T) {
 		rewrite(t, b, "u", func(r *record) { r.Phase, r.PID, r.Start, r.Ready = starting, 0, 0, false })
 	})
 	if got := status(t, h, "u").PID; got != pid {
-		t.Errorf("pid %d, want %d found by its cgroup", got, pid)
+		t.Errorf("got PID %d, want %d, found by its cgroup", got, pid)
 	}
 	await(t, h, u)
 	if s := state(t, h, u); !isFine(s) {
-		t.Errorf("adopted as %+v", s)
+		t.Errorf("got state %+v after adoption", s)
 	}
 	if n := hosttest.RealStarts(b.dir, "u"); n != 1 {
-		t.Errorf("%d starts, want 1", n)
+		t.Errorf("got %d starts, want 1", n)
 	}
 }
 
@@ -188,11 +189,11 @@ func TestKilledBeforeFork(t *testing.T) {
 	})
 	await(t, h, u)
 	if n := len(live(h, "u")); n != 1 {
-		t.Errorf("%d processes run", n)
+		t.Errorf("got %d processes, want 1", n)
 	}
 }
 
-// A process that was on its way when another agent took over ends itself.
+// A starting process exits when another agent has taken over.
 func TestExecRefusesStaleToken(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -206,15 +207,16 @@ func TestExecRefusesStaleToken(t *testing.T) {
 	}
 	args := append([]string{"unit-exec", "-record", h.recordPath("u"), "-token", "stale", "-cgroups", strings.Join(dirs, ":"), "--"}, u.Args...)
 	out, err := exec.CommandContext(t.Context(), u.Args[0], args...).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "no longer wanted") {
-		t.Errorf("a stale start ended with %v: %s", err, out)
+	if err == nil || !strings.Contains(string(out), "start canceled") {
+		t.Errorf("stale start: got error %v, output %s", err, out)
 	}
 	if n := hosttest.RealStarts(b.dir, "u"); n != 1 {
-		t.Errorf("%d starts, want 1", n)
+		t.Errorf("got %d starts, want 1", n)
 	}
 }
 
-// An agent that takes over takes the token back before it looks for the process: one that comes too late ends itself.
+// An agent that takes over changes the token before it looks for the process: a process that comes later
+// exits.
 func TestAdoptionTakesTheTokenBack(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -230,12 +232,13 @@ func TestAdoptionTakesTheTokenBack(t *testing.T) {
 	}
 	args := append([]string{"unit-exec", "-record", h.recordPath("job"), "-token", "late", "-cgroups", strings.Join(dirs, ":"), "--"}, u.Args...)
 	out, err := exec.CommandContext(t.Context(), u.Args[0], args...).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "no longer wanted") {
-		t.Errorf("a start that came too late ended with %v: %s", err, out)
+	if err == nil || !strings.Contains(string(out), "start canceled") {
+		t.Errorf("late start: got error %v, output %s", err, out)
 	}
 }
 
-// Damaged records never lead to a second copy: what runs is kept until the plan says what should run.
+// Damaged records never lead to a second copy: the running process is kept until the plan says what should
+// run.
 func TestAdoptWithDamagedRecord(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(path string) error{
@@ -256,20 +259,20 @@ func TestAdoptWithDamagedRecord(t *testing.T) {
 				}
 			})
 			if n := len(live(h, "u")); n != 1 {
-				t.Fatalf("%d processes run after the new agent has started", n)
+				t.Fatalf("got %d processes after the new agent has started, want 1", n)
 			}
 			if step, ok := plan.Next(entry(u), state(t, h, u)); ok {
 				do(t, h, step.Verb, u)
 			}
 			await(t, h, u)
 			if n := len(live(h, "u")); n != 1 {
-				t.Errorf("%d processes run", n)
+				t.Errorf("got %d processes, want 1", n)
 			}
 		})
 	}
 }
 
-// What another boot has left says nothing about this one.
+// Records of another boot are ignored.
 func TestRecordOfAnotherBootIsIgnored(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -285,7 +288,7 @@ func TestRecordOfAnotherBootIsIgnored(t *testing.T) {
 		rewrite(t, b, "u", func(r *record) { r.Boot = "another" })
 	})
 	if s := state(t, h, u); s.Existence != plan.Absent {
-		t.Errorf("state %+v, want absent", s)
+		t.Errorf("got state %+v, want absent", s)
 	}
 }
 
@@ -300,19 +303,19 @@ func TestStopIsContinuedByTheNextAgent(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := h.Do(ctx, plan.Step{Verb: plan.Remove, Ref: plan.RefOf(u)}, entry(u)); err == nil {
-		t.Fatal("the stop was not broken off")
+		t.Fatal("the stop was not interrupted")
 	}
 	h = handOver(t, b, h, func() {})
 	if s := state(t, h, u); s.Existence != plan.Present || s.Matches {
-		t.Errorf("a unit that is being stopped is %+v", s)
+		t.Errorf("got state %+v of a stopping unit", s)
 	}
 	do(t, h, plan.Remove, u)
 	if n := len(live(h, "u")); n != 0 {
-		t.Errorf("%d processes run", n)
+		t.Errorf("got %d processes, want 1", n)
 	}
 }
 
-func TestOneHostPerFolder(t *testing.T) {
+func TestOneHostPerStateDir(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	b.host(t)
@@ -335,8 +338,9 @@ func rewrite(t *testing.T, b *bed, name string, change func(*record)) {
 	}
 }
 
-// A process that is exchanging its program has neither arguments nor environment for a moment; it is not overlooked.
-func TestLookAtAcrossExec(t *testing.T) {
+// A process that executes a new program has neither arguments nor environment for a moment. It is not
+// overlooked.
+func TestReadProcessDuringExec(t *testing.T) {
 	t.Parallel()
 	script := filepath.Join(t.TempDir(), "again.sh")
 	if err := os.WriteFile(script, []byte("[ $1 = 0 ] || exec sh $0 $(($1-1))\n"), 0o600); err != nil {
@@ -352,7 +356,7 @@ func TestLookAtAcrossExec(t *testing.T) {
 		if len(nulSeparated(fmt.Sprintf("/proc/%d/environ", again.Process.Pid))) == 0 {
 			blanks++
 		}
-		args, env := lookAt(again.Process.Pid)
+		args, env := readProcess(again.Process.Pid)
 		select {
 		case err := <-ended:
 			if t.Logf("%d looks, %d would have overlooked it", looks, blanks); err != nil || looks == 0 {
@@ -362,7 +366,7 @@ func TestLookAtAcrossExec(t *testing.T) {
 		default:
 		}
 		if (len(args) == 0 || len(env) == 0) && !isZombie(again.Process.Pid) {
-			t.Fatalf("overlooked: arguments %q, environment %q", args, env)
+			t.Fatalf("got arguments %q, environment %q", args, env)
 		}
 	}
 }

@@ -16,13 +16,13 @@ import (
 	"time"
 )
 
-// cgroups are the hierarchies in which each unit has a group. The first is the one that a unit's processes are found by.
+// cgroups are the hierarchies in which each unit has a group. Processes of a unit are found by the first.
 type cgroups struct {
 	parents []string // <mount>/<parent>
-	unified bool     // the first is of version 2: a process can be born in it
+	unified bool     // the first is a version 2 hierarchy: processes can be started in a group
 }
 
-// findCgroups looks for every mounted hierarchy that can be written to, of either version.
+// findCgroups returns every writable cgroup hierarchy, of either version, mounted at or below root.
 func findCgroups(root, parent string) (cgroups, error) {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -37,7 +37,7 @@ func findCgroups(root, parent string) (cgroups, error) {
 			continue
 		}
 		options := strings.Split(b[2], ",")
-		if slices.Contains(options, "cpuset") { // refuses processes until it is configured, and is of no use here
+		if slices.Contains(options, "cpuset") { // accepts no processes until it is configured, and is not needed here
 			continue
 		}
 		dir := filepath.Join(f[4], parent)
@@ -53,14 +53,14 @@ func findCgroups(root, parent string) (cgroups, error) {
 		c.parents = append(c.parents, dir)
 	}
 	if len(c.parents) == 0 {
-		return cgroups{}, fmt.Errorf("no cgroup hierarchy under %s can be written to: mount one, or run as root", root)
+		return cgroups{}, fmt.Errorf("no writable cgroup hierarchy under %s (mount one, or run as root)", root)
 	}
 	slices.SortStableFunc(c.parents, func(a, b string) int { return rank[a] - rank[b] })
 	c.parents = slices.Compact(c.parents)
 	return c, nil
 }
 
-// usefulness orders hierarchies by how little others move processes about in them.
+// usefulness ranks hierarchies: the lower, the less likely other programs move processes in them.
 func usefulness(fstype string, options []string) int {
 	if fstype == "cgroup2" {
 		return 0
@@ -73,7 +73,7 @@ func usefulness(fstype string, options []string) int {
 	return 9
 }
 
-// enable turns on the controllers that there are. In a hybrid set-up there are none.
+// enable turns on the available controllers. In a hybrid setup there are none.
 func enable(dir string) {
 	for _, controller := range []string{"+cpu", "+memory", "+pids"} {
 		_ = os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte(controller), 0)
@@ -95,37 +95,37 @@ func (c cgroups) make(name string) (dirs []string, err error) {
 	return dirs, nil
 }
 
-// remove takes the groups away, unless processes are left in them that the unit was told to leave.
+// remove deletes the unit's groups. Groups with remaining child processes stay.
 func (c cgroups) remove(name string) {
 	for _, parent := range c.parents {
 		_ = os.Remove(filepath.Join(parent, name))
 	}
 }
 
-// fork starts a process, in version 2 inside its group from its first moment.
+// fork starts a process. In a version 2 hierarchy it runs in its group from the first moment.
 func (c cgroups) fork(name, argv0 string, args []string, attr *syscall.ProcAttr) (pid int, err error) {
 	if c.unified {
 		dir, err := os.Open(filepath.Join(c.parents[0], name))
 		if err != nil {
 			return 0, err
 		}
-		defer dir.Close() // only names the group
+		defer dir.Close() // only identifies the group
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(dir.Fd())
 	}
 	pid, err = syscall.ForkExec(argv0, args, attr)
-	if err != nil && attr.Sys.UseCgroupFD { // clone3 may be forbidden: Exec joins the group by itself
+	if err != nil && attr.Sys.UseCgroupFD { // clone3 may be forbidden: Exec then joins the group
 		attr.Sys.UseCgroupFD = false
 		pid, err = syscall.ForkExec(argv0, args, attr)
 	}
 	return pid, err
 }
 
-// processes lists everything in the unit's group and below it.
+// processes returns the PIDs in the unit's group and its subgroups.
 func (c cgroups) processes(name string) []int {
 	var pids []int
 	_ = filepath.WalkDir(filepath.Join(c.parents[0], name), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
-			return nil //nolint:nilerr // a group that is gone has no processes
+			return nil //nolint:nilerr // a deleted group has no processes
 		}
 		data, _ := os.ReadFile(filepath.Join(path, "cgroup.procs"))
 		for field := range strings.FieldsSeq(string(data)) {
@@ -138,7 +138,7 @@ func (c cgroups) processes(name string) []int {
 	return pids
 }
 
-// kill ends everything in the unit's group, and returns when nothing is left or ctx ends.
+// kill sends SIGKILL to all processes of the unit's group until none is left or ctx ends.
 func (c cgroups) kill(ctx context.Context, name string) error {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -147,7 +147,7 @@ func (c cgroups) kill(ctx context.Context, name string) error {
 		if len(pids) == 0 {
 			return nil
 		}
-		for _, pid := range pids { // again each time: a process may have forked in between
+		for _, pid := range pids { // in every round: a process may have forked in between
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 				return fmt.Errorf("kill process %d of %s: %w", pid, name, err)
 			}

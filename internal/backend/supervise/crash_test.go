@@ -29,13 +29,13 @@ import (
 
 const agentArg = "supervise-agent"
 
-// orders are what an agent process of these tests is told.
+// orders are the instructions of an agent process.
 type orders struct {
 	Dir, CgroupRoot, CgroupParent string
 	Units                         []plan.Unit
 }
 
-// agentIfAsked makes the test binary an agent that brings units up and then waits to be killed.
+// agentIfAsked runs the test binary as an agent that starts units and then waits to be killed.
 func agentIfAsked() {
 	if len(os.Args) < 3 || os.Args[1] != agentArg {
 		return
@@ -96,7 +96,7 @@ func (o orders) config(log *slog.Logger, p *probe.Prober) (Config, error) {
 	}, err
 }
 
-// startAgent runs an agent process; its output ends with "all ready" when every unit is.
+// startAgent runs an agent process. It prints "all ready" once every unit is ready.
 func startAgent(t *testing.T, o orders) (cmd *exec.Cmd, out io.Reader) {
 	t.Helper()
 	text, err := json.Marshal(o)
@@ -118,8 +118,8 @@ func kill9(cmd *exec.Cmd) {
 	_ = cmd.Wait() // says that it was killed
 }
 
-// The agent is killed at moments spread over its whole start, again and again: no unit ever runs twice, and what is ready is
-// never restarted.
+// The agent is killed at many moments during its start: no unit ever runs twice, and ready units are never
+// restarted.
 func TestAgentKilledAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	for _, root := range cgroupRoots(t) {
@@ -144,14 +144,14 @@ func killAgentAtAnyMoment(t *testing.T, b *bed) {
 	agent, out := startAgent(t, o)
 	buf := make([]byte, 100)
 	if n, err := out.Read(buf); err != nil || string(buf[:n]) != "all ready\n" {
-		t.Fatalf("the last agent said %q, %v", buf[:n], err)
+		t.Fatalf("last agent: got output %q, %v", buf[:n], err)
 	}
 	kill9(agent)
 	before := pidsOf(t, b, o)
 	for range 5 {
 		agent, out := startAgent(t, o)
 		if n, err := out.Read(buf); err != nil || string(buf[:n]) != "all ready\n" {
-			t.Fatalf("an agent that adopts said %q, %v", buf[:n], err)
+			t.Fatalf("adopting agent: got output %q, %v", buf[:n], err)
 		}
 		kill9(agent)
 	}
@@ -160,7 +160,7 @@ func killAgentAtAnyMoment(t *testing.T, b *bed) {
 	}
 }
 
-// pidsOf tells the one process of each unit, as the kernel knows it.
+// pidsOf returns the PID of each unit's only process.
 func pidsOf(t *testing.T, b *bed, o orders) map[string]int {
 	t.Helper()
 	groups, err := findCgroups(b.conf.CgroupRoot, b.conf.CgroupParent)
@@ -169,13 +169,13 @@ func pidsOf(t *testing.T, b *bed, o orders) map[string]int {
 	}
 	h, pids := &Host{cgroups: groups}, map[string]int{}
 	for _, u := range o.Units {
-		// A start of a killed agent may still be on its way: it joins, sees that it is no longer wanted, and ends without
-		// having become the unit's program.
+		// A process started by a killed agent may still be starting: it joins the cgroup, sees that its
+		// start was canceled, and exits without becoming the unit's program.
 		var have []int
 		eventually(t, "one process of "+u.Name, func() bool {
-			have = slices.DeleteFunc(live(h, u.Name), onItsWay)
+			have = slices.DeleteFunc(live(h, u.Name), isStarting)
 			if len(have) > 1 {
-				t.Fatalf("%s has processes %v, want one", u.Name, have)
+				t.Fatalf("%s: got processes %v, want one", u.Name, have)
 			}
 			return len(have) == 1
 		})
@@ -184,13 +184,13 @@ func pidsOf(t *testing.T, b *bed, o orders) map[string]int {
 	return pids
 }
 
-// onItsWay tells of a process that is still unit-exec, or gone already.
-func onItsWay(pid int) bool {
+// isStarting reports whether a process still is unit-exec, or has ended.
+func isStarting(pid int) bool {
 	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return err != nil || len(args) == 0 || strings.Contains(string(args), "\x00-record\x00")
 }
 
-// A process that is not our child is watched as well, and where the kernel can tell, its exit code is known.
+// A process that is not our child is watched too, and its exit code is known if the kernel reports it.
 func TestAdoptFromKilledAgent(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -198,12 +198,12 @@ func TestAdoptFromKilledAgent(t *testing.T) {
 	agent, out := startAgent(t, orders{Dir: b.dir, CgroupRoot: b.conf.CgroupRoot, CgroupParent: b.conf.CgroupParent, Units: []plan.Unit{u}})
 	buf := make([]byte, 100)
 	if n, err := out.Read(buf); err != nil || string(buf[:n]) != "all ready\n" {
-		t.Fatalf("the agent said %q, %v", buf[:n], err)
+		t.Fatalf("agent: got output %q, %v", buf[:n], err)
 	}
 	kill9(agent)
 	h := b.host(t)
 	if s := state(t, h, u); !isFine(s) {
-		t.Fatalf("adopted as %+v", s)
+		t.Fatalf("got state %+v after adoption", s)
 	}
 	if err := syscall.Kill(status(t, h, "u").PID, syscall.SIGTERM); err != nil { // it ends with 0
 		t.Fatal(err)
@@ -211,13 +211,13 @@ func TestAdoptFromKilledAgent(t *testing.T) {
 	eventually(t, "a restart", func() bool { return status(t, h, "u").Restarts == 1 })
 	exit := status(t, h, "u").LastExit
 	if exit == nil || !exit.Lost && exit.Code != 0 {
-		t.Errorf("exit %+v", exit)
+		t.Errorf("got exit %+v", exit)
 	}
 	t.Logf("exit: %s", exit)
 	await(t, h, u)
 }
 
-// An agent that is killed while a oneshot runs leaves it running, and the next waits for it.
+// An agent that is killed while a oneshot runs leaves it running, and the next agent waits for it.
 func TestAdoptRunningOneshot(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -227,13 +227,13 @@ func TestAdoptRunningOneshot(t *testing.T) {
 	kill9(agent)
 	h := b.host(t)
 	if s := state(t, h, u); s.Existence != plan.Present || !s.Matches || s.Ready {
-		t.Errorf("a running job is %+v", s)
+		t.Errorf("got state %+v of a running oneshot", s)
 	}
 	if err := hosttest.OpenReal(b.dir, "job"); err != nil {
 		t.Fatal(err)
 	}
 	await(t, h, u)
 	if n := hosttest.RealStarts(b.dir, "job"); n != 1 {
-		t.Errorf("%d starts, want 1", n)
+		t.Errorf("got %d starts, want 1", n)
 	}
 }

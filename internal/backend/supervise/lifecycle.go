@@ -25,11 +25,12 @@ const (
 	envToken    = "SLIPWAY_TOKEN"
 )
 
-// start starts the process of u.rec.Unit. The intent is written first: whenever the agent is killed, the next one either finds
-// the process by its cgroup, or has taken the token back so that a process on its way ends itself (see Exec).
+// start starts the process of u.rec.Unit. The intent is recorded first: if the agent is killed at any
+// point, the next one either finds the process by its cgroup, or changes the token so that the starting
+// process exits (see Exec).
 func (u *unit) start() error {
 	if u.host.ctx.Err() != nil {
-		return errGone
+		return errClosed
 	}
 	u.mu.Lock()
 	spec := u.rec.Unit
@@ -38,14 +39,14 @@ func (u *unit) start() error {
 	if err != nil {
 		return fmt.Errorf("start %s: %w", u.name, err)
 	}
-	if err := u.openEar(spec); err != nil {
+	if err := u.openNotify(spec); err != nil {
 		return fmt.Errorf("start %s: %w", u.name, err)
 	}
 	token, revision := rand.Text(), ""
 	err = u.update(func() {
 		u.rec.Boot, u.rec.Inputs, u.rec.Phase, u.rec.Token = u.host.boot, inputs, starting, token
-		u.rec.PID, u.rec.Start, u.rec.Since, u.rec.Ready, u.rec.Unwell = 0, 0, time.Now(), false, time.Time{}
-		u.proc, u.restartAt, u.readyAt, u.reason = nil, time.Time{}, time.Time{}, "being started"
+		u.rec.PID, u.rec.Start, u.rec.Since, u.rec.Ready, u.rec.UnhealthySince = 0, 0, time.Now(), false, time.Time{}
+		u.proc, u.restartAt, u.readyAt, u.reason = nil, time.Time{}, time.Time{}, "starting"
 		revision = u.rec.revision()
 	})
 	if err != nil {
@@ -59,7 +60,7 @@ func (u *unit) start() error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("watch %s: %w", u.name, err), syscall.Kill(pid, syscall.SIGKILL))
 	}
-	u.updateOrLog(func() { // not written is no harm: the next agent finds the process by its cgroup
+	u.updateOrLog(func() { // a lost record is harmless: the next agent finds the process by its cgroup
 		u.rec.Phase, u.rec.PID, u.rec.Start, u.proc = started, p.pid, p.start, p
 	})
 	u.event(units.Started, p.pid, "")
@@ -100,7 +101,8 @@ func (u *unit) fork(spec plan.Unit, revision, token string) (pid int, err error)
 	return u.host.cgroups.fork(u.name, command[0], args, attr)
 }
 
-// environment is small and known: nothing of the agent's own gets in but the search path.
+// environment returns the environment of the unit's process. It inherits only the search path from the
+// agent.
 func (u *unit) environment(spec plan.Unit, revision, token string) ([]string, error) {
 	path := cmp.Or(os.Getenv("PATH"), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 	env := []string{"PATH=" + path, "HOME=/root"}
@@ -119,37 +121,38 @@ func (u *unit) environment(spec plan.Unit, revision, token string) ([]string, er
 	return env, nil
 }
 
-// keep starts the goroutine that watches the unit and starts it again when it dies. There is one at most.
-func (u *unit) keep() {
+// startWatching starts the goroutine that watches the unit and restarts it when it exits. A unit has at
+// most one.
+func (u *unit) startWatching() {
 	ctx, cancel := context.WithCancel(u.host.ctx)
-	halted := make(chan struct{})
+	ended := make(chan struct{})
 	u.mu.Lock()
-	u.halt, u.halted = cancel, halted
+	u.cancelWatch, u.watchEnded = cancel, ended
 	u.mu.Unlock()
 	u.host.running.Go(func() {
-		defer close(halted)
-		u.keepUntil(ctx)
+		defer close(ended)
+		u.watchLoop(ctx)
 	})
 }
 
-func (u *unit) haltKeeper() {
+func (u *unit) stopWatching() {
 	u.mu.Lock()
-	halt, halted := u.halt, u.halted
-	u.halt, u.halted = nil, nil
+	cancel, ended := u.cancelWatch, u.watchEnded
+	u.cancelWatch, u.watchEnded = nil, nil
 	u.mu.Unlock()
-	if halt != nil {
-		halt()
-		<-halted
+	if cancel != nil {
+		cancel()
+		<-ended
 	}
 }
 
-func (u *unit) keepUntil(ctx context.Context) {
+func (u *unit) watchLoop(ctx context.Context) {
 	for {
 		if p := u.current(); p != nil {
 			if !u.watchUntilExit(ctx, p) {
 				return
 			}
-			u.died(p)
+			u.exited(p)
 		}
 		if !u.waitForRestart(ctx) {
 			return
@@ -161,13 +164,14 @@ func (u *unit) keepUntil(ctx context.Context) {
 	}
 }
 
-// watchUntilExit asks for readiness while the process lives, and reports whether it has died.
+// watchUntilExit checks readiness and health until the process exits or ctx ends, and reports whether the
+// process has exited.
 func (u *unit) watchUntilExit(ctx context.Context, p *process) (died bool) {
-	asking, cancel := context.WithCancel(ctx)
+	checking, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	u.host.running.Go(func() {
 		defer close(ended)
-		u.askReady(asking, p)
+		u.checkReady(checking, p)
 	})
 	select {
 	case <-ctx.Done():
@@ -179,36 +183,36 @@ func (u *unit) watchUntilExit(ctx context.Context, p *process) (died bool) {
 	return died
 }
 
-func (u *unit) died(p *process) {
-	p.forget()
+func (u *unit) exited(p *process) {
+	p.close()
 	exit := p.exit
 	u.mu.Lock()
-	if !u.readyAt.IsZero() && time.Since(u.readyAt) >= units.SoundAfter {
+	if !u.readyAt.IsZero() && time.Since(u.readyAt) >= units.StableAfter {
 		u.crashes = 0
 	}
 	exit.Cause, u.hung = u.hung, ""
 	u.mu.Unlock()
 	last, reason := u.host.logs.LastLine(u.name), exit.String()
-	u.host.conf.Log.Warn("unit died", "unit", u.name, "pid", p.pid, "exit", reason, "said", last)
-	if u.host.logs.Full() { // what it said last did not reach its log
-		reason += " with no space left on device (" + u.host.conf.LogDir + ")"
+	u.host.conf.Log.Warn("unit exited", "unit", u.name, "pid", p.pid, "exit", reason, "last_output", last)
+	if u.host.logs.Full() { // its last output did not reach the log
+		reason += ", no space left on device (" + u.host.conf.LogDir + ")"
 	}
 	if last != "" {
-		reason += " after saying: " + last
+		reason += ", last output: " + last
 	}
 	u.event(units.Exited, p.pid, reason)
 	u.updateOrLog(func() { u.proc, u.rec.PID, u.rec.Start, u.rec.LastExit = nil, 0, 0, &exit })
 	u.delay(reason)
 }
 
-// delay decides when the unit is started next.
+// delay schedules the next restart.
 func (u *unit) delay(reason string) {
 	u.updateOrLog(func() {
 		wait := units.RestartDelay(u.crashes)
 		u.crashes++
 		u.rec.Phase, u.rec.Ready, u.readyAt = exited, false, time.Time{}
 		u.restartAt = time.Now().Add(wait)
-		u.reason = fmt.Sprintf("%s (%d in a row), starting again in %s", reason, u.crashes, wait.Round(10*time.Millisecond))
+		u.reason = fmt.Sprintf("%s (%d in a row), restarting in %s", reason, u.crashes, wait.Round(10*time.Millisecond))
 	})
 }
 
@@ -231,7 +235,7 @@ func (u *unit) restart(ctx context.Context) error {
 	spec := u.rec.Unit
 	u.rec.Restarts++
 	u.mu.Unlock()
-	if spec.KillChildren { // what the dead process left behind would hold its ports and files
+	if spec.KillChildren { // leftover child processes would hold its ports and files
 		if err := u.host.cgroups.kill(ctx, u.name); err != nil {
 			return err
 		}
@@ -241,8 +245,8 @@ func (u *unit) restart(ctx context.Context) error {
 
 const defaultStopTimeout = 10 * time.Second
 
-// stop ends the unit's process: SIGTERM, and SIGKILL when that has not helped in time. When ctx ends first the process has
-// been told, the record says so, and the next stop goes on from there.
+// stop ends the unit's process with SIGTERM, and with SIGKILL after the stop timeout. If ctx ends first,
+// the record says that the unit is stopping, and the next stop continues.
 func (u *unit) stop(ctx context.Context) error {
 	u.ops.Lock()
 	defer u.ops.Unlock()
@@ -250,7 +254,7 @@ func (u *unit) stop(ctx context.Context) error {
 }
 
 func (u *unit) stopLocked(ctx context.Context) error {
-	u.haltKeeper()
+	u.stopWatching()
 	u.mu.Lock()
 	p, spec, never := u.proc, u.rec.Unit, u.rec.Phase == ""
 	u.mu.Unlock()
@@ -263,14 +267,14 @@ func (u *unit) stopLocked(ctx context.Context) error {
 			if u.rec.Phase != stopping || u.rec.StopAt.IsZero() {
 				u.rec.StopAt = time.Now()
 			}
-			u.rec.Phase, u.rec.Ready, u.reason, since = stopping, false, "it is being stopped", u.rec.StopAt
+			u.rec.Phase, u.rec.Ready, u.reason, since = stopping, false, "stopping", u.rec.StopAt
 		}); err != nil {
 			return err
 		}
 		if err := u.end(ctx, p, since.Add(cmp.Or(spec.StopTimeout, defaultStopTimeout))); err != nil {
 			return fmt.Errorf("stop %s: %w", u.name, err)
 		}
-		p.forget()
+		p.close()
 		u.event(units.Stopped, p.pid, p.exit.String())
 	}
 	if spec.KillChildren {
@@ -280,24 +284,24 @@ func (u *unit) stopLocked(ctx context.Context) error {
 	}
 	return u.update(func() {
 		u.rec.Phase, u.rec.PID, u.rec.Start, u.rec.Ready = stopped, 0, 0, false
-		u.proc, u.restartAt, u.reason = nil, time.Time{}, "it was stopped"
+		u.proc, u.restartAt, u.reason = nil, time.Time{}, "stopped"
 		if p != nil {
 			u.rec.LastExit = &p.exit
 		}
 	})
 }
 
-// end sends SIGTERM once, for some programs take a second one as an order to drop everything, and SIGKILL at the deadline,
-// which does not move when a stop that was broken off is tried again.
+// end sends SIGTERM once, because some programs treat a second one as an order to exit immediately, and
+// SIGKILL at the deadline. The deadline stays the same when an interrupted stop is retried.
 func (u *unit) end(ctx context.Context, p *process, deadline time.Time) error {
 	if p.isDone() {
 		return nil
 	}
-	if !p.told {
+	if !p.termSent {
 		if err := p.signal(syscall.SIGTERM); err != nil {
 			return err
 		}
-		p.told = true
+		p.termSent = true
 	}
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
@@ -307,10 +311,10 @@ func (u *unit) end(ctx context.Context, p *process, deadline time.Time) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-u.host.ctx.Done():
-		return errGone
+		return errClosed
 	case <-timer.C:
 	}
-	u.host.conf.Log.Warn("unit killed: it did not end in time", "unit", u.name, "pid", p.pid)
+	u.host.conf.Log.Warn("unit killed after its stop timeout", "unit", u.name, "pid", p.pid)
 	if err := p.signal(syscall.SIGKILL); err != nil {
 		return err
 	}
@@ -320,6 +324,6 @@ func (u *unit) end(ctx context.Context, p *process, deadline time.Time) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-u.host.ctx.Done():
-		return errGone
+		return errClosed
 	}
 }

@@ -15,11 +15,12 @@ import (
 )
 
 const (
-	errorLines = 5
-	patience   = 400 * time.Millisecond // with a oneshot that is broken off
+	errorLines     = 5
+	interruptGrace = 400 * time.Millisecond // between SIGTERM and SIGKILL of an interrupted oneshot
 )
 
-// observeOneshot asks first whether the work is done: who did it, and in which boot, does not matter.
+// observeOneshot runs the probe first: if the work is done, it does not matter who did it, or in which
+// boot.
 func (h *Host) observeOneshot(ctx context.Context, spec plan.Unit, u *unit) (plan.State, error) {
 	var r record
 	alive := false
@@ -33,7 +34,7 @@ func (h *Host) observeOneshot(ctx context.Context, spec plan.Unit, u *unit) (pla
 	}
 	ran := r.Phase == exited && r.LastExit != nil && r.LastExit.Code == 0
 	if spec.Ready.Kind == plan.ProbeNone && !ran {
-		return plan.State{Existence: plan.Absent, Detail: "it has not run"}, nil
+		return plan.State{Existence: plan.Absent, Detail: "it has not run yet"}, nil
 	}
 	if err := h.conf.Probe.Ask(ctx, spec.Ready); err != nil {
 		if ctx.Err() != nil {
@@ -46,14 +47,15 @@ func (h *Host) observeOneshot(ctx context.Context, spec plan.Unit, u *unit) (pla
 		if err != nil {
 			return plan.State{}, fmt.Errorf("observe %s: %w", spec.Name, err)
 		}
-		if why := r.begun().Differs(spec, inputs); why != "" {
+		if why := r.startInfo().Differs(spec, inputs); why != "" {
 			return plan.State{Existence: plan.Present, Detail: why}, nil
 		}
 	}
 	return plan.State{Existence: plan.Present, Matches: true, Ready: true}, nil
 }
 
-// runOnce runs a oneshot to its end. One that an earlier agent started is waited for first.
+// runOnce runs a oneshot to completion. If it is still running for an earlier agent, that run is awaited
+// first.
 func (u *unit) runOnce(ctx context.Context, spec plan.Unit) error {
 	u.ops.Lock()
 	defer u.ops.Unlock()
@@ -71,20 +73,21 @@ func (u *unit) runOnce(ctx context.Context, spec plan.Unit) error {
 	return u.waitFor(ctx, u.current())
 }
 
-// waitFor returns an error unless the process exits with 0. When ctx ends, the process is ended with it.
+// waitFor waits for the process and returns an error unless it exits with 0. If ctx ends first, it ends
+// the process.
 func (u *unit) waitFor(ctx context.Context, p *process) error {
 	select {
 	case <-p.done:
 	case <-u.host.ctx.Done():
-		return errGone
+		return errClosed
 	case <-ctx.Done():
-		return errors.Join(ctx.Err(), u.breakOff(p))
+		return errors.Join(ctx.Err(), u.interrupt(p))
 	}
-	return u.ended(p)
+	return u.finished(p)
 }
 
-func (u *unit) ended(p *process) error {
-	p.forget()
+func (u *unit) finished(p *process) error {
+	p.close()
 	u.event(units.Done, p.pid, p.exit.String())
 	if err := u.update(func() {
 		u.rec.Phase, u.rec.PID, u.rec.Start, u.rec.LastExit, u.proc = exited, 0, 0, &p.exit, nil
@@ -98,12 +101,12 @@ func (u *unit) ended(p *process) error {
 	return errors.Join(fmt.Errorf("%s %s: %s", u.name, p.exit, strings.Join(lines, " | ")), err)
 }
 
-// breakOff ends a oneshot within a second.
-func (u *unit) breakOff(p *process) error {
+// interrupt ends a oneshot within a second.
+func (u *unit) interrupt(p *process) error {
 	if err := p.signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(interruptGrace)
 	defer timer.Stop()
 	select {
 	case <-p.done:
@@ -118,11 +121,11 @@ func (u *unit) breakOff(p *process) error {
 	u.mu.Unlock()
 	var err error
 	if killChildren {
-		ctx, cancel := context.WithTimeout(u.host.ctx, patience)
+		ctx, cancel := context.WithTimeout(u.host.ctx, interruptGrace)
 		defer cancel()
 		err = u.host.cgroups.kill(ctx, u.name)
 	}
-	return errors.Join(u.ended(p), err)
+	return errors.Join(u.finished(p), err)
 }
 
 // awaitEnd waits for a oneshot that an earlier agent started.
@@ -132,11 +135,11 @@ func (u *unit) awaitEnd(ctx context.Context, e plan.Entry, waiting func(reason s
 		select {
 		case <-p.done:
 		case <-u.host.ctx.Done():
-			return errGone
+			return errClosed
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if err := u.ended(p); err != nil && !p.exit.Lost {
+		if err := u.finished(p); err != nil && !p.exit.Lost {
 			return err
 		}
 	}

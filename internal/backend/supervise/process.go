@@ -18,17 +18,18 @@ import (
 	"github.com/slipway-project/slipway/internal/backend/units"
 )
 
-// process is a main process, ours or adopted, held by a descriptor that cannot come to mean another process.
+// process is a unit's main process, started here or adopted. It is held by a pidfd, which never refers to
+// another process.
 type process struct {
-	pid   int
-	start uint64
-	fd    *os.File
-	done  chan struct{} // closed when it has ended
-	exit  units.Exit    // readable when done is closed
-	told  bool          // SIGTERM was sent; belongs to the keeper while there is one, then to who holds unit.ops
+	pid      int
+	start    uint64
+	fd       *os.File
+	done     chan struct{} // closed when it has ended
+	exit     units.Exit    // valid once done is closed
+	termSent bool          // guarded by the watcher while there is one, then by unit.ops
 }
 
-// watch begins to watch a process. It takes no thread: the descriptor becomes readable when the process ends.
+// watch starts to watch a process. It uses no thread: the pidfd becomes readable when the process ends.
 func (h *Host) watch(pid int) (*process, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -49,7 +50,7 @@ func (h *Host) watch(pid int) (*process, error) {
 			ended = n > 0
 			return ended
 		})
-		if err != nil || !ended { // forget closed the descriptor
+		if err != nil || !ended { // close closed the descriptor
 			return
 		}
 		if p.exit = reap(pid); p.exit.Lost {
@@ -60,11 +61,11 @@ func (h *Host) watch(pid int) (*process, error) {
 	return p, nil
 }
 
-// adoptedExit asks the kernel (6.15 and newer) how a process ended that was not our child. It knows once init has reaped it,
-// which the descriptor tells by hanging up.
+// adoptedExit asks the kernel (6.15 or newer) for the exit status of a process that was not our child. The
+// status is available once init has reaped the process, which is when the pidfd reports a hangup.
 func (p *process) adoptedExit(conn syscall.RawConn) units.Exit {
 	e := units.Exit{At: time.Now(), Code: -1, Lost: true}
-	_ = conn.Control(func(fd uintptr) { // without an answer, nobody knows
+	_ = conn.Control(func(fd uintptr) { // without an answer the exit code stays unknown
 		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd)}}, 200)
 		info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
 		if unix.IoctlPidfdInfo(int(fd), &info) != nil || info.Mask&unix.PIDFD_INFO_EXIT == 0 {
@@ -80,7 +81,7 @@ func (p *process) adoptedExit(conn syscall.RawConn) units.Exit {
 	return e
 }
 
-// reap collects the exit status if the process was our child; an adopted one is reaped by init.
+// reap returns the exit status of our child. Adopted processes are reaped by init; for them Lost is set.
 func reap(pid int) units.Exit {
 	var status syscall.WaitStatus
 	for {
@@ -101,7 +102,8 @@ func reap(pid int) units.Exit {
 	}
 }
 
-// signal never reaches another process, even if the PID is used again.
+// signal sends a signal through the pidfd, so that it never reaches another process with the same PID. It
+// returns nil if the process has ended.
 func (p *process) signal(s syscall.Signal) error {
 	conn, err := p.fd.SyscallConn()
 	if err != nil {
@@ -126,9 +128,9 @@ func (p *process) isDone() bool {
 	}
 }
 
-func (p *process) forget() { _ = p.fd.Close() }
+func (p *process) close() { _ = p.fd.Close() }
 
-// startTime is field 22 of /proc/PID/stat, counted after the name, which may hold spaces and brackets.
+// startTime returns field 22 of /proc/PID/stat.
 func startTime(pid int) (uint64, error) {
 	fields, err := statFields(pid)
 	if err != nil {
@@ -137,7 +139,8 @@ func startTime(pid int) (uint64, error) {
 	return strconv.ParseUint(fields[22-3], 10, 64)
 }
 
-// statFields are the fields of /proc/PID/stat from the third (state) on.
+// statFields returns the fields of /proc/PID/stat from the third (state) on. The second, the name, may
+// contain spaces and parentheses.
 func statFields(pid int) ([]string, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -145,12 +148,12 @@ func statFields(pid int) ([]string, error) {
 	}
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(fields) < 20 {
-		return nil, fmt.Errorf("read /proc/%d/stat: it is too short", pid)
+		return nil, fmt.Errorf("read /proc/%d/stat: too few fields", pid)
 	}
 	return fields, nil
 }
 
-// isAlive reports whether this very process still runs; a zombie does not.
+// isAlive reports whether the process with this PID and start time is running. Zombies are not.
 func isAlive(pid int, start uint64) bool {
 	fields, err := statFields(pid)
 	return err == nil && fields[0] != "Z" && fields[0] != "X" && fields[22-3] == strconv.FormatUint(start, 10)

@@ -32,12 +32,12 @@ func TestProcessIsInItsCgroups(t *testing.T) {
 	}
 	want := "/" + b.conf.CgroupParent + "/u\n"
 	if got := strings.Count(string(data), want); got != len(h.cgroups.parents) {
-		t.Errorf("in %d of %d cgroups:\n%s", got, len(h.cgroups.parents), data)
+		t.Errorf("got %d of %d cgroups:\n%s", got, len(h.cgroups.parents), data)
 	}
 	do(t, h, plan.Remove, u)
 	for _, parent := range h.cgroups.parents[1:] { // the child is left, and only it
 		if _, err := os.Stat(filepath.Join(parent, "u")); err != nil {
-			t.Errorf("the group of the child that stays was removed: %v", err)
+			t.Errorf("the cgroup of a remaining child was removed: %v", err)
 		}
 	}
 }
@@ -52,12 +52,12 @@ func TestCgroupsGoWithTheUnit(t *testing.T) {
 	do(t, h, plan.Remove, u)
 	for _, parent := range h.cgroups.parents {
 		if _, err := os.Stat(filepath.Join(parent, "u")); err == nil {
-			t.Errorf("%s/u is left", parent)
+			t.Errorf("%s/u still exists", parent)
 		}
 	}
 	left, err := filepath.Glob(filepath.Join(b.conf.StateDir, "u.*"))
 	if err != nil || len(left) > 0 {
-		t.Errorf("left in the state folder: %v, %v", left, err)
+		t.Errorf("got files %v in the state directory, %v, want none", left, err)
 	}
 }
 
@@ -77,7 +77,7 @@ func TestOOMScore(t *testing.T) {
 				t.Fatal(err)
 			}
 			if score > 0 && strings.TrimSpace(string(got)) != fmt.Sprint(score) {
-				t.Errorf("score %s, want %d", got, score)
+				t.Errorf("got score %s, want %d", got, score)
 			}
 		})
 	}
@@ -114,7 +114,7 @@ func TestLogsOutliveTheHost(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(b.dir, "go"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "a line written without an agent", func() bool {
+		eventually(t, "a line written while no agent runs", func() bool {
 			data, _ := os.ReadFile(h.Logs("talk"))
 			return string(data) == "one\ntwo\n"
 		})
@@ -144,7 +144,7 @@ func TestStopAllKeepsTheOrder(t *testing.T) {
 	}
 }
 
-// A process whose parent is somebody else, as an adopted one's is init.
+// The parent of the process is another process, as init is for an adopted one.
 func TestExitOfAnotherParentsChild(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ script, want string }{
@@ -180,19 +180,20 @@ func TestExitOfAnotherParentsChild(t *testing.T) {
 			}
 			<-p.done
 			if got := p.exit.String(); got != tt.want && !p.exit.Lost {
-				t.Errorf("%q, want %q", got, tt.want)
+				t.Errorf("got %q, want %q", got, tt.want)
 			}
 			if !isOld(t) && p.exit.Lost {
-				t.Error("this kernel knows how it ended")
+				t.Error("got no exit status, although this kernel reports it")
 			}
-			p.forget()
+			p.close()
 			h.running.Wait()
 			_ = parent.Wait() // says how the child ended
 		})
 	}
 }
 
-// isOld reports whether the kernel is older than 6.15, which brought exit codes of other processes' children.
+// isOld reports whether the kernel is older than 6.15, which is the first to report exit codes of other
+// processes' children.
 func isOld(t *testing.T) bool {
 	t.Helper()
 	var name unix.Utsname
@@ -204,4 +205,34 @@ func isOld(t *testing.T) bool {
 		t.Fatal(err)
 	}
 	return major < 6 || major == 6 && minor < 15
+}
+
+// A limit that cannot be set is reported in the unit's log, and the unit runs.
+func TestImpossibleLimitIsLogged(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ file, want string }{
+		"more than any kernel allows": {"[Service]\nLimitNOFILE=99999999999\n", "LimitNOFILE=99999999999: limit stays at "},
+		"not a number":                {"LimitNOFILE=many\n", "LimitNOFILE=many: not a number"},
+		"not readable":                {"", "limits not changed: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t)
+			err := os.WriteFile(b.conf.Limits, []byte(tc.file), 0o600)
+			if tc.file == "" {
+				b.conf.Limits = filepath.Join(b.conf.Limits, "x") // below a file
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := b.host(t)
+			u := hosttest.RealUnit(b.dir, "limited", hosttest.Behaviour{Ready: plan.ProbeTCP})
+			do(t, h, plan.Create, u)
+			await(t, h, u)
+			log, err := os.ReadFile(h.Logs(u.Name))
+			if err != nil || !strings.Contains(string(log), tc.want) {
+				t.Errorf("got log %q, %v, want it to contain %q", log, err, tc.want)
+			}
+		})
+	}
 }

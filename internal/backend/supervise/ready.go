@@ -16,15 +16,15 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// askReady asks until the process is ready, then now and then whether it still is. It ends with ctx.
-func (u *unit) askReady(ctx context.Context, p *process) {
+// checkReady waits until the process is ready, then checks its health until ctx ends.
+func (u *unit) checkReady(ctx context.Context, p *process) {
 	u.mu.Lock()
-	pr, ready, wasReady := u.rec.Unit.Ready, u.rec.Ready, !u.rec.Unwell.IsZero()
+	pr, ready, wasHealthy := u.rec.Unit.Ready, u.rec.Ready, !u.rec.UnhealthySince.IsZero()
 	u.mu.Unlock()
 	switch {
-	case wasReady: // and an agent before this one has seen that it is not
+	case wasHealthy: // an earlier agent has reported it as unhealthy
 	case !ready:
-		if !u.awaitFirst(ctx, pr) {
+		if !u.awaitReady(ctx, pr) {
 			return
 		}
 		u.setReady(true, "")
@@ -34,16 +34,18 @@ func (u *unit) askReady(ctx context.Context, p *process) {
 		u.mu.Unlock()
 	}
 	if pr.Kind != plan.ProbeNotify && pr.Kind != plan.ProbeNone {
-		u.host.health().Watch(ctx, patient{u, p})
+		every := u.host.conf.intervals
+		health := units.Health{Prober: u.host.conf.Probe, Period: every.health, UnhealthyPeriod: every.unhealthy, HungAfter: every.hung}
+		health.Watch(ctx, healthTarget{u, p})
 	}
 }
 
-func (u *unit) awaitFirst(ctx context.Context, pr plan.Probe) bool {
+func (u *unit) awaitReady(ctx context.Context, pr plan.Probe) bool {
 	u.setReason("waiting for " + pr.String())
 	if pr.Kind == plan.ProbeNotify {
-		if err := u.hear(ctx); err != nil {
+		if err := u.awaitNotify(ctx); err != nil {
 			if ctx.Err() == nil {
-				u.setReason("cannot hear READY=1: " + err.Error())
+				u.setReason("cannot receive READY=1: " + err.Error())
 				u.host.conf.Log.Error("notify socket not usable", "unit", u.name, "error", err)
 			}
 			return false
@@ -56,11 +58,11 @@ func (u *unit) awaitFirst(ctx context.Context, pr plan.Probe) bool {
 func (u *unit) setReady(ready bool, reason string) {
 	pid := 0
 	u.updateOrLog(func() {
-		u.rec.Ready, u.rec.Unwell, u.reason, pid = ready, time.Time{}, reason, u.rec.PID
+		u.rec.Ready, u.rec.UnhealthySince, u.reason, pid = ready, time.Time{}, reason, u.rec.PID
 		if u.readyAt = (time.Time{}); ready {
 			u.readyAt = time.Now()
 		} else {
-			u.rec.Unwell = time.Now()
+			u.rec.UnhealthySince = time.Now()
 		}
 	})
 	if ready {
@@ -70,41 +72,41 @@ func (u *unit) setReady(ready bool, reason string) {
 	}
 }
 
-// patient shows the unit with its present process to who watches its health.
-type patient struct {
+// healthTarget is the unit with one process, for health checks.
+type healthTarget struct {
 	*unit
 	proc *process
 }
 
-func (p patient) Standing() units.Standing {
+func (p healthTarget) HealthStatus() units.HealthStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return units.Standing{Probe: p.rec.Unit.Ready, Ready: p.rec.Ready, Unwell: p.rec.Unwell}
+	return units.HealthStatus{Probe: p.rec.Unit.Ready, Ready: p.rec.Ready, UnhealthySince: p.rec.UnhealthySince}
 }
 
-func (p patient) SetReady(ready bool, reason string) { p.setReady(ready, reason) }
-func (p patient) SetReason(reason string)            { p.setReason(reason) }
-func (p patient) EndHung(ctx context.Context)        { p.endHung(ctx, p.proc) }
+func (p healthTarget) SetReady(ready bool, reason string) { p.setReady(ready, reason) }
+func (p healthTarget) SetReason(reason string)            { p.setReason(reason) }
+func (p healthTarget) EndHung(ctx context.Context)        { p.endHung(ctx, p.proc) }
 
-// endHung ends the process; its death is then one like any other.
+// endHung ends a hung process. The watcher then restarts the unit as after any exit.
 func (u *unit) endHung(ctx context.Context, p *process) {
 	u.mu.Lock()
 	limit, last := u.rec.Unit.StopTimeout, u.reason
-	u.hung = fmt.Sprintf("ended because it did not answer for %s", u.host.conf.pace.hung)
+	u.hung = fmt.Sprintf("restarted because it was unhealthy for %s", u.host.conf.intervals.hung)
 	u.mu.Unlock()
-	u.host.conf.Log.Warn("unit hangs, restarting it", "unit", u.name, "pid", p.pid, "last", last)
-	u.setReason("hung, being ended")
+	u.host.conf.Log.Warn("unit hung, restarting it", "unit", u.name, "pid", p.pid, "reason", last)
+	u.setReason("hung, being stopped")
 	if err := u.end(ctx, p, time.Now().Add(cmp.Or(limit, defaultStopTimeout))); err != nil && ctx.Err() == nil {
 		u.host.conf.Log.Error("hung unit not ended", "unit", u.name, "error", err)
 	}
 }
 
-// hear waits for READY=1 on the unit's notify socket. See sd_notify(3).
-func (u *unit) hear(ctx context.Context) error {
+// awaitNotify waits for READY=1 on the unit's notify socket. See sd_notify(3).
+func (u *unit) awaitNotify(ctx context.Context) error {
 	path := u.host.notifyPath(u.name)
 	u.mu.Lock()
-	conn := u.ear
-	u.ear = nil
+	conn := u.notifyConn
+	u.notifyConn = nil
 	u.mu.Unlock()
 	if conn == nil {
 		var err error
@@ -114,7 +116,7 @@ func (u *unit) hear(ctx context.Context) error {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
 	defer stop()
-	defer conn.Close() //nolint:errcheck // nothing was written
+	defer conn.Close() //nolint:errcheck // only read from
 	buf := make([]byte, 4096)
 	for {
 		n, err := conn.Read(buf)
@@ -129,23 +131,24 @@ func (u *unit) hear(ctx context.Context) error {
 	}
 }
 
-// openEar opens the notify socket anew for each process, so that no word of the one before is taken for its own.
-func (u *unit) openEar(spec plan.Unit) error {
+// openNotify opens a new notify socket for each process, so that messages of the previous process are not
+// received.
+func (u *unit) openNotify(spec plan.Unit) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.closeEarLocked()
+	u.closeNotifyLocked()
 	if spec.Ready.Kind != plan.ProbeNotify {
 		return nil
 	}
-	ear, err := listenNotify(u.host.notifyPath(u.name))
-	u.ear = ear
+	conn, err := listenNotify(u.host.notifyPath(u.name))
+	u.notifyConn = conn
 	return err
 }
 
-func (u *unit) closeEarLocked() {
-	if u.ear != nil {
-		_ = u.ear.Close() // nothing was written
-		u.ear = nil
+func (u *unit) closeNotifyLocked() {
+	if u.notifyConn != nil {
+		_ = u.notifyConn.Close() // only read from
+		u.notifyConn = nil
 	}
 }
 
@@ -156,11 +159,8 @@ func listenNotify(path string) (*net.UnixConn, error) {
 	return net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 }
 
-// deafLocked: READY=1 is said once; an agent that came later may have missed it and can only ask for a restart.
-func (u *unit) deafLocked() bool {
-	return u.adopted && !u.rec.Ready && u.proc != nil && u.rec.Unit.Ready.Kind == plan.ProbeNotify && time.Since(u.adoptedAt) > u.host.conf.pace.deaf
-}
-
-func (h *Host) health() units.Health {
-	return units.Health{Ask: h.conf.Probe.Ask, Period: h.conf.pace.health, Unwell: h.conf.pace.unwell, Hung: h.conf.pace.hung}
+// missedNotifyLocked reports whether an adopted process has probably sent READY=1 while no agent was
+// listening. It is sent only once, so only a restart helps.
+func (u *unit) missedNotifyLocked() bool {
+	return u.adopted && !u.rec.Ready && u.proc != nil && u.rec.Unit.Ready.Kind == plan.ProbeNotify && time.Since(u.adoptedAt) > u.host.conf.intervals.notify
 }

@@ -18,13 +18,13 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// A unit that lives and does not answer is reported as not ready, and is ready again when it answers soon.
+// A running unit that fails its health check is reported as not ready, and as ready once it recovers.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	var mu sync.Mutex
 	var kinds []units.EventKind
-	b.conf.pace = pace{health: 5 * time.Millisecond, unwell: time.Millisecond, hung: time.Hour, logs: time.Hour, deaf: time.Hour}
+	b.conf.intervals = intervals{health: 5 * time.Millisecond, unhealthy: time.Millisecond, hung: time.Hour, logs: time.Hour, notify: time.Hour}
 	b.conf.OnEvent = func(e units.Event) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -40,14 +40,14 @@ func TestHealth(t *testing.T) {
 	}
 	eventually(t, "a loss of readiness", func() bool { return !state(t, h, u).Ready })
 	if s := state(t, h, u); !s.Matches || !strings.Contains(s.Detail, "it does not exist") {
-		t.Errorf("state %+v", s)
+		t.Errorf("got state %+v", s)
 	}
 	if err := os.WriteFile(u.Ready.Path, []byte("again"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	await(t, h, u)
 	if got := status(t, h, "u"); got.PID != pid || got.Restarts != 0 {
-		t.Errorf("status %+v, want the same process", got)
+		t.Errorf("got status %+v, want the same process", got)
 	}
 	eventually(t, "the last event", func() bool {
 		mu.Lock()
@@ -57,19 +57,19 @@ func TestHealth(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if got := len(kinds); got != 4 || kinds[0] != units.Started || kinds[1] != units.Ready || kinds[2] != units.Unready || kinds[3] != units.Ready {
-		t.Errorf("events %v", kinds)
+		t.Errorf("got events %v", kinds)
 	}
 }
 
-// A unit that hangs for too long is started again, whatever it does with SIGTERM, and also when the agent that has seen it fall
-// was followed by another.
+// A unit that hangs for too long is restarted, even if it ignores SIGTERM, and even if another agent takes
+// over in between.
 func TestHungUnitIsRestarted(t *testing.T) {
 	t.Parallel()
 	for name, anew := range map[string]bool{"one agent": false, "another agent": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBed(t)
-			b.conf.pace = pace{health: 5 * time.Millisecond, unwell: time.Millisecond, hung: 200 * time.Millisecond, logs: time.Hour, deaf: time.Hour}
+			b.conf.intervals = intervals{health: 5 * time.Millisecond, unhealthy: time.Millisecond, hung: 200 * time.Millisecond, logs: time.Hour, notify: time.Hour}
 			h := b.host(t)
 			u := hosttest.RealUnit(b.dir, "u", hosttest.Behaviour{Ready: plan.ProbeFile})
 			u.StopTimeout = 50 * time.Millisecond
@@ -85,18 +85,18 @@ func TestHungUnitIsRestarted(t *testing.T) {
 			}
 			eventually(t, "another process", func() bool { s := status(t, h, "u"); return s.Ready && s.PID != pid })
 			s := status(t, h, "u")
-			if s.Restarts != 1 || s.LastExit == nil || s.LastExit.String() != "ended because it did not answer for 200ms" {
-				t.Errorf("status %+v, last exit %v", s, s.LastExit)
+			if s.Restarts != 1 || s.LastExit == nil || s.LastExit.String() != "restarted because it was unhealthy for 200ms" {
+				t.Errorf("got status %+v, last exit %v", s, s.LastExit)
 			}
 		})
 	}
 }
 
-// READY=1 is said once. If no agent listened at that moment, the unit is restarted rather than waited for without end.
+// READY=1 is sent once. If no agent was listening at that moment, the unit is restarted.
 func TestNotifyMissedWhileNoAgentListened(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	b.conf.pace = pace{health: time.Hour, unwell: time.Hour, logs: time.Hour, deaf: 50 * time.Millisecond}
+	b.conf.intervals = intervals{health: time.Hour, unhealthy: time.Hour, logs: time.Hour, notify: 50 * time.Millisecond}
 	h := b.host(t)
 	u := plan.Unit{ // what it says is lost when nobody listens, as with sd_notify
 		Name: "u", Args: []string{"/bin/sh", "-c", "while [ ! -e go ]; do sleep 0.01; done; touch said; exec sleep 1000"},
@@ -107,25 +107,26 @@ func TestNotifyMissedWhileNoAgentListened(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(b.dir, "go"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the word nobody heard", func() bool { _, err := os.Stat(filepath.Join(b.dir, "said")); return err == nil })
+		eventually(t, "READY=1 to be sent", func() bool { _, err := os.Stat(filepath.Join(b.dir, "said")); return err == nil })
 	})
 	if s := state(t, h, u); s.Existence != plan.Present || s.Ready {
-		t.Errorf("state %+v", s)
+		t.Errorf("got state %+v", s)
 	}
 	if err := h.Await(t.Context(), entry(u), func(string) {}); err == nil || !strings.Contains(err.Error(), "READY=1") {
-		t.Errorf("await: %v", err)
+		t.Errorf("got await error %v", err)
 	}
 	step, ok := plan.Next(entry(u), state(t, h, u))
 	if !ok || step.Verb != plan.Replace {
-		t.Errorf("step %+v", step)
+		t.Errorf("got step %+v", step)
 	}
 	do(t, h, step.Verb, u)
 	if s := state(t, h, u); !s.Matches {
-		t.Errorf("after the restart: %+v", s)
+		t.Errorf("got state %+v after the restart", s)
 	}
 }
 
-// A stop that is tried again and again still ends in SIGKILL when its time is over, and SIGTERM is sent once.
+// A stop that is interrupted and retried still ends with SIGKILL at the original deadline, and SIGTERM is
+// sent only once.
 func TestStopDeadlineDoesNotMove(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -144,7 +145,7 @@ func TestStopDeadlineDoesNotMove(t *testing.T) {
 		t.Errorf("stopped after %s", took)
 	}
 	if heard := hosttest.RealSignals(b.dir, "u"); len(heard) != 1 {
-		t.Errorf("heard %v, want one SIGTERM", heard)
+		t.Errorf("got signals %v, want one SIGTERM", heard)
 	}
 }
 
@@ -155,7 +156,7 @@ func stopFor(t *testing.T, h *Host, u plan.Unit, limit time.Duration) error {
 	return h.Do(ctx, plan.Step{Verb: plan.Remove, Ref: plan.RefOf(u)}, entry(u))
 }
 
-// A oneshot that has ended has done its work: nobody takes it for a unit that died.
+// The end of a oneshot is not reported as an unexpected exit.
 func TestOneshotDoesNotExit(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -167,7 +168,7 @@ func TestOneshotDoesNotExit(t *testing.T) {
 		if kind := <-kinds; kind == units.Done {
 			return
 		} else if kind != units.Started {
-			t.Fatalf("event %s", kind)
+			t.Fatalf("got event %s", kind)
 		}
 	}
 }

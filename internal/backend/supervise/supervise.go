@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package supervise is the live host that runs a plan's units itself: each in its own session and cgroup, watched, restarted
-// when it dies, with its output in a log file. Units do not depend on the process that supervises them: it may be killed at
-// any moment, and the next [Host] adopts what runs. What is not a unit is handed to package files.
+// Package supervise is a host that runs a plan's units itself: each in its own session and cgroup,
+// watched, restarted when it exits, with its output in a log file. Units do not depend on the supervising
+// process: it may be killed at any moment, and the next [Host] adopts the running units. Items that are
+// not units are passed to package files.
 //
-// It never decides what should run, never starts two copies of one unit, never gives up restarting, and kills only what is in
-// a unit's own cgroup.
+// The package does not decide what should run. It never starts two copies of a unit, restarts without
+// limit, and kills only processes in a unit's own cgroup.
 //
-// Read [Host] and [Config] first, then unit, which draws a unit's life.
+// Read [Host] and [Config] first, then unit, which has a diagram of a unit's life.
 //
 //	h, err := supervise.New(supervise.Config{StateDir: "/run/slipway/units", LogDir: "/var/log/slipway", Files: f, Probe: p, Log: log})
-//	defer h.Close() // units go on
+//	defer h.Close() // units keep running
 //	h.Do(ctx, plan.Step{Verb: plan.Create, …}, entry)
 package supervise
 
@@ -32,48 +33,36 @@ import (
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-// Files is the host of everything that is not a unit; *files.Host is one.
-type Files interface {
-	reconcile.Host
-	Fingerprint(item plan.Item) (string, error)
-}
-
-// Asker asks probes; *probe.Prober is one.
-type Asker interface {
-	Ask(ctx context.Context, pr plan.Probe) error
-	Await(ctx context.Context, pr plan.Probe, waiting func(reason string)) error
-}
-
-// Config is what a Host works with.
+// Config configures a Host.
 type Config struct {
-	StateDir string // one record per unit; on a file system that a boot empties, short enough for socket paths
+	StateDir string // one record per unit; must be on a file system that is emptied at boot, and short enough for socket paths
 	LogDir   string
-	Files    Files
-	Probe    Asker
+	Files    units.Files
+	Probe    units.Prober
 	Log      *slog.Logger
 
 	// Optional.
-	Limits       string            // file of the limits that components have, see limit; looked at before each start
-	CgroupRoot   string            // where the hierarchies are mounted; empty means /sys/fs/cgroup
-	CgroupParent string            // folder of the units' cgroups in each hierarchy; empty means slipway
-	ExecCommand  []string          // command that calls Exec with the arguments appended; empty means this binary with unit-exec
+	Limits       string            // file with the resource limits of components, read before each start, see setLimits
+	CgroupRoot   string            // mount point of the cgroup hierarchies; empty means /sys/fs/cgroup
+	CgroupParent string            // directory of the units' cgroups in each hierarchy; empty means slipway
+	ExecCommand  []string          // command that calls Exec with the appended arguments; empty means this binary with unit-exec
 	OnEvent      func(units.Event) // called for each change of a unit's state; must not block and must not call the Host
-	LogSize      int64             // size at which a log is rotated; 0 means 16 MiB
+	LogSize      int64             // size at which logs are rotated; 0 means 16 MiB
 
-	pace pace // of what happens now and then; tests have less time
+	intervals intervals // tests use shorter ones
 }
 
-// pace is how often a Host looks at what does not announce itself.
-type pace struct {
-	health time.Duration // between two questions to a ready unit
-	unwell time.Duration // between two questions to a unit that was ready and is not
-	hung   time.Duration // such a unit gets so long to answer again, then it is restarted
-	logs   time.Duration // between two looks at the sizes of logs
-	down   time.Duration // a process that is not ready for so long is of no use to anybody
-	deaf   time.Duration // an adopted process gets so long to say READY=1, then it is taken to have said it before
+// intervals are the periods of regular checks and the limits for units.
+type intervals struct {
+	health    time.Duration // between two health checks of a ready unit
+	unhealthy time.Duration // between two health checks of an unhealthy unit
+	hung      time.Duration // how long a unit may stay unhealthy before it is restarted
+	logs      time.Duration // between two checks of log sizes
+	down      time.Duration // how long a process must have been unready to count as down
+	notify    time.Duration // how long an adopted process may take to send READY=1 before it is assumed to have sent it earlier
 }
 
-// Host supervises units. It is safe for concurrent use. Only one Host at a time has a state folder.
+// Host supervises units. It is safe for concurrent use. Only one Host at a time can use a state directory.
 type Host struct {
 	conf    Config
 	boot    string
@@ -83,14 +72,15 @@ type Host struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
-	logs  units.Logs
-	seen  units.Seen // what units may have as inputs
-	units units.Set[*unit]
+	logs    units.Logs
+	entries units.EntryCache // resolves the inputs of units
+	units   units.Set[*unit]
 }
 
 var _ reconcile.Host = (*Host)(nil)
 
-// New adopts the units that run already, starts again those that died while nobody watched, and supervises them from then on.
+// New adopts the running units, restarts those that exited while no agent was running, and supervises them
+// from then on.
 func New(c Config) (*Host, error) {
 	if c.StateDir == "" || c.LogDir == "" || c.Files == nil || c.Probe == nil || c.Log == nil {
 		return nil, errors.New("supervise: StateDir, LogDir, Files, Probe and Log are required")
@@ -99,7 +89,7 @@ func New(c Config) (*Host, error) {
 	if err := errors.Join(os.MkdirAll(c.StateDir, 0o700), os.MkdirAll(c.LogDir, 0o755)); err != nil {
 		return nil, err
 	}
-	lock, err := lockFolder(c.StateDir)
+	lock, err := lockDir(c.StateDir)
 	if err != nil {
 		return nil, err
 	}
@@ -108,6 +98,7 @@ func New(c Config) (*Host, error) {
 	if err := h.open(); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
+	h.running.Go(func() { h.logs.RotateLoop(h.ctx, c.intervals.logs, c.LogSize, h.units.Names, c.Log) })
 	return h, nil
 }
 
@@ -120,11 +111,7 @@ func (h *Host) open() (err error) {
 	if h.cgroups, err = findCgroups(h.conf.CgroupRoot, h.conf.CgroupParent); err != nil {
 		return err
 	}
-	if err := h.adopt(); err != nil {
-		return err
-	}
-	h.running.Go(func() { h.logs.Keep(h.ctx, h.conf.pace.logs, h.conf.LogSize, h.units.Names, h.conf.Log) })
-	return nil
+	return h.adopt()
 }
 
 func withDefaults(c Config) Config {
@@ -143,15 +130,15 @@ func withDefaults(c Config) Config {
 	if c.LogSize == 0 {
 		c.LogSize = 16 << 20
 	}
-	if c.pace == (pace{}) {
-		c.pace = pace{health: units.HealthPeriod, unwell: units.UnwellPeriod, hung: units.HungAfter, down: units.DownAfter, logs: 10 * time.Second, deaf: 5 * time.Second}
+	if c.intervals == (intervals{}) {
+		c.intervals = intervals{health: units.HealthPeriod, unhealthy: units.UnhealthyPeriod, hung: units.HungAfter, down: units.DownAfter, logs: 10 * time.Second, notify: 5 * time.Second}
 	}
 	return c
 }
 
-// lockFolder makes sure that no other Host is at work there. A child between fork and exec holds the lock of an agent that
-// has just died for some microseconds, so it is tried more than once.
-func lockFolder(dir string) (*os.File, error) {
+// lockDir locks a state directory against other Hosts. It tries for half a second, because a child between
+// fork and exec holds the lock of an agent that has just died.
+func lockDir(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
@@ -162,10 +149,10 @@ func lockFolder(dir string) (*os.File, error) {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	return nil, errors.Join(fmt.Errorf("lock %s: another agent supervises its units: %w", dir, err), f.Close())
+	return nil, errors.Join(fmt.Errorf("lock %s: another agent supervises these units: %w", dir, err), f.Close())
 }
 
-// Close stops supervising and leaves every unit as it is.
+// Close stops supervising and leaves every unit running.
 func (h *Host) Close() error {
 	h.cancel()
 	for _, u := range h.units.All() {
@@ -175,23 +162,20 @@ func (h *Host) Close() error {
 	return h.lock.Close()
 }
 
-// StopAll stops the named units one after the other, then all others. It goes on when one does not stop.
+// StopAll stops the units in order one after the other, then all others. It continues after errors and
+// returns them all.
 func (h *Host) StopAll(ctx context.Context, order []string) error {
 	return h.units.StopAll(ctx, order, (*unit).stop)
 }
 
-// Stop stops one unit. One that does not run, or that this machine never had, is no error.
+// Stop stops one unit. It returns nil if the unit does not exist.
 func (h *Host) Stop(ctx context.Context, name string) error {
 	return h.units.Stop(ctx, name, (*unit).stop)
 }
 
-func (h *Host) unitOrNew(name string) *unit {
-	return h.units.GetOrNew(name, func() *unit { return newUnit(h, name) })
-}
-
-// Observe tells the entry's state, see reconcile.Host.
+// Observe implements reconcile.Host.
 func (h *Host) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
-	h.seen.See(e)
+	h.entries.Add(e)
 	spec, ok := e.Item.(plan.Unit)
 	if !ok {
 		return h.conf.Files.Observe(ctx, e)
@@ -213,9 +197,9 @@ func (h *Host) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
 	return u.observe(spec, inputs), nil
 }
 
-// Do carries out one step, see reconcile.Host.
+// Do implements reconcile.Host.
 func (h *Host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
-	h.seen.See(e)
+	h.entries.Add(e)
 	spec, ok := e.Item.(plan.Unit)
 	if !ok {
 		return h.conf.Files.Do(ctx, s, e)
@@ -223,29 +207,29 @@ func (h *Host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if spec.Name == "" || strings.ContainsAny(spec.Name, "/:\x00") || spec.Name[0] == '.' { // it becomes a part of paths
-		return fmt.Errorf("%s: a unit cannot have this name", e.Ref)
+	if spec.Name == "" || strings.ContainsAny(spec.Name, "/:\x00") || spec.Name[0] == '.' { // the name becomes part of paths
+		return fmt.Errorf("%s: invalid unit name", e.Ref)
 	}
 	if s.Verb == plan.Remove {
 		return h.remove(ctx, spec.Name)
 	}
-	u := h.unitOrNew(spec.Name)
+	u := h.units.GetOrNew(spec.Name, func() *unit { return newUnit(h, spec.Name) })
 	if spec.Oneshot {
 		return u.runOnce(ctx, spec)
 	}
 	return u.run(ctx, spec, s.Verb == plan.Replace)
 }
 
-// Await waits until the unit is ready. A unit that dies meanwhile is started again, and waiting goes on.
+// Await implements reconcile.Host. A unit that exits meanwhile is restarted and still awaited.
 func (h *Host) Await(ctx context.Context, e plan.Entry, waiting func(reason string)) error {
-	h.seen.See(e)
+	h.entries.Add(e)
 	spec, ok := e.Item.(plan.Unit)
 	if !ok {
 		return h.conf.Files.Await(ctx, e, waiting)
 	}
 	u := h.units.Get(spec.Name)
 	if u == nil {
-		if s, err := h.Observe(ctx, e); err != nil || s.Ready { // a oneshot whose work was done before this boot
+		if s, err := h.Observe(ctx, e); err != nil || s.Ready { // a oneshot that ran before this boot
 			return err
 		}
 		return fmt.Errorf("%s has never been started", e.Ref)
@@ -257,7 +241,7 @@ func (h *Host) Await(ctx context.Context, e plan.Entry, waiting func(reason stri
 }
 
 func (h *Host) fingerprints(spec plan.Unit) ([]units.Input, error) {
-	return h.seen.Fingerprints(spec, h.conf.Files.Fingerprint)
+	return h.entries.Fingerprints(spec, h.conf.Files.Fingerprint)
 }
 
 func (h *Host) remove(ctx context.Context, name string) error {
@@ -268,7 +252,7 @@ func (h *Host) remove(ctx context.Context, name string) error {
 	if err := u.stop(ctx); err != nil {
 		return err
 	}
-	h.units.Forget(name, u)
+	h.units.Delete(name, u)
 	h.cgroups.remove(name)
 	for _, path := range []string{h.recordPath(name), h.recordPath(name) + ".prev", h.notifyPath(name)} {
 		if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
@@ -287,7 +271,7 @@ func (u *unit) event(kind units.EventKind, pid int, detail string) {
 	u.host.conf.OnEvent(units.Event{At: time.Now(), Unit: u.name, Kind: kind, PID: pid, Detail: detail})
 }
 
-// Status tells of every unit, by name.
+// Status returns the status of every unit, sorted by name.
 func (h *Host) Status() []units.Status {
 	var all []units.Status
 	for _, u := range h.units.All() {
@@ -308,8 +292,8 @@ func (h *Host) Status() []units.Status {
 	return all
 }
 
-// Logs is the path of a unit's log; older ones have .1, .2, .3 appended.
+// Logs returns the path of a unit's log. Rotated logs have .1, .2 and .3 appended.
 func (h *Host) Logs(unit string) string { return h.logs.Path(unit) }
 
-// Tail is the last n lines that a unit has written.
+// Tail returns the last n lines of a unit's log.
 func (h *Host) Tail(unit string, n int) ([]string, error) { return h.logs.Tail(unit, n) }

@@ -5,7 +5,7 @@ package supervise
 import (
 	"context"
 	"fmt"
-	"io/fs"
+	"github.com/slipway-project/slipway/internal/reconcile"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -19,7 +19,6 @@ import (
 	"github.com/slipway-project/slipway/internal/backend/files"
 	"github.com/slipway-project/slipway/internal/backend/hosttest"
 	"github.com/slipway-project/slipway/internal/backend/probe"
-	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
 func TestMain(m *testing.M) {
@@ -42,7 +41,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// cgroupRoots are folders to find hierarchies in: all, and if there are both, only one of version 1 and only that of version 2.
+// cgroupRoots are directories to search for hierarchies: all, and if there are both versions, only one of
+// version 1 and only that of version 2.
 func cgroupRoots(t *testing.T) []string {
 	t.Helper()
 	roots := []string{"/sys/fs/cgroup"}
@@ -54,7 +54,7 @@ func cgroupRoots(t *testing.T) []string {
 	return roots
 }
 
-// bed is what a Host lies in; it outlives Hosts.
+// bed is the environment of a Host. It outlives Hosts.
 type bed struct {
 	dir  string
 	conf Config
@@ -85,7 +85,7 @@ func newBedIn(t *testing.T, cgroupRoot string) *bed {
 	return b
 }
 
-// clean ends every process of the bed's cgroups and takes the cgroups away.
+// clean kills every process in the bed's cgroups and removes the cgroups.
 func (b *bed) clean(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
 	defer cancel()
@@ -101,13 +101,13 @@ func (b *bed) clean(t *testing.T) {
 		}
 		for _, pid := range groups.processes(u.Name()) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
-			_, _ = syscall.Wait4(pid, nil, 0, nil) // fails for what is not our child
+			_, _ = syscall.Wait4(pid, nil, 0, nil) // fails for processes that are not our children
 		}
 		if err := groups.kill(ctx, u.Name()); err != nil {
 			t.Error(err)
 		}
 	}
-	for left := true; left && ctx.Err() == nil; { // a group can go when init has reaped its last process
+	for left := true; left && ctx.Err() == nil; { // a group can be removed once init has reaped its last process
 		for _, u := range units {
 			groups.remove(u.Name())
 		}
@@ -130,50 +130,27 @@ func (b *bed) host(t *testing.T) *Host {
 
 func (b *bed) rig(t *testing.T) hosttest.Rig {
 	h := b.host(t)
-	return hosttest.Rig{
-		Host: h,
-		Dir:  b.dir,
-		Unit: func(name string, do hosttest.Behaviour) plan.Unit { return hosttest.RealUnit(b.dir, name, do) },
-		Gate: func(name string) plan.Precondition {
-			return plan.Precondition{Name: name, Provider: "the test", Ready: plan.Probe{Kind: plan.ProbeFile, Path: filepath.Join(b.dir, name+".open")}}
-		},
-		Open: func(name string) {
-			if err := hosttest.OpenReal(b.dir, name); err != nil {
-				t.Fatal(err)
-			}
-		},
-		Crash: func(unit string) {
-			if err := h.units.Get(unit).current().signal(syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
-		},
-		Starts:  func(unit string) int { return hosttest.RealStarts(b.dir, unit) },
-		Signals: func(unit string) []string { return hosttest.RealSignals(b.dir, unit) },
-		Running: func(unit string) int { return len(live(h, unit)) },
-		Spoil: func(path string, mode fs.FileMode, content string) {
-			_ = os.Remove(path)
-			if err := os.WriteFile(path, []byte(content), mode); err != nil {
-				t.Fatal(err)
-			}
-		},
-		Read: func(path string) (fs.FileMode, string, bool) {
-			data, err := os.ReadFile(path)
-			info, statErr := os.Stat(path)
-			if err != nil || statErr != nil {
-				return 0, "", false
-			}
-			return info.Mode(), string(data), true
-		},
-		Limit: func(settings ...string) {
-			if err := os.WriteFile(b.conf.Limits, []byte("[Service]\n"+strings.Join(settings, "\n")+"\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		},
-		Main: func(unit string) int { return h.units.Get(unit).current().pid },
+	r := hosttest.RealRig(t, b.dir)
+	r.Host = h
+	r.Crash = func(unit string) {
+		if err := h.units.Get(unit).current().signal(syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
 	}
+	r.Running = func(unit string) int { return len(live(h, unit)) }
+	r.Limit = func(settings ...string) {
+		r.WriteFile(b.conf.Limits, 0o600, "[Service]\n"+strings.Join(settings, "\n")+"\n")
+	}
+	r.MainPID = func(unit string) int { return h.units.Get(unit).current().pid }
+	r.Restart = func(between func()) reconcile.Host {
+		h = handOver(t, b, h, between)
+		return h
+	}
+	r.Record = func(unit string) string { return h.recordPath(unit) }
+	return r
 }
 
-// live lists the processes of a unit that have become its program.
+// live lists the processes that have become the unit's program.
 func live(h *Host, unit string) (pids []int) {
 	for _, pid := range h.cgroups.processes(unit) {
 		if args := strings.Join(nulSeparated(fmt.Sprintf("/proc/%d/cmdline", pid)), " "); !isZombie(pid) && !strings.Contains(args, "unit-exec") {

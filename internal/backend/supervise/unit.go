@@ -18,33 +18,33 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// unit is one supervised process and what is known of it.
+// unit is one supervised process.
 //
 //	          run                       READY / probe
 //	(none) ─────────► starting ─► started ─────────► started, ready
-//	  ▲                  ▲           │ dies               │ dies
+//	  ▲                  ▲           │ exits              │ exits
 //	  │                  │           ▼                    │
 //	  │                  └─ delay ─ exited ◄──────────────┘
 //	  └── stopped ◄─ stopping ◄─ stop, from anywhere
 type unit struct {
 	host *Host
 	name string
-	ops  sync.Mutex // held while a step changes the unit; never taken by the keeper
+	ops  sync.Mutex // held while a step changes the unit; never taken by the watcher
 
-	mu        sync.Mutex // guards the fields below
-	rec       record
-	proc      *process // nil when there is none
-	readyAt   time.Time
-	reason    string // why it is not ready
-	hung      string // why it was ended although nobody told it to, until its death is told
-	crashes   int    // deaths in a row, for the delay
-	restartAt time.Time
-	adopted   bool
-	adoptedAt time.Time
-	ear       *net.UnixConn // notify socket of the current process, opened before it is started
-	changed   chan struct{} // closed at each change, then replaced
-	halt      context.CancelFunc
-	halted    chan struct{} // closed when the keeper has ended
+	mu          sync.Mutex // guards the fields below
+	rec         record
+	proc        *process // nil if there is none
+	readyAt     time.Time
+	reason      string // why it is not ready
+	hung        string // why the hung process was ended, until its exit is reported
+	crashes     int    // crashes in a row, for the restart delay
+	restartAt   time.Time
+	adopted     bool
+	adoptedAt   time.Time
+	notifyConn  *net.UnixConn // notify socket of the current process, opened before its start
+	changed     chan struct{} // closed at each change, then replaced
+	cancelWatch context.CancelFunc
+	watchEnded  chan struct{} // closed when the watcher has ended
 }
 
 func newUnit(h *Host, name string) *unit {
@@ -58,27 +58,27 @@ func (u *unit) observe(spec plan.Unit, inputs []units.Input) plan.State {
 	case "":
 		return plan.State{Existence: plan.Absent, Detail: "it has never been started"}
 	case stopped:
-		return plan.State{Existence: plan.Absent, Detail: "it was stopped"}
+		return plan.State{Existence: plan.Absent, Detail: "it is stopped"}
 	case stopping:
 		if u.proc == nil || u.proc.isDone() {
-			return plan.State{Existence: plan.Absent, Detail: "it was stopped"}
+			return plan.State{Existence: plan.Absent, Detail: "it is stopped"}
 		}
 		return plan.State{Existence: plan.Present, Detail: "it is being stopped"}
 	case starting, started, exited:
 	}
-	if u.halt == nil { // nobody keeps it: a start was broken off
-		return plan.State{Existence: plan.Absent, Detail: "its start was broken off"}
+	if u.cancelWatch == nil { // not watched: a start was interrupted
+		return plan.State{Existence: plan.Absent, Detail: "its start was interrupted"}
 	}
-	if why := u.rec.begun().Differs(spec, inputs); why != "" {
+	if why := u.rec.startInfo().Differs(spec, inputs); why != "" {
 		return plan.State{Existence: plan.Present, Ready: u.rec.Ready, Detail: why, Down: u.downLocked()}
 	}
-	if u.deafLocked() {
-		return plan.State{Existence: plan.Present, Detail: "it may have said READY=1 while no agent listened"}
+	if u.missedNotifyLocked() {
+		return plan.State{Existence: plan.Present, Detail: "it may have sent READY=1 while no agent was listening"}
 	}
-	u.rec.Unit = spec // how it is asked and stopped takes effect without a restart
-	if all, adopted := u.rec.begun().Adopt(inputs); adopted {
+	u.rec.Unit = spec // changed probes and stop settings take effect without a restart
+	if all, adopted := u.rec.startInfo().AddInputs(inputs); adopted {
 		u.rec.Inputs = all
-		if err := u.saveLocked(); err != nil { // the next agent finds out as this one has
+		if err := u.saveLocked(); err != nil { // the next agent adds the inputs again
 			u.host.conf.Log.Error("unit record not written", "unit", u.name, "error", err)
 		}
 	}
@@ -89,7 +89,8 @@ func (u *unit) observe(spec plan.Unit, inputs []units.Input) plan.State {
 	return s
 }
 
-// downLocked tells that no process runs, or one that has not been of use for so long that nobody counts on it any more.
+// downLocked reports whether no process runs, or one that has been unready for long enough to count as
+// down.
 func (u *unit) downLocked() bool {
 	switch {
 	case u.rec.Ready:
@@ -98,27 +99,28 @@ func (u *unit) downLocked() bool {
 		return true
 	}
 	since := u.rec.Since
-	if u.rec.Unwell.After(since) {
-		since = u.rec.Unwell
+	if u.rec.UnhealthySince.After(since) {
+		since = u.rec.UnhealthySince
 	}
-	return time.Since(since) >= u.host.conf.pace.down
+	return time.Since(since) >= u.host.conf.intervals.down
 }
 
-// await waits for readiness, through deaths and restarts.
+// await waits until the unit is ready, across restarts. It returns an error if the unit is not supervised
+// or has missed its READY=1.
 func (u *unit) await(ctx context.Context, waiting func(reason string)) error {
 	last := ""
-	deafness := time.After(u.host.conf.pace.deaf) // when it may have come about
+	missedAfter := time.After(u.host.conf.intervals.notify)
 	for {
 		u.mu.Lock()
-		ready, kept, deaf, reason, changed := u.rec.Ready, u.halt != nil, u.deafLocked(), u.reason, u.changed
+		ready, watched, missed, reason, changed := u.rec.Ready, u.cancelWatch != nil, u.missedNotifyLocked(), u.reason, u.changed
 		u.mu.Unlock()
 		switch {
 		case ready:
 			return nil
-		case !kept:
+		case !watched:
 			return fmt.Errorf("unit %s is not running", u.name)
-		case deaf:
-			return fmt.Errorf("unit %s: it may have said READY=1 while no agent listened", u.name)
+		case missed:
+			return fmt.Errorf("unit %s: it may have sent READY=1 while no agent was listening", u.name)
 		}
 		if reason != "" && reason != last {
 			waiting(reason)
@@ -126,14 +128,14 @@ func (u *unit) await(ctx context.Context, waiting func(reason string)) error {
 		}
 		select {
 		case <-changed:
-		case <-deafness:
+		case <-missedAfter:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-// update changes the unit's state, wakes who waits for it, and writes the record.
+// update changes the unit's state, wakes waiting goroutines and writes the record.
 func (u *unit) update(f func()) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -150,7 +152,8 @@ func (u *unit) saveLocked() error {
 	return nil
 }
 
-// updateOrLog is update for what must go on although it cannot be written.
+// updateOrLog is update for changes that must proceed even if the record cannot be written. It logs the
+// error.
 func (u *unit) updateOrLog(f func()) {
 	if err := u.update(f); err != nil {
 		u.host.conf.Log.Error("unit record not written", "unit", u.name, "error", err)
@@ -174,7 +177,7 @@ func (u *unit) current() *process {
 	return u.proc
 }
 
-// run makes a unit run as it should: started if it does not, exchanged if it runs otherwise or if that is asked for.
+// run starts the unit, or restarts it if it differs from spec or if replace is set.
 func (u *unit) run(ctx context.Context, spec plan.Unit, replace bool) error {
 	u.ops.Lock()
 	defer u.ops.Unlock()
@@ -195,61 +198,66 @@ func (u *unit) run(ctx context.Context, spec plan.Unit, replace bool) error {
 	if err := u.start(); err != nil {
 		return err
 	}
-	u.keep()
+	u.startWatching()
 	return nil
 }
 
-// detach stops watching and leaves the process alone.
+// detach stops watching and leaves the process running.
 func (u *unit) detach() {
-	u.haltKeeper()
+	u.stopWatching()
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.closeEarLocked()
+	u.closeNotifyLocked()
 	if u.proc != nil {
-		u.proc.forget()
+		u.proc.close()
 	}
 }
 
-var errGone = errors.New("the host was closed")
+var errClosed = errors.New("the host was closed")
 
 const recordSchema = 1
 
-// phase says what was last begun with a unit's process. It is written before the thing is done.
+// phase is the last operation begun on a unit's process. It is recorded before the operation.
 type phase string
 
 const (
 	starting phase = "starting" // a process with Token may exist; it is found by its cgroup and environment
-	started  phase = "started"  // PID and Start name the process
-	exited   phase = "exited"   // it died by itself; to be started again, or a oneshot that has run
-	stopping phase = "stopping" // it was told to end
+	started  phase = "started"  // PID and Start identify the process
+	exited   phase = "exited"   // it exited unexpectedly and is to be restarted, or it is a oneshot that has run
+	stopping phase = "stopping" // it was asked to stop
 	stopped  phase = "stopped"
 )
 
-// record is what a later Host has to know of a unit. It is written on a file system that a boot empties.
+// record is what a later Host must know about a unit. It is stored on a file system that is emptied at
+// boot.
 type record struct {
-	Boot     string        `json:"boot"`
-	Unit     plan.Unit     `json:"unit"`
-	Inputs   []units.Input `json:"inputs,omitempty"`
-	Phase    phase         `json:"phase"`
-	Token    string        `json:"token"` // of one start; a process whose token is not the record's must not go on
-	PID      int           `json:"pid,omitempty"`
-	Start    uint64        `json:"start,omitempty"` // field 22 of /proc/PID/stat: a PID may be used again, both never are
-	Since    time.Time     `json:"since"`
-	StopAt   time.Time     `json:"stopAt,omitzero"` // when it was first told to end
-	Ready    bool          `json:"ready"`
-	Unwell   time.Time     `json:"unwell,omitzero"` // since when it was ready once and does not answer any more
-	Restarts int           `json:"restarts"`
-	LastExit *units.Exit   `json:"lastExit,omitempty"`
+	Boot           string        `json:"boot"`
+	Unit           plan.Unit     `json:"unit"`
+	Inputs         []units.Input `json:"inputs,omitempty"`
+	Phase          phase         `json:"phase"`
+	Token          string        `json:"token"` // of one start; a starting process with another token exits
+	PID            int           `json:"pid,omitempty"`
+	Start          uint64        `json:"start,omitempty"` // field 22 of /proc/PID/stat; with it a reused PID is recognized
+	Since          time.Time     `json:"since"`
+	StopAt         time.Time     `json:"stopAt,omitzero"` // when it was first asked to stop
+	Ready          bool          `json:"ready"`
+	UnhealthySince time.Time     `json:"unhealthySince,omitzero"` // since when the unit, once ready, fails its health check
+	Restarts       int           `json:"restarts"`
+	LastExit       *units.Exit   `json:"lastExit,omitempty"`
 }
 
-// revision identifies how the process was started: what it is told and what its inputs held.
+// revision identifies how the process was started: its settings and the content of its inputs.
 func (r record) revision() string {
+	// Only the settings that take effect with a restart.
+	u := plan.Unit{Name: r.Unit.Name, Args: r.Unit.Args, Env: r.Unit.Env, Dir: r.Unit.Dir, Oneshot: r.Unit.Oneshot, OOMScore: r.Unit.OOMScore}
 	sum := sha256.New()
-	_ = json.NewEncoder(sum).Encode(units.StartPart(r.Unit)) // plain strings and numbers: cannot fail
+	_ = json.NewEncoder(sum).Encode(u) // plain strings and numbers: cannot fail
 	for _, in := range r.Inputs {
 		fmt.Fprintf(sum, "%s %s\n", in.Entry.Ref, in.Sum)
 	}
 	return hex.EncodeToString(sum.Sum(nil))[:16]
 }
 
-func (r record) begun() units.Begun { return units.Begun{Unit: r.Unit, Inputs: r.Inputs, At: r.Since} }
+func (r record) startInfo() units.StartInfo {
+	return units.StartInfo{Unit: r.Unit, Inputs: r.Inputs, At: r.Since}
+}

@@ -18,7 +18,8 @@ import (
 
 func entry(it plan.Item) plan.Entry { return plan.Entry{Ref: plan.RefOf(it), Item: it} }
 
-// converge does what the loop does with one entry, and returns the verb of the step or "".
+// converge applies the plan to one entry like the loop, and returns the verb of the step, or "" if there
+// was none.
 func converge(t *testing.T, h *Host, it plan.Item) plan.Verb {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -48,7 +49,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 	for !is() {
 		select {
 		case <-deadline:
-			t.Fatalf("never came: %s", what)
+			t.Fatalf("timed out waiting for %s", what)
 		case <-tick.C:
 		}
 	}
@@ -63,7 +64,7 @@ func pid(t *testing.T, h *Host, unit string) int {
 	return s.mainPID
 }
 
-// A new agent restarts nothing: whichever way a unit is ready, it has the process that it had.
+// A new agent restarts nothing: every unit keeps its process, whatever its kind of readiness.
 func TestInsideAdoption(t *testing.T) {
 	inside(t)
 	b := newBed(t)
@@ -89,18 +90,19 @@ func TestInsideAdoption(t *testing.T) {
 	for _, u := range all {
 		s, err := second.Observe(t.Context(), entry(u))
 		if err != nil || !s.Matches || !s.Ready {
-			t.Errorf("%s is %+v %v to the next agent", u.Name, s, err)
+			t.Errorf("%s: got state %+v, %v from the next agent", u.Name, s, err)
 		}
 		if verb := converge(t, second, u); verb != "" {
-			t.Errorf("%s: %q although nothing has changed", u.Name, verb)
+			t.Errorf("%s: got verb %q although nothing has changed", u.Name, verb)
 		}
 		if now := pid(t, second, u.Name); now != was[u.Name] {
-			t.Errorf("%s: process %d, was %d", u.Name, now, was[u.Name])
+			t.Errorf("%s: got PID %d, want %d", u.Name, now, was[u.Name])
 		}
 	}
 }
 
-// What dies while there is no agent is started by systemd, reads what is there, and is not started again for it.
+// A unit that exits while no agent runs is restarted by systemd, reads the current inputs, and is not
+// restarted again because of them.
 func TestInsideDeathWithoutAnAgent(t *testing.T) {
 	inside(t)
 	b := newBed(t)
@@ -127,18 +129,18 @@ func TestInsideDeathWithoutAnAgent(t *testing.T) {
 	next := b.host(t)
 	converge(t, next, f)
 	if verb := converge(t, next, u); verb != "" {
-		t.Errorf("%q although it has read what is there", verb)
+		t.Errorf("got verb %q although the process has read the current inputs", verb)
 	}
 	if n := hosttest.RealStarts(b.dir, u.Name); n != 2 {
-		t.Errorf("%d starts, want 2", n)
+		t.Errorf("got %d starts, want 2", n)
 	}
 }
 
-// Data that is lost is not started over, also when systemd alone starts, and the reason is told.
-func TestInsideHolds(t *testing.T) {
+// A unit is not started over lost data, even if systemd restarts it, and the reason is reported.
+func TestInsideDataGuard(t *testing.T) {
 	inside(t)
 	b := newBed(t)
-	u, data := hosttest.Guarded(t, b.dir)
+	u, data := hosttest.Guarded(t, b.dir, "etcd")
 	h := b.host(t)
 	converge(t, h, u)
 	if err := os.Rename(data, data+".away"); err != nil {
@@ -147,32 +149,32 @@ func TestInsideHolds(t *testing.T) {
 	crash(t, h, u.Name)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	eventually(t, "that it is down", func() bool { s, _ := h.Observe(ctx, entry(u)); return !s.Ready })
+	eventually(t, "the unit to be down", func() bool { s, _ := h.Observe(ctx, entry(u)); return !s.Ready })
 	_ = h.Await(ctx, entry(u), func(reason string) {
 		if strings.Contains(reason, "lost data") {
 			cancel()
 		}
 	})
 	if ctx.Err() == nil {
-		t.Fatal("it became ready without its data")
+		t.Fatal("the unit became ready without its data")
 	}
 	if n := hosttest.RealStarts(b.dir, u.Name); n != 1 {
-		t.Errorf("%d starts, want 1", n)
+		t.Errorf("got %d starts, want 1", n)
 	}
 	if err := os.Rename(data+".away", data); err != nil {
 		t.Fatal(err)
 	}
 	converge(t, h, u)
 	if n := hosttest.RealStarts(b.dir, u.Name); n != 2 {
-		t.Errorf("%d starts after the data came back, want 2", n)
+		t.Errorf("got %d starts after the data was restored, want 2", n)
 	}
 }
 
-// A unit that lives and does not answer is restarted; that it was the agent's doing is told.
+// A running unit that stays unhealthy is restarted, and the reason is reported.
 func TestInsideHungUnitIsRestarted(t *testing.T) {
 	inside(t)
 	b := newBed(t)
-	b.conf.health = units.Health{Period: 20 * time.Millisecond, Unwell: 20 * time.Millisecond, Hung: 200 * time.Millisecond}
+	b.conf.health = units.Health{Period: 20 * time.Millisecond, UnhealthyPeriod: 20 * time.Millisecond, HungAfter: 200 * time.Millisecond}
 	ready := filepath.Join(b.dir, "ready")
 	u := plan.Unit{
 		Name: "hung", Args: []string{"/bin/sh", "-c", "echo x > " + ready + "; exec sleep 1000"},
@@ -191,20 +193,20 @@ func TestInsideHungUnitIsRestarted(t *testing.T) {
 		select {
 		case e := <-events:
 			kinds = append(kinds, e.Kind)
-			if e.Kind == units.Exited && !strings.Contains(e.Detail, "did not answer for 200ms") {
-				t.Errorf("the reason is %q", e.Detail)
+			if e.Kind == units.Exited && !strings.Contains(e.Detail, "unhealthy for 200ms") {
+				t.Errorf("got reason %q", e.Detail)
 			}
 		case <-time.After(time.Minute):
-			t.Fatalf("it was not ended; events %v", kinds)
+			t.Fatalf("the hung unit was not restarted; got events %v", kinds)
 		}
 	}
 	converge(t, h, u)
 	if now := pid(t, h, u.Name); now == before || now == 0 {
-		t.Errorf("process %d, was %d", now, before)
+		t.Errorf("got PID %d, want another than %d", now, before)
 	}
 }
 
-// First starts take no reload at all, and many changes at once few.
+// First starts need no reload, and many simultaneous changes need few.
 func TestInsideReloadsAreFew(t *testing.T) {
 	inside(t)
 	b := newBed(t)
@@ -214,18 +216,18 @@ func TestInsideReloadsAreFew(t *testing.T) {
 	u := hosttest.RealUnit(b.dir, "first", hosttest.Behaviour{Ready: plan.ProbeTCP})
 	converge(t, h, u)
 	if reloads != 0 {
-		t.Errorf("%d reloads for a first start", reloads)
+		t.Errorf("got %d reloads for a first start, want 0", reloads)
 	}
 	u.StopTimeout = time.Minute
 	converge(t, h, u)
 	converge(t, h, u)
 	if reloads != 1 {
-		t.Errorf("%d reloads for one change", reloads)
+		t.Errorf("got %d reloads for one change", reloads)
 	}
 }
 
-// Who stops a unit by hand is not fought, but it is said.
-func TestInsideStoppedByHandIsTold(t *testing.T) {
+// A unit that a user stops by hand is reported.
+func TestInsideStopByHandIsReported(t *testing.T) {
 	inside(t)
 	b := newBed(t)
 	events := make(chan units.Event, 100)
@@ -244,15 +246,15 @@ func TestInsideStoppedByHandIsTold(t *testing.T) {
 			if e.Kind != units.Exited {
 				continue
 			}
-			if !strings.Contains(e.Detail, "not by this agent") {
-				t.Errorf("told %q", e.Detail)
+			if !strings.Contains(e.Detail, "by someone other than the agent") {
+				t.Errorf("got detail %q", e.Detail)
 			}
 			if verb := converge(t, h, u); verb != plan.Create {
-				t.Errorf("the next look leads to %q", verb)
+				t.Errorf("got verb %q, want create", verb)
 			}
 			return
 		case <-time.After(time.Minute):
-			t.Fatal("nobody was told")
+			t.Fatal("no event was reported")
 		}
 	}
 }

@@ -20,27 +20,29 @@ import (
 	"github.com/slipway-project/slipway/internal/sleep"
 )
 
-// privateSocket is systemd's own: it answers only root, and there is no message bus in between that could be missing.
+// privateSocket is systemd's private socket. It accepts only root and needs no message bus.
 const privateSocket = "unix:path=/run/systemd/private"
 
-// replace: a new job takes the place of a queued one that contradicts it. While the machine goes down systemd refuses any.
+// replace is the job mode in which a new job replaces a conflicting queued one. During shutdown systemd
+// refuses such jobs.
 const replace = "replace"
 
-// bus is the connection to systemd. It is made again when it breaks, as it does when systemd executes itself anew.
+// bus is the connection to systemd. It reconnects when the connection breaks, as it does when systemd
+// re-executes itself.
 type bus struct {
 	log     *slog.Logger
-	changed func(object string) // a unit may have changed, by the last word of its object path; without one, all may have
-	// onReload, if set, is called for each reload, and onStart for each start that systemd has accepted. Tests count and break.
+	changed func(object string) // called with the last element of the object path of a unit that may have changed; "" if any may have
+	// onReload, if set, is called for each reload, and onStart for each accepted start. Used by tests.
 	onReload, onStart func()
 
 	reloading reloads
 
 	mu     sync.Mutex // guards the fields below
 	conn   *sd.Conn
-	broken <-chan struct{} // closed when conn has ended
+	broken <-chan struct{} // closed when conn is closed
 }
 
-// open connects, and stays connected until ctx ends.
+// open connects, and reconnects until ctx ends.
 func (b *bus) open(ctx context.Context, run func(func())) error {
 	broken, err := b.connect(ctx)
 	if err != nil {
@@ -57,7 +59,7 @@ func (b *bus) open(ctx context.Context, run func(func())) error {
 				if broken, err = b.connect(ctx); err == nil {
 					break
 				}
-				b.log.Warn("systemd not reached, trying again", "error", err)
+				b.log.Warn("cannot connect to systemd, retrying", "error", err)
 				if sleep.For(ctx, pause) != nil {
 					return
 				}
@@ -68,12 +70,12 @@ func (b *bus) open(ctx context.Context, run func(func())) error {
 	return nil
 }
 
-// connect makes a connection whose end closes broken.
+// connect opens a connection. broken is closed when the connection ends.
 func (b *bus) connect(ctx context.Context) (broken <-chan struct{}, err error) {
 	alive, ended := context.WithCancel(ctx)
-	var last *dbus.Conn // the library hears signals on the second connection that it asks for
+	var last *dbus.Conn // the library receives signals on the second connection that it opens
 	conn, err := sd.NewConnection(func() (*dbus.Conn, error) {
-		c, err := dbus.Dial(privateSocket, dbus.WithContext(alive), dbus.WithSignalHandler(newHearing()))
+		c, err := dbus.Dial(privateSocket, dbus.WithContext(alive), dbus.WithSignalHandler(newSignalHandler()))
 		if err != nil {
 			return nil, err
 		}
@@ -98,7 +100,8 @@ func (b *bus) connect(ctx context.Context) (broken <-chan struct{}, err error) {
 	return b.broken, nil
 }
 
-// pass hands on which unit has changed. The library's own subscription is not used: it loses what comes too fast.
+// pass reports which units have changed. The library's own subscription is not used because it drops
+// signals that arrive too fast.
 func (b *bus) pass(signals <-chan *dbus.Signal) {
 	for s := range signals {
 		if s.Name == "org.freedesktop.DBus.Properties.PropertiesChanged" {
@@ -112,29 +115,30 @@ func (b *bus) now() *sd.Conn {
 	return conn
 }
 
-// current is the connection, and what is closed when it has ended.
+// current returns the connection and the channel that is closed when it ends.
 func (b *bus) current() (conn *sd.Conn, broken <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.conn, b.broken
 }
 
-// read asks how a unit is. Asking makes systemd read its unit file, if it has not.
+// read returns the state of a unit. It makes systemd load the unit file, if it has not.
 func (b *bus) read(ctx context.Context, service string) (state, error) {
 	props, err := b.now().GetAllPropertiesContext(ctx, service)
 	if err != nil {
-		return state{}, fmt.Errorf("ask systemd for %s: %w", service, err)
+		return state{}, fmt.Errorf("get state of %s: %w", service, err)
 	}
 	return stateOf(props), nil
 }
 
-// start begins a start; its result comes on the channel, unless the connection breaks.
+// start queues a start. The job's result is sent on the channel, unless the connection breaks.
 func (b *bus) start(ctx context.Context, service string) (<-chan string, error) {
 	result, _, err := b.startOn(ctx, service)
 	return result, err
 }
 
-// startOn is start, and tells when the result is not going to come because the connection is broken.
+// startOn is start, and also returns a channel that is closed when the connection breaks, after which no
+// result is sent.
 func (b *bus) startOn(ctx context.Context, service string) (_ <-chan string, broken <-chan struct{}, err error) {
 	result := make(chan string, 1)
 	conn, broken := b.current()
@@ -147,7 +151,7 @@ func (b *bus) startOn(ctx context.Context, service string) (_ <-chan string, bro
 	return result, broken, nil
 }
 
-// stop begins a stop. What systemd does not know does not run.
+// stop queues a stop. Stopping an unknown unit succeeds.
 func (b *bus) stop(ctx context.Context, service string) (<-chan string, error) {
 	result := make(chan string, 1)
 	if _, err := b.now().StopUnitContext(ctx, service, replace, result); err != nil {
@@ -167,15 +171,15 @@ func (b *bus) kill(ctx context.Context, service string, who sd.Who, signal sysca
 	return nil
 }
 
-// forgive makes systemd forget that a unit has failed.
-func (b *bus) forgive(ctx context.Context, service string) error {
+// resetFailed clears the failed state of a unit.
+func (b *bus) resetFailed(ctx context.Context, service string) error {
 	if err := b.now().ResetFailedUnitContext(ctx, service); err != nil && !isUnknown(err) {
 		return fmt.Errorf("reset %s: %w", service, err)
 	}
 	return nil
 }
 
-// reload makes systemd read its unit files again, once for all who ask for it at the same time.
+// reload makes systemd reload its unit files. Concurrent callers share a reload.
 func (b *bus) reload(ctx context.Context) error {
 	return b.reloading.join(ctx, func() error {
 		if b.onReload != nil {
@@ -196,19 +200,20 @@ func isUnknown(err error) bool {
 	return e.Name == "org.freedesktop.systemd1.NoSuchUnit" || e.Name == "org.freedesktop.systemd1.NoSuchProcess"
 }
 
-// reloads lets those who ask for the same thing while it is being done wait for the next time together.
+// reloads combines concurrent requests: callers that arrive while a reload runs share the next one.
 type reloads struct {
-	one  sync.Mutex // held while it is done
+	one  sync.Mutex // held during a reload
 	mu   sync.Mutex // guards the field below
 	next *reload
 }
 
 type reload struct {
 	done chan struct{}
-	err  error // readable when done is closed
+	err  error // valid once done is closed
 }
 
-// join returns when do has been begun after the call and has ended. One caller's context ends only its own waiting.
+// join returns when a run of do that started after the call has ended. A canceled context ends only that
+// caller's waiting.
 func (r *reloads) join(ctx context.Context, do func() error) error {
 	r.mu.Lock()
 	mine := r.next
@@ -219,7 +224,7 @@ func (r *reloads) join(ctx context.Context, do func() error) error {
 			r.one.Lock()
 			defer r.one.Unlock()
 			r.mu.Lock()
-			r.next = nil // who comes from now on may have changed something since
+			r.next = nil // later callers may have changed files since
 			r.mu.Unlock()
 			mine.err = do()
 			close(mine.done)
@@ -234,19 +239,22 @@ func (r *reloads) join(ctx context.Context, do func() error) error {
 	}
 }
 
-// hearing hands a connection's signals to who listens, one after the other, as the library's own handler does, which it is but for
-// one thing: who begins to listen when the connection has ended already is told so at once, and does not wait for ever.
-type hearing struct {
+// signalHandler delivers a connection's signals one after the other, like the library's own handler.
+// Unlike that one, it closes a channel that is added after the connection has ended, instead of leaving
+// its reader waiting.
+type signalHandler struct {
 	dbus.SignalHandler
 
 	mu   sync.Mutex // guards the field below
 	over bool
 }
 
-func newHearing() *hearing { return &hearing{SignalHandler: dbus.NewSequentialSignalHandler()} }
+func newSignalHandler() *signalHandler {
+	return &signalHandler{SignalHandler: dbus.NewSequentialSignalHandler()}
+}
 
-// AddSignal begins to listen, see dbus.SignalRegistrar.
-func (h *hearing) AddSignal(ch chan<- *dbus.Signal) {
+// AddSignal implements dbus.SignalRegistrar.
+func (h *signalHandler) AddSignal(ch chan<- *dbus.Signal) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if r, ok := h.SignalHandler.(dbus.SignalRegistrar); ok && !h.over {
@@ -256,15 +264,15 @@ func (h *hearing) AddSignal(ch chan<- *dbus.Signal) {
 	close(ch)
 }
 
-// RemoveSignal ends listening, see dbus.SignalRegistrar.
-func (h *hearing) RemoveSignal(ch chan<- *dbus.Signal) {
+// RemoveSignal implements dbus.SignalRegistrar.
+func (h *signalHandler) RemoveSignal(ch chan<- *dbus.Signal) {
 	if r, ok := h.SignalHandler.(dbus.SignalRegistrar); ok {
 		r.RemoveSignal(ch)
 	}
 }
 
-// Terminate is called when the connection ends, see dbus.Terminator.
-func (h *hearing) Terminate() {
+// Terminate implements dbus.Terminator. It is called when the connection ends.
+func (h *signalHandler) Terminate() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.over = true

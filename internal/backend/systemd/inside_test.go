@@ -5,7 +5,7 @@ package systemd
 import (
 	"context"
 	"fmt"
-	"io/fs"
+	"github.com/slipway-project/slipway/internal/reconcile"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -21,13 +21,12 @@ import (
 	"github.com/slipway-project/slipway/internal/backend/files"
 	"github.com/slipway-project/slipway/internal/backend/hosttest"
 	"github.com/slipway-project/slipway/internal/backend/probe"
-	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
 func TestMain(m *testing.M) {
 	hosttest.BehaveIfAsked()
-	if len(os.Args) > 1 && os.Args[1] == "unit-begin" {
-		if err := Begin(context.Background(), os.Args[2:], files.Fingerprint); err != nil {
+	if len(os.Args) > 1 && os.Args[1] == "unit-pre-start" {
+		if err := PreStart(context.Background(), os.Args[2:], files.Fingerprint); err != nil {
 			fmt.Fprintln(os.Stderr, "slipway:", err)
 			os.Exit(1)
 		}
@@ -36,11 +35,11 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// inside skips what only runs where systemd is PID 1; TestOnSystemd brings it there.
+// inside skips tests that need systemd as PID 1; TestOnSystemd runs them in a container.
 func inside(t *testing.T) {
 	t.Helper()
 	if os.Getenv(insideEnv) == "" {
-		t.Skip("run by TestOnSystemd, in a machine whose PID 1 is systemd")
+		t.Skip("run by TestOnSystemd in a container whose PID 1 is systemd")
 	}
 	t.Parallel()
 }
@@ -50,13 +49,13 @@ func TestInsideConformance(t *testing.T) {
 	hosttest.Run(t, func(t *testing.T) hosttest.Rig { return newBed(t).rig(t) })
 }
 
-// bed is what a Host lies in; it outlives Hosts.
+// bed is the environment of a Host. It outlives Hosts.
 type bed struct {
 	dir  string
 	conf Config
 }
 
-// beds counts them: each has its own names of services.
+// beds counts the beds, each of which has its own service prefix.
 var beds atomic.Int64 //nolint:gochecknoglobals // one systemd for all tests of the process
 
 func newBed(t *testing.T) *bed {
@@ -81,7 +80,7 @@ func newBed(t *testing.T) *bed {
 	return b
 }
 
-// clean stops every service of the bed, kills what they have left behind, and removes their files.
+// clean stops every service of the bed, kills remaining processes, and removes the unit files.
 func (b *bed) clean(t *testing.T) {
 	services, err := filepath.Glob(filepath.Join(UnitDir, b.conf.Prefix+"*.service"))
 	if err != nil {
@@ -96,7 +95,7 @@ func (b *bed) clean(t *testing.T) {
 	defer conn.Close()
 	for _, path := range services {
 		name := filepath.Base(path)
-		_ = conn.KillUnitWithTarget(ctx, name, sd.All, int32(syscall.SIGKILL)) // what is not there needs no kill
+		_ = conn.KillUnitWithTarget(ctx, name, sd.All, int32(syscall.SIGKILL)) // fails if there is no process
 		done := make(chan string, 1)
 		if _, err := conn.StopUnitContext(ctx, name, replace, done); err == nil {
 			<-done
@@ -120,42 +119,25 @@ func (b *bed) host(t *testing.T) *Host {
 
 func (b *bed) rig(t *testing.T) hosttest.Rig {
 	h := b.host(t)
-	return hosttest.Rig{
-		Host: h,
-		Dir:  b.dir,
-		Unit: func(name string, do hosttest.Behaviour) plan.Unit { return hosttest.RealUnit(b.dir, name, do) },
-		Gate: func(name string) plan.Precondition {
-			return plan.Precondition{Name: name, Provider: "the test", Ready: plan.Probe{Kind: plan.ProbeFile, Path: filepath.Join(b.dir, name+".open")}}
-		},
-		Open: func(name string) {
-			if err := hosttest.OpenReal(b.dir, name); err != nil {
-				t.Fatal(err)
-			}
-		},
-		Crash:   func(unit string) { crash(t, h, unit) },
-		Starts:  func(unit string) int { return hosttest.RealStarts(b.dir, unit) },
-		Signals: func(unit string) []string { return hosttest.RealSignals(b.dir, unit) },
-		Running: func(unit string) int { return len(processes(b.conf.Prefix + unit + ".service")) },
-		Spoil: func(path string, mode fs.FileMode, content string) {
-			_ = os.Remove(path)
-			if err := os.WriteFile(path, []byte(content), mode); err != nil {
-				t.Fatal(err)
-			}
-		},
-		Read: func(path string) (fs.FileMode, string, bool) {
-			data, err := os.ReadFile(path)
-			info, statErr := os.Stat(path)
-			if err != nil || statErr != nil {
-				return 0, "", false
-			}
-			return info.Mode(), string(data), true
-		},
-		Limit: func(settings ...string) { b.limit(t, settings) },
-		Main:  func(unit string) int { return pid(t, h, unit) },
+	r := hosttest.RealRig(t, b.dir)
+	r.Host = h
+	r.Crash = func(unit string) { crash(t, h, unit) }
+	r.Running = func(unit string) int { return len(processes(b.conf.Prefix + unit + ".service")) }
+	r.Limit = func(settings ...string) { b.limit(t, settings) }
+	r.MainPID = func(unit string) int { return pid(t, h, unit) }
+	r.Restart = func(between func()) reconcile.Host {
+		if err := h.Close(); err != nil {
+			t.Fatal(err)
+		}
+		between()
+		h = b.host(t)
+		return h
 	}
+	r.Record = func(unit string) string { return recordPath(b.conf.StateDir, unit) }
+	return r
 }
 
-// limit writes a drop-in for all services whose names begin as the bed's do.
+// limit writes a drop-in for all services with the bed's prefix.
 func (b *bed) limit(t *testing.T, settings []string) {
 	t.Helper()
 	dir := filepath.Join(UnitDir, b.conf.Prefix+".service.d")
@@ -168,19 +150,19 @@ func (b *bed) limit(t *testing.T, settings []string) {
 	}
 }
 
-// crash kills the unit's main process as it is now, behind the host's back.
+// crash kills the unit's current main process.
 func crash(t *testing.T, h *Host, unit string) {
 	t.Helper()
 	s, err := h.bus.read(t.Context(), h.units.Get(unit).service)
 	if err != nil || s.mainPID == 0 {
-		t.Fatalf("%s has no process to crash: %+v %v", unit, s, err)
+		t.Fatalf("%s: no main process: %+v %v", unit, s, err)
 	}
 	if err := syscall.Kill(s.mainPID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// processes lists the live processes in a service's cgroup that are not the command before a start.
+// processes lists the live processes in a service's cgroup, without the pre-start command.
 func processes(service string) (pids []int) {
 	for _, root := range []string{"/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
 		data, err := os.ReadFile(filepath.Join(root, "slipway.slice", service, "cgroup.procs"))
@@ -190,7 +172,7 @@ func processes(service string) (pids []int) {
 		for field := range strings.FieldsSeq(string(data)) {
 			pid, err := strconv.Atoi(field)
 			args, _ := os.ReadFile("/proc/" + field + "/cmdline")
-			if err == nil && len(args) > 0 && !strings.Contains(string(args), "unit-begin") {
+			if err == nil && len(args) > 0 && !strings.Contains(string(args), "unit-pre-start") {
 				pids = append(pids, pid)
 			}
 		}

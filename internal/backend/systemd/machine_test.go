@@ -17,19 +17,19 @@ import (
 	"github.com/slipway-project/slipway/internal/bintest"
 )
 
-// insideEnv is set for the test binary that runs in a machine whose PID 1 is systemd.
+// insideEnv is set for the test binary that runs in the container.
 const insideEnv = "SLIPWAY_INSIDE_SYSTEMD"
 
-// TestOnSystemd runs the tests whose names begin with TestInside in a container of their own, where systemd is PID 1 and
-// knows no unit but the few that every service depends on. Its own network has only a loopback.
+// TestOnSystemd runs the tests named TestInside… in a container in which systemd is PID 1 and has no units
+// except the few that every service depends on. Its network has only a loopback interface.
 func TestOnSystemd(t *testing.T) {
 	t.Parallel()
 	const systemd = "/usr/lib/systemd/systemd"
 	if os.Geteuid() != 0 {
-		t.Skip("not root: systemd cannot be PID 1 of a container")
+		t.Skip("systemd as PID 1 of a container requires root")
 	}
 	if _, err := os.Stat(systemd); err != nil {
-		t.Skip("no " + systemd + " on this machine (package systemd): nothing to test against")
+		t.Skip("no " + systemd + " on this machine (install the package systemd)")
 	}
 	m := newMachine(t, filepath.Join(bintest.Dir(t, "runc"), "runc"), systemd)
 	m.awaitSocket(t)
@@ -41,10 +41,10 @@ func TestOnSystemd(t *testing.T) {
 		t.Log(text)
 	}
 	if err != nil {
-		t.Errorf("in the machine: %v\n%s", err, m.console(t))
+		t.Errorf("tests in the container: %v\n%s", err, m.console(t))
 	}
 	if !strings.Contains(text, "--- PASS: TestInsideConformance") && !strings.Contains(text, "--- FAIL: TestInsideConformance") {
-		t.Errorf("the suite did not run in the machine: %s", text)
+		t.Errorf("the suite did not run in the container: %s", text)
 	}
 }
 
@@ -84,7 +84,7 @@ func newMachine(t *testing.T, runc, systemd string) *testMachine {
 	return m
 }
 
-// makeRoot makes a root with nothing in it but what systemd needs; programs come from this machine's /usr.
+// makeRoot creates a root directory with only what systemd needs. Programs come from this machine's /usr.
 func (m *testMachine) makeRoot(t *testing.T) {
 	t.Helper()
 	for _, d := range []string{"usr", "proc", "sys", "dev", "run", "tmp", "root", "test", "var/log", "var/lib", "etc/systemd/system"} {
@@ -154,7 +154,7 @@ func (m *testMachine) config(t *testing.T, systemd string) map[string]any {
 	}
 }
 
-// capabilities are those of this process: a machine cannot have more.
+// capabilities returns the capabilities of this process: a container cannot have more.
 func capabilities(t *testing.T) (names []string) {
 	t.Helper()
 	data, err := os.ReadFile("/proc/self/status")
@@ -178,7 +178,7 @@ func capabilities(t *testing.T) (names []string) {
 	return names
 }
 
-// awaitSocket waits until systemd can be asked; from then on it tells by itself.
+// awaitSocket waits until systemd accepts connections.
 func (m *testMachine) awaitSocket(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -189,7 +189,7 @@ func (m *testMachine) awaitSocket(t *testing.T) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			t.Fatal("systemd never opened its socket", m.console(t))
+			t.Fatal("systemd did not open its socket", m.console(t))
 		}
 	}
 }

@@ -17,11 +17,12 @@ import (
 )
 
 const (
-	errorLines = 5
-	patience   = 400 * time.Millisecond // with a oneshot that is broken off
+	errorLines     = 5
+	interruptGrace = 400 * time.Millisecond // between SIGTERM and SIGKILL of an interrupted oneshot
 )
 
-// observeOneshot asks first whether the work is done: who did it, and in which boot, does not matter.
+// observeOneshot runs the probe first: if the work is done, it does not matter who did it, or in which
+// boot.
 func (h *Host) observeOneshot(ctx context.Context, spec plan.Unit) (plan.State, error) {
 	u := h.unitOrNew(spec.Name)
 	if err := u.refresh(ctx); err != nil {
@@ -34,7 +35,7 @@ func (h *Host) observeOneshot(ctx context.Context, spec plan.Unit) (plan.State, 
 		return plan.State{Existence: plan.Present, Matches: true, Detail: "it is running"}, nil
 	}
 	if spec.Ready.Kind == plan.ProbeNone && !rec.Ran {
-		return plan.State{Existence: plan.Absent, Detail: "it has not run"}, nil
+		return plan.State{Existence: plan.Absent, Detail: "it has not run yet"}, nil
 	}
 	if err := h.conf.Probe.Ask(ctx, spec.Ready); err != nil {
 		if ctx.Err() != nil {
@@ -47,14 +48,15 @@ func (h *Host) observeOneshot(ctx context.Context, spec plan.Unit) (plan.State, 
 		if err != nil {
 			return plan.State{}, fmt.Errorf("observe %s: %w", spec.Name, err)
 		}
-		if why := (units.Begun{Unit: rec.Unit, Inputs: rec.Inputs}).Differs(spec, inputs); why != "" {
+		if why := (units.StartInfo{Unit: rec.Unit, Inputs: rec.Inputs}).Differs(spec, inputs); why != "" {
 			return plan.State{Existence: plan.Present, Detail: why}, nil
 		}
 	}
 	return plan.State{Existence: plan.Present, Matches: true, Ready: true}, nil
 }
 
-// runOnce runs a oneshot to its end. One that an earlier agent started is waited for first.
+// runOnce runs a oneshot to completion. If it is still running for an earlier agent, that run is awaited
+// first.
 func (u *unit) runOnce(ctx context.Context, e plan.Entry, spec plan.Unit) error {
 	u.ops.Lock()
 	defer u.ops.Unlock()
@@ -68,7 +70,7 @@ func (u *unit) runOnce(ctx context.Context, e plan.Entry, spec plan.Unit) error 
 	u.mu.Lock()
 	ranBefore := u.rec.Ran
 	u.mu.Unlock()
-	if err := errors.Join(u.begin(spec, inputs), u.settle(ctx, e, spec), u.host.bus.forgive(ctx, u.service)); err != nil {
+	if err := errors.Join(u.writeRecord(spec, inputs), u.syncUnitFile(ctx, e, spec), u.host.bus.resetFailed(ctx, u.service)); err != nil {
 		return err
 	}
 	u.mu.Lock()
@@ -76,60 +78,61 @@ func (u *unit) runOnce(ctx context.Context, e plan.Entry, spec plan.Unit) error 
 	u.mu.Unlock()
 	result, broken, err := u.host.bus.startOn(ctx, u.service)
 	switch {
-	case err != nil && ctx.Err() != nil: // systemd may have heard it all the same
-		return errors.Join(err, u.breakOff())
+	case err != nil && ctx.Err() != nil: // systemd may have received the request
+		return errors.Join(err, u.interrupt())
 	case err != nil:
 		return err
 	}
 	select {
 	case r := <-result:
-		return u.hasRun(ctx, r)
+		return u.finished(ctx, r)
 	case <-broken:
 		select {
-		case r := <-result: // it came just before
-			return u.hasRun(ctx, r)
+		case r := <-result: // it arrived just before
+			return u.finished(ctx, r)
 		default:
-			return u.findOut(ctx, spec, before, ranBefore)
+			return u.inferResult(ctx, spec, before, ranBefore)
 		}
 	case <-ctx.Done():
-		return errors.Join(ctx.Err(), u.breakOff())
+		return errors.Join(ctx.Err(), u.interrupt())
 	case <-u.ctx.Done():
-		return errGone
+		return errClosed
 	}
 }
 
-// findOut asks how a start has ended whose result is not going to come. systemd keeps what has failed, and soon forgets what has ended
-// well; so what it does not remember is asked itself whether its work is done, unless it had done it once with other inputs.
-func (u *unit) findOut(ctx context.Context, spec plan.Unit, before string, ranBefore bool) error {
+// inferResult determines the result of a start whose job result was lost with the connection. systemd
+// keeps failed units, but soon forgets successful ones; for those the probe decides, unless the work had
+// been done before with other inputs.
+func (u *unit) inferResult(ctx context.Context, spec plan.Unit, before string, ranBefore bool) error {
 	s, err := u.outcome(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return errors.Join(err, u.breakOff())
+		return errors.Join(err, u.interrupt())
 	case err != nil:
 		return err
 	case s.invocation != "" && s.invocation != before && s.active != "failed" && s.result == "success":
-		return u.hasRun(ctx, "done")
+		return u.finished(ctx, "done")
 	case s.invocation != "" && s.invocation != before:
-		return u.hasRun(ctx, "failed")
+		return u.finished(ctx, "failed")
 	case spec.Ready.Kind == plan.ProbeNone || ranBefore:
-		return fmt.Errorf("%s: the connection to systemd broke, and nobody knows how it has ended", u.name)
+		return fmt.Errorf("%s: the connection to systemd broke, result unknown", u.name)
 	}
 	if err := u.host.conf.Probe.Ask(ctx, spec.Ready); err != nil {
-		return fmt.Errorf("%s: the connection to systemd broke, and its work is not done: %w", u.name, err)
+		return fmt.Errorf("%s: the connection to systemd broke, work not done: %w", u.name, err)
 	}
-	return u.hasRun(ctx, "done")
+	return u.finished(ctx, "done")
 }
 
-// outcome waits until the unit neither runs nor is going to, through broken connections.
+// outcome waits until the unit does not run and has no queued job, across broken connections.
 func (u *unit) outcome(ctx context.Context) (state, error) {
 	for {
 		u.mu.Lock()
-		changed := u.changed // from before the look: a connection that comes back during it is not missed
+		changed := u.changed // taken before the refresh, so that a reconnect during it is not missed
 		u.mu.Unlock()
 		if err := u.refresh(ctx); err == nil {
 			u.mu.Lock()
 			s := u.state
-			changed = u.changed // the look itself has told of the one before
+			changed = u.changed // the refresh has closed the previous channel
 			u.mu.Unlock()
 			if s.isGone() && !s.job {
 				return s, nil
@@ -140,7 +143,7 @@ func (u *unit) outcome(ctx context.Context) (state, error) {
 		case <-ctx.Done():
 			return state{}, ctx.Err()
 		case <-u.ctx.Done():
-			return state{}, errGone
+			return state{}, errClosed
 		}
 	}
 }
@@ -161,12 +164,12 @@ func (u *unit) waitForEnd(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-u.ctx.Done():
-			return errGone
+			return errClosed
 		}
 	}
 }
 
-func (u *unit) hasRun(ctx context.Context, result string) error {
+func (u *unit) finished(ctx context.Context, result string) error {
 	if result == "done" {
 		u.event(units.Done, 0, "exited with 0")
 		u.mu.Lock()
@@ -187,15 +190,15 @@ func (u *unit) hasRun(ctx context.Context, result string) error {
 	return errors.Join(fmt.Errorf("%s %s: %s", u.name, exit, strings.Join(lines, " | ")), tailErr, err)
 }
 
-// breakOff ends a oneshot within a second.
-func (u *unit) breakOff() error {
+// interrupt ends a oneshot within a second.
+func (u *unit) interrupt() error {
 	ctx, cancel := context.WithTimeout(u.ctx, 2*time.Second)
 	defer cancel()
 	result, err := u.host.bus.stop(ctx, u.service)
 	if err != nil {
 		return err
 	}
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(interruptGrace)
 	defer timer.Stop()
 	select {
 	case <-result:

@@ -20,26 +20,26 @@ import (
 	"github.com/slipway-project/slipway/internal/sleep"
 )
 
-// restartPause is systemd's own pause before it starts again what has died. All that goes beyond it is waited for in Begin.
+// restartPause is systemd's own pause before a restart (RestartSec). Longer delays are spent in PreStart.
 const restartPause = 100 * time.Millisecond
 
-// Begin is what systemd runs before each start of a unit, as a hidden sub-command: it holds back what dies again and again,
-// notes what the process is going to read, and refuses a start over lost data. It does so because systemd starts units also while
-// there is no agent, or before the agent has looked. An error is printed by the caller and ends up in the unit's log; systemd
-// tries again.
+// PreStart runs before each start of a unit, as a hidden subcommand called by systemd: it delays the
+// restart of a unit that crashes repeatedly, records the inputs that the process is about to read, and
+// refuses a start over lost data. This is not done by the agent because systemd also starts units while no
+// agent runs. The caller prints the error, which goes to the unit's log, and systemd retries.
 //
-// systemd could let the delay grow by itself (RestartSteps=, from 254 on), but forgets a unit's deaths only when somebody stops
-// it: what died ten times in a year would be half a minute late for ever.
-func Begin(ctx context.Context, args []string, fingerprint func(plan.Item) (string, error)) error {
-	flags := flag.NewFlagSet("unit-begin", flag.ContinueOnError)
+// systemd could increase the delay itself (RestartSteps=, since version 254), but it resets the count only
+// when a unit is stopped: a unit that crashed ten times in a year would always restart half a minute late.
+func PreStart(ctx context.Context, args []string, fingerprint func(plan.Item) (string, error)) error {
+	flags := flag.NewFlagSet("unit-pre-start", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	dir := flags.String("state", "", "folder of the units' records")
+	dir := flags.String("state", "", "directory of the unit records")
 	name := flags.String("unit", "", "name of the unit in the plan")
 	if err := flags.Parse(args); err != nil {
-		return fmt.Errorf("unit-begin: %w", err)
+		return fmt.Errorf("unit-pre-start: %w", err)
 	}
-	path := begunPath(*dir, *name)
-	b, err := holdBack(ctx, path)
+	path := startNotePath(*dir, *name)
+	b, err := delayStart(ctx, path)
 	if err != nil {
 		return err
 	}
@@ -49,100 +49,95 @@ func Begin(ctx context.Context, args []string, fingerprint func(plan.Item) (stri
 		b.Refused = refused.Error()
 	}
 	b.At = time.Now()
-	return errors.Join(refused, durable.Save(path, recordSchema, b)) // also what was refused counts
+	return errors.Join(refused, durable.Save(path, recordSchema, b)) // a refused start counts too
 }
 
-// prepare looks whether the unit may be started, and at what it is going to read.
-func (b *begun) prepare(path string, fingerprint func(plan.Item) (string, error)) error {
+// prepare checks whether the unit may be started, and records the fingerprints of its inputs.
+func (n *startNote) prepare(path string, fingerprint func(plan.Item) (string, error)) error {
 	var r record
 	if err := durable.Load(path, recordSchema, &r); err != nil {
-		return fmt.Errorf("not started before the agent says anew how: read unit's record: %w", err)
+		return fmt.Errorf("start refused until the agent has written a new record: read unit record: %w", err)
 	}
-	if !r.isWhole() { // without its Holds it must not be started, and nobody knows whether it had any
-		return errors.New("not started before the agent says anew how: its record does not tell what the unit is")
+	if !r.isComplete() { // it may have had a data guard, without which it must not be started
+		return errors.New("start refused until the agent has written a new record: the record is incomplete")
 	}
 	if err := dataguard.Prepare(r.Unit.DataGuard); err != nil {
 		return err
 	}
 	for _, in := range r.Inputs {
-		sum, err := inputSum(in, fingerprint)
-		if err != nil {
-			return err
+		sum := ""
+		if _, isUnit := in.Entry.Item.(plan.Unit); !isUnit {
+			var err error
+			if sum, err = fingerprint(in.Entry.Item); err != nil {
+				return fmt.Errorf("input %s: %w", in.Entry.Ref, err)
+			}
 		}
-		b.Inputs = append(b.Inputs, units.Input{Entry: in.Entry, Sum: sum})
+		n.Inputs = append(n.Inputs, units.Input{Entry: in.Entry, Sum: sum})
 	}
 	return nil
 }
 
-func inputSum(in units.Input, fingerprint func(plan.Item) (string, error)) (string, error) {
-	if _, isUnit := in.Entry.Item.(plan.Unit); isUnit {
-		return "", nil
-	}
-	sum, err := fingerprint(in.Entry.Item)
-	if err != nil {
-		return "", fmt.Errorf("input %s: %w", in.Entry.Ref, err)
-	}
-	return sum, nil
-}
-
-// holdBack waits longer after each death in a row. The agent removes the note before it starts a unit itself.
-func holdBack(ctx context.Context, path string) (begun, error) {
-	var last begun
+// delayStart waits before a restart, longer after each crash in a row. The agent deletes the start note
+// before it starts a unit itself, so that such starts are not delayed.
+func delayStart(ctx context.Context, path string) (startNote, error) {
+	var last startNote
 	err := durable.Load(path, recordSchema, &last)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return begun{}, nil
-	case err != nil: // it is only a count: better to start once too early than never
-		return begun{Deaths: 1}, nil //nolint:nilerr // see above
+		return startNote{}, nil
+	case err != nil: // only the crash count is lost
+		return startNote{Crashes: 1}, nil //nolint:nilerr // see above
 	}
-	deaths := 1
-	if time.Since(last.At) < units.SoundAfter {
-		deaths = last.Deaths + 1
+	crashes := 1
+	if time.Since(last.At) < units.StableAfter {
+		crashes = last.Crashes + 1
 	}
-	if err := sleep.For(ctx, max(0, units.RestartDelay(deaths-1)-restartPause)); err != nil {
-		return begun{}, fmt.Errorf("hold back: %w", err)
+	if err := sleep.For(ctx, max(0, units.RestartDelay(crashes-1)-restartPause)); err != nil {
+		return startNote{}, fmt.Errorf("delay start: %w", err)
 	}
-	return begun{Deaths: deaths}, nil
+	return startNote{Crashes: crashes}, nil
 }
 
 const recordSchema = 1
 
-// record is what the agent has decided about a unit and learned of it. The unit's own start reads it, see Begin; a later
-// agent goes on from it.
+// record is what the agent knows about a unit. PreStart reads it before each start, and a later agent
+// continues with it.
 type record struct {
-	Unit     plan.Unit     `json:"unit"`
-	Inputs   []units.Input `json:"inputs,omitempty"` // as they were when it was written
-	Life     string        `json:"life,omitempty"`   // invocation that the next three are about
-	Ready    bool          `json:"ready"`
-	Unwell   time.Time     `json:"unwell,omitzero"` // since when it was ready once and does not answer any more
-	Ran      bool          `json:"ran,omitempty"`   // a oneshot has ended well
-	Stopped  bool          `json:"stopped,omitempty"`
-	Restarts int           `json:"restarts"`
-	LastExit *units.Exit   `json:"lastExit,omitempty"`
+	Unit           plan.Unit     `json:"unit"`
+	Inputs         []units.Input `json:"inputs,omitempty"`     // as they were when the record was written
+	Invocation     string        `json:"invocation,omitempty"` // the invocation that Ready and UnhealthySince refer to
+	Ready          bool          `json:"ready"`
+	UnhealthySince time.Time     `json:"unhealthySince,omitzero"` // since when the unit, once ready, fails its health check
+	Ran            bool          `json:"ran,omitempty"`           // a oneshot has succeeded
+	Stopped        bool          `json:"stopped,omitempty"`
+	Restarts       int           `json:"restarts"`
+	LastExit       *units.Exit   `json:"lastExit,omitempty"`
 }
 
-// isWhole: it says what the unit is. One that does not is about a process that was found running.
-func (r record) isWhole() bool { return len(r.Unit.Args) > 0 }
+// isComplete reports whether the record defines the unit. A record of a process that was found running
+// does not.
+func (r record) isComplete() bool { return len(r.Unit.Args) > 0 }
 
-// begun is what Begin notes of a start.
-type begun struct {
+// startNote is what PreStart records about a start.
+type startNote struct {
 	Invocation string        `json:"invocation"`
 	At         time.Time     `json:"at"`
-	Inputs     []units.Input `json:"inputs,omitempty"` // what the process is going to read
-	Deaths     int           `json:"deaths"`           // in a row, before this start
+	Inputs     []units.Input `json:"inputs,omitempty"` // the inputs that the process is about to read
+	Crashes    int           `json:"crashes"`          // crashes in a row before this start
 	Refused    string        `json:"refused,omitempty"`
 }
 
-// begun is how the process was started: by what Begin has noted, and, of what it did not know yet, by what was recorded since.
-func (r record) begun(b begun) units.Begun {
-	since, _ := units.Begun{Inputs: b.Inputs}.Adopt(r.Inputs)
-	return units.Begun{Unit: r.Unit, Inputs: since, At: b.At}
+// startInfo returns how the process was started: with the inputs of the start note, plus those added to
+// the record since.
+func (r record) startInfo(n startNote) units.StartInfo {
+	since, _ := units.StartInfo{Inputs: n.Inputs}.AddInputs(r.Inputs)
+	return units.StartInfo{Unit: r.Unit, Inputs: since, At: n.At}
 }
 
-func recordPath(dir, unit string) string { return filepath.Join(dir, unit+".state") }
-func begunPath(dir, unit string) string  { return filepath.Join(dir, unit+".begun") }
+func recordPath(dir, unit string) string    { return filepath.Join(dir, unit+".state") }
+func startNotePath(dir, unit string) string { return filepath.Join(dir, unit+".start") }
 
-// removeRecord removes a record with the generation before it.
+// removeRecord deletes both generations of a record.
 func removeRecord(path string) error {
 	var errs []error
 	for _, p := range []string{path, path + ".prev"} {

@@ -16,20 +16,20 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// begins calls Begin as systemd does, and tells how long it has held the start back.
-func begins(t *testing.T, dir string) (time.Duration, error) {
+// preStart calls PreStart as systemd does, and returns how long it delayed the start.
+func preStart(t *testing.T, dir string) (time.Duration, error) {
 	t.Helper()
 	before := time.Now()
-	err := Begin(t.Context(), []string{"-state", dir, "-unit", "etcd"}, files.Fingerprint)
+	err := PreStart(t.Context(), []string{"-state", dir, "-unit", "etcd"}, files.Fingerprint)
 	return time.Since(before), err
 }
 
-func noted(t *testing.T, dir string) (b begun) {
+func readNote(t *testing.T, dir string) (n startNote) {
 	t.Helper()
-	if err := durable.Load(begunPath(dir, "etcd"), recordSchema, &b); err != nil {
+	if err := durable.Load(startNotePath(dir, "etcd"), recordSchema, &n); err != nil {
 		t.Fatal(err)
 	}
-	return b
+	return n
 }
 
 func saveRecord(t *testing.T, dir string, r record) {
@@ -39,9 +39,9 @@ func saveRecord(t *testing.T, dir string, r record) {
 	}
 }
 
-// The first start is not held back, deaths in a row are, each longer, and a sound life ends the row. Also a start that is
-// refused counts, whatever the reason: nothing may turn in a circle without a pause.
-func TestBeginHoldsBack(t *testing.T) {
+// The first start is not delayed, restarts after crashes are, each longer, and a stable run resets the
+// delay. Refused starts count too, whatever the reason: every retry loop must have a delay.
+func TestPreStartDelays(t *testing.T) {
 	t.Parallel()
 	for name, recorded := range map[string]bool{"a unit": true, "a unit without a record": false} {
 		t.Run(name, func(t *testing.T) {
@@ -53,29 +53,30 @@ func TestBeginHoldsBack(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var held []time.Duration
 				for range 12 {
-					took, err := begins(t, dir)
+					took, err := preStart(t, dir)
 					if (err == nil) != recorded {
 						t.Fatal(err)
 					}
 					held = append(held, took)
 				}
 				if held[0] != 0 || held[1] != 0 {
-					t.Errorf("the first starts were held back by %v", held[:2])
+					t.Errorf("the first starts were delayed by %v", held[:2])
 				}
 				if held[4] < 4*held[2] || held[11] < 20*time.Second || held[11] > 30*time.Second {
-					t.Errorf("held back by %v: it does not grow, or without an end", held)
+					t.Errorf("got delays %v, want them to grow up to a limit", held)
 				}
-				time.Sleep(units.SoundAfter)
-				if took, _ := begins(t, dir); took != 0 || noted(t, dir).Deaths != 1 {
-					t.Errorf("after a sound life it was held back by %s, %d deaths", took, noted(t, dir).Deaths)
+				time.Sleep(units.StableAfter)
+				if took, _ := preStart(t, dir); took != 0 || readNote(t, dir).Crashes != 1 {
+					t.Errorf("after a stable run: got delay %s, %d crashes", took, readNote(t, dir).Crashes)
 				}
 			})
 		})
 	}
 }
 
-// What a process is going to read is looked at before each start, and lost data is told in a note too.
-func TestBeginNotes(t *testing.T) {
+// The inputs of a process are recorded before each start, and a refusal because of lost data is recorded
+// too.
+func TestPreStartRecords(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	input, mark := filepath.Join(dir, "input"), filepath.Join(dir, "mark")
@@ -89,27 +90,28 @@ func TestBeginNotes(t *testing.T) {
 	f := plan.File{Path: input, Mode: 0o600, Content: "1"}
 	u := plan.Unit{Name: "etcd", Args: []string{"/etcd"}, Inputs: []plan.Ref{plan.RefOf(f)}, DataGuard: plan.DataGuard{Mark: mark, Data: filepath.Join(dir, "data")}}
 	saveRecord(t, dir, record{Unit: u, Inputs: []units.Input{{Entry: entry(f)}}})
-	if _, err := begins(t, dir); err != nil {
+	if _, err := preStart(t, dir); err != nil {
 		t.Fatal(err)
 	}
-	first := noted(t, dir)
+	first := readNote(t, dir)
 	write(input, "2")
-	if _, err := begins(t, dir); err != nil {
+	if _, err := preStart(t, dir); err != nil {
 		t.Fatal(err)
 	}
-	second := noted(t, dir)
+	second := readNote(t, dir)
 	if len(first.Inputs) != 1 || len(second.Inputs) != 1 || first.Inputs[0].Sum == second.Inputs[0].Sum {
-		t.Errorf("noted %+v, then %+v", first.Inputs, second.Inputs)
+		t.Errorf("got inputs %+v, then %+v", first.Inputs, second.Inputs)
 	}
 	write(mark, "it has been there")
-	_, err := begins(t, dir)
-	if err == nil || !strings.Contains(noted(t, dir).Refused, "lost data") {
-		t.Errorf("refused with %v, noted %q", err, noted(t, dir).Refused)
+	_, err := preStart(t, dir)
+	if err == nil || !strings.Contains(readNote(t, dir).Refused, "lost data") {
+		t.Errorf("got error %v, recorded %q", err, readNote(t, dir).Refused)
 	}
 }
 
-// Who does not know what a unit is does not know what guards its data either: it is not started, whatever has become of its record.
-func TestBeginWithoutARecordRefuses(t *testing.T) {
+// Without the definition of a unit its data guard is unknown too: the unit is not started, whatever
+// happened to its record.
+func TestPreStartRefusesWithoutRecord(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(t *testing.T, dir string){
 		"none":    func(*testing.T, string) {},
@@ -120,14 +122,14 @@ func TestBeginWithoutARecordRefuses(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			spoil(t, dir)
-			if _, err := begins(t, dir); err == nil || !strings.Contains(noted(t, dir).Refused, "before the agent says anew") {
-				t.Errorf("refused with %v, noted %q", err, noted(t, dir).Refused)
+			if _, err := preStart(t, dir); err == nil || !strings.Contains(readNote(t, dir).Refused, "until the agent has written a new record") {
+				t.Errorf("got error %v, recorded %q", err, readNote(t, dir).Refused)
 			}
 		})
 	}
 }
 
-// damage spoils both generations of a record.
+// damage damages both generations of a record.
 func damage(t *testing.T, path string) {
 	t.Helper()
 	for _, p := range []string{path, path + ".prev"} {

@@ -15,8 +15,8 @@ import (
 	render "github.com/slipway-project/slipway/internal/render/systemd"
 )
 
-// run makes a unit run as it should: started if it does not, exchanged if it runs otherwise. What systemd only has to know
-// better, such as how it is stopped, takes no restart.
+// run starts the unit, or restarts it if it differs from spec. Settings that only systemd uses, such as
+// the stop timeout, take effect without a restart.
 func (u *unit) run(ctx context.Context, e plan.Entry, spec plan.Unit) error {
 	u.ops.Lock()
 	defer u.ops.Unlock()
@@ -31,39 +31,39 @@ func (u *unit) run(ctx context.Context, e plan.Entry, spec plan.Unit) error {
 	if state.Existence == plan.Present && state.Matches {
 		return nil
 	}
-	if state.Existence == plan.Present && u.runsAs(spec, inputs) {
-		return u.settle(ctx, e, spec)
+	if state.Existence == plan.Present && u.isRunningAs(spec, inputs) {
+		return u.syncUnitFile(ctx, e, spec)
 	}
 	if err := u.stopLocked(ctx); err != nil {
 		return err
 	}
-	if err := u.begin(spec, inputs); err != nil {
+	if err := u.writeRecord(spec, inputs); err != nil {
 		return err
 	}
-	if err := u.settle(ctx, e, spec); err != nil {
+	if err := u.syncUnitFile(ctx, e, spec); err != nil {
 		return err
 	}
 	return u.start(ctx)
 }
 
-// runsAs: the process that runs is the wanted one, or nothing runs and the next start will lead to it.
-func (u *unit) runsAs(spec plan.Unit, inputs []units.Input) bool {
+// isRunningAs reports whether the running process was started as spec says.
+func (u *unit) isRunningAs(spec plan.Unit, inputs []units.Input) bool {
 	b, noted := u.lastStart()
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return noted && u.life != "" && b.Invocation == u.life && !u.stopping && !u.state.isStopping() &&
-		u.rec.begun(b).Differs(spec, inputs) == ""
+	return noted && u.invocation != "" && b.Invocation == u.invocation && !u.stopping && !u.state.isStopping() &&
+		u.rec.startInfo(b).Differs(spec, inputs) == ""
 }
 
-// begin writes down what is going to be started, and forgets how often it has died.
-func (u *unit) begin(spec plan.Unit, inputs []units.Input) error {
+// writeRecord records what is about to be started, and resets the crash count.
+func (u *unit) writeRecord(spec plan.Unit, inputs []units.Input) error {
 	if len(spec.Args) == 0 || !strings.HasPrefix(spec.Args[0], "/") {
 		return fmt.Errorf("start %s: the first argument must be an absolute path", u.name)
 	}
-	if err := removeRecord(begunPath(u.host.conf.StateDir, u.name)); err != nil {
+	if err := removeRecord(startNotePath(u.host.conf.StateDir, u.name)); err != nil {
 		return err
 	}
-	log, err := os.OpenFile(u.host.logs.Path(u.name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640) // systemd would let all read it
+	log, err := os.OpenFile(u.host.logs.Path(u.name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640) // systemd would make it world-readable
 	if err != nil {
 		return err
 	}
@@ -73,13 +73,13 @@ func (u *unit) begin(spec plan.Unit, inputs []units.Input) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.rec = record{Unit: spec, Inputs: inputs, Restarts: u.rec.Restarts, LastExit: u.rec.LastExit}
-	u.reason, u.stopping = "being started", false
+	u.reason, u.stopping = "starting", false
 	return u.saveLocked()
 }
 
-// settle makes systemd know the unit as it is wanted. A unit that systemd has not read yet is read when it is started; only one
-// that it knows otherwise takes a reload.
-func (u *unit) settle(ctx context.Context, e plan.Entry, spec plan.Unit) error {
+// syncUnitFile writes the unit file and makes systemd use it. A unit that is not loaded yet is loaded at
+// its start; only one that systemd has loaded in another form needs a reload.
+func (u *unit) syncUnitFile(ctx context.Context, e plan.Entry, spec plan.Unit) error {
 	text, path := u.text(e, spec), filepath.Join(UnitDir, u.service)
 	have, err := os.ReadFile(path)
 	known := err == nil
@@ -105,9 +105,9 @@ func (u *unit) settle(ctx context.Context, e plan.Entry, spec plan.Unit) error {
 	return u.refresh(ctx)
 }
 
-// start returns when there is a process, or when systemd has tried and is going to try again.
+// start returns when there is a process, or when the start has failed and systemd will retry it.
 func (u *unit) start(ctx context.Context) error {
-	if err := u.host.bus.forgive(ctx, u.service); err != nil {
+	if err := u.host.bus.resetFailed(ctx, u.service); err != nil {
 		return err
 	}
 	result, err := u.host.bus.start(ctx, u.service)
@@ -121,19 +121,19 @@ func (u *unit) start(ctx context.Context) error {
 		u.mu.Lock()
 		s, changed := u.state, u.changed
 		u.mu.Unlock()
-		if s.mainPID != 0 && !s.isStopping() || s.isBetween() {
+		if s.mainPID != 0 && !s.isStopping() || s.isRestarting() {
 			return nil
 		}
 		select {
 		case r := <-result:
-			if result = nil; r != "done" && r != "failed" { // failed: it died at once, which is no other than dying later
-				return fmt.Errorf("start %s: systemd says %s (%s): see systemctl status %s", u.name, r, s.result, u.service)
+			if result = nil; r != "done" && r != "failed" { // failed: it exited at once, which is handled like a later exit
+				return fmt.Errorf("start %s: job result %s (%s), see systemctl status %s", u.name, r, s.result, u.service)
 			}
 		case <-changed:
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-u.ctx.Done():
-			return errGone
+			return errClosed
 		}
 		if result == nil {
 			if err := u.refresh(ctx); err != nil {
@@ -144,7 +144,7 @@ func (u *unit) start(ctx context.Context) error {
 	}
 }
 
-// stop ends the unit's process. When ctx ends first systemd has been told, and goes on.
+// stop stops the unit. If ctx ends first, systemd completes the stop.
 func (u *unit) stop(ctx context.Context) error {
 	u.ops.Lock()
 	defer u.ops.Unlock()
@@ -158,8 +158,8 @@ func (u *unit) stopLocked(ctx context.Context) error {
 	u.mu.Lock()
 	pid, gone := u.state.mainPID, u.state.isGone()
 	if !gone {
-		u.stopping, u.rec.Ready, u.reason = true, false, "it is being stopped"
-		u.tellLocked()
+		u.stopping, u.rec.Ready, u.reason = true, false, "stopping"
+		u.notifyLocked()
 	}
 	u.mu.Unlock()
 	if gone {
@@ -169,15 +169,16 @@ func (u *unit) stopLocked(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := u.ended(ctx, result); err != nil {
+	if err := u.awaitStopped(ctx, result); err != nil {
 		return fmt.Errorf("stop %s: %w", u.name, err)
 	}
 	u.event(units.Stopped, pid, "")
 	return nil
 }
 
-// ended waits for the end of a stop. A broken connection loses results, so the state counts too.
-func (u *unit) ended(ctx context.Context, result <-chan string) error {
+// awaitStopped waits until the unit is stopped. It also checks the state, because a broken connection
+// loses the job result.
+func (u *unit) awaitStopped(ctx context.Context, result <-chan string) error {
 	for {
 		u.mu.Lock()
 		changed := u.changed
@@ -189,7 +190,7 @@ func (u *unit) ended(ctx context.Context, result <-chan string) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-u.ctx.Done():
-			return errGone
+			return errClosed
 		}
 		if err := u.refresh(ctx); err != nil {
 			return err
@@ -197,7 +198,7 @@ func (u *unit) ended(ctx context.Context, result <-chan string) error {
 		u.mu.Lock()
 		gone := u.state.isGone()
 		if gone {
-			u.stopping, u.reason = false, "it was stopped"
+			u.stopping, u.reason = false, "stopped"
 		}
 		u.mu.Unlock()
 		if gone {
@@ -206,20 +207,20 @@ func (u *unit) ended(ctx context.Context, result <-chan string) error {
 	}
 }
 
-// text is the unit's file.
+// text returns the content of the unit file.
 func (u *unit) text(e plan.Entry, spec plan.Unit) []byte {
 	var after []string
-	for _, name := range render.After(e, u.host.seen.Find) {
+	for _, name := range render.After(e, u.host.entries.Find) {
 		after = append(after, render.ServiceName(u.host.conf.Prefix, name))
 	}
 	o := render.Options{After: after, LogDir: u.host.conf.LogDir, Pause: "100ms"}
 	if !spec.Oneshot || spec.DataGuard.Mark != "" {
-		o.Before = []string{u.host.conf.Exe, "unit-begin", "-state", u.host.conf.StateDir, "-unit", u.name}
+		o.Before = []string{u.host.conf.Exe, "unit-pre-start", "-state", u.host.conf.StateDir, "-unit", u.name}
 	}
 	return render.Service(spec, o)
 }
 
-func (u *unit) fileIs(text []byte) bool {
+func (u *unit) unitFileIs(text []byte) bool {
 	have, err := os.ReadFile(filepath.Join(UnitDir, u.service))
 	return err == nil && string(have) == string(text)
 }

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package systemd is the live host on a machine whose PID 1 is systemd: each of a plan's units is a service of systemd's, which
-// starts it again when it dies, also while no agent runs. The agent decides what runs and when it is started first, asks whether
-// it is ready, and says so. What is not a unit is handed to package files.
+// Package systemd is a host for machines whose PID 1 is systemd: each of a plan's units is a systemd
+// service, which systemd restarts when it exits, even while no agent runs. The agent decides what runs and
+// when it is started first, and checks readiness and health. Items that are not units are passed to
+// package files.
 //
-// It talks to systemd over its private socket and needs no message bus. Unit files lie in /run, so a boot begins with none of
-// them and the agent decides anew. It never touches a unit whose name has not its prefix, never polls for what systemd tells by
-// signal, and restarts nothing because the agent was restarted.
+// The package talks to systemd over its private socket and needs no message bus. Unit files are in /run,
+// so they do not survive a boot and the agent writes them again. It never touches units without its name
+// prefix, does not poll for changes that systemd signals, and does not restart units because the agent was
+// restarted.
 //
-// Read [Host] and [Config] first, then unit, which draws a unit's life; [Begin] is what runs before each start.
+// Read [Host] and [Config] first, then unit, which has a diagram of a unit's life; [PreStart] runs before
+// each start.
 //
 //	h, err := systemd.New(systemd.Config{StateDir: "/run/slipway/systemd", LogDir: "/var/log/slipway", Exe: exe, …})
-//	defer h.Close() // units go on
+//	defer h.Close() // units keep running
 //	h.Do(ctx, plan.Step{Verb: plan.Create, …}, entry)
 package systemd
 
@@ -34,45 +37,34 @@ import (
 	render "github.com/slipway-project/slipway/internal/render/systemd"
 )
 
-// UnitDir is where systemd looks for unit files that a boot forgets.
+// UnitDir is the systemd directory for unit files that do not survive a boot.
 const UnitDir = "/run/systemd/system"
 
-// Files is the host of everything that is not a unit; *files.Host is one.
-type Files interface {
-	reconcile.Host
-	Fingerprint(item plan.Item) (string, error)
-}
-
-// Asker asks probes; *probe.Prober is one.
-type Asker interface {
-	Ask(ctx context.Context, pr plan.Probe) error
-	Await(ctx context.Context, pr plan.Probe, waiting func(reason string)) error
-}
-
-// Config is what a Host works with.
+// Config configures a Host.
 type Config struct {
-	StateDir string // what is known of each unit; on a file system that a boot empties
+	StateDir string // records of the units; must be on a file system that is emptied at boot
 	LogDir   string
-	Exe      string // this program, which systemd calls as "EXE unit-begin …" before each start, see Begin
-	Files    Files
-	Probe    Asker
+	Exe      string // this program, which systemd runs as "EXE unit-pre-start …" before each start, see PreStart
+	Files    units.Files
+	Probe    units.Prober
 	Log      *slog.Logger
 
 	// Optional.
-	Prefix  string            // of the services' names; empty means slipway-
+	Prefix  string            // prefix of service names; empty means slipway-
 	OnEvent func(units.Event) // called for each change of a unit's state; must not block and must not call the Host
-	LogSize int64             // size at which a log is rotated; 0 means 16 MiB
+	LogSize int64             // size at which logs are rotated; 0 means 16 MiB
 
-	health   units.Health  // tests have less time
-	logsEach time.Duration // between two looks at the sizes of logs
+	health       units.Health  // tests use shorter intervals
+	logsInterval time.Duration // between two checks of log sizes
 }
 
-// Host lets systemd run units. It is safe for concurrent use. Only one Host at a time has a prefix.
+// Host runs units through systemd. It is safe for concurrent use. Only one Host at a time can use a
+// prefix.
 type Host struct {
 	conf    Config
 	bus     *bus
 	logs    units.Logs
-	seen    units.Seen
+	entries units.EntryCache
 	ctx     context.Context //nolint:containedctx // the life of the Host's own goroutines, ended by Close
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -81,7 +73,7 @@ type Host struct {
 
 var _ reconcile.Host = (*Host)(nil)
 
-// New connects to systemd and takes over every unit that an earlier agent of this boot has left a record of.
+// New connects to systemd and adopts every unit that an earlier agent of this boot has recorded.
 func New(c Config) (*Host, error) {
 	if c.StateDir == "" || c.LogDir == "" || c.Exe == "" || c.Files == nil || c.Probe == nil || c.Log == nil {
 		return nil, errors.New("systemd: StateDir, LogDir, Exe, Files, Probe and Log are required")
@@ -92,11 +84,11 @@ func New(c Config) (*Host, error) {
 	}
 	h := &Host{conf: c, logs: units.Logs{Dir: c.LogDir}}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
-	h.bus = &bus{log: c.Log, changed: h.touch}
+	h.bus = &bus{log: c.Log, changed: h.wakeUnits}
 	if err := errors.Join(h.bus.open(h.ctx, h.running.Go), h.adopt()); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
-	h.running.Go(func() { h.logs.Keep(h.ctx, c.logsEach, c.LogSize, h.units.Names, c.Log) })
+	h.running.Go(func() { h.logs.RotateLoop(h.ctx, c.logsInterval, c.LogSize, h.units.Names, c.Log) })
 	return h, nil
 }
 
@@ -106,22 +98,22 @@ func withDefaults(c Config) Config {
 		c.OnEvent = func(units.Event) {}
 	}
 	c.LogSize = cmp.Or(c.LogSize, 16<<20)
-	c.logsEach = cmp.Or(c.logsEach, 10*time.Second)
+	c.logsInterval = cmp.Or(c.logsInterval, 10*time.Second)
 	if c.health.Period == 0 {
-		c.health = units.Health{Period: units.HealthPeriod, Unwell: units.UnwellPeriod, Hung: units.HungAfter}
+		c.health = units.Health{Period: units.HealthPeriod, UnhealthyPeriod: units.UnhealthyPeriod, HungAfter: units.HungAfter}
 	}
-	c.health.Ask = c.Probe.Ask
+	c.health.Prober = c.Probe
 	return c
 }
 
-// Close stops watching and leaves every unit as it is.
+// Close stops watching and leaves every unit running.
 func (h *Host) Close() error {
 	h.cancel()
 	h.running.Wait()
 	return nil
 }
 
-// adopt takes over what has a record. Without one a unit is not known, and is looked at when a plan has it.
+// adopt takes over the units that have a record. Units without one are unknown until a plan contains them.
 func (h *Host) adopt() error {
 	records, err := filepath.Glob(filepath.Join(h.conf.StateDir, "*.state*"))
 	if err != nil {
@@ -129,11 +121,11 @@ func (h *Host) adopt() error {
 	}
 	for _, path := range records {
 		name, ok := strings.CutSuffix(strings.TrimSuffix(filepath.Base(path), ".prev"), ".state")
-		if !ok || h.units.Get(name) != nil { // a file on its way, or the other generation
+		if !ok || h.units.Get(name) != nil { // a temporary file, or the other generation of a record
 			continue
 		}
 		u := h.unitOrNew(name)
-		if err := u.recall(); err != nil {
+		if err := u.loadRecord(); err != nil {
 			return fmt.Errorf("adopt unit %s: %w", name, err)
 		}
 		if err := u.refresh(h.ctx); err != nil {
@@ -143,23 +135,25 @@ func (h *Host) adopt() error {
 	return nil
 }
 
-// StopAll stops the named units one after the other, then all others. It goes on when one does not stop.
+// StopAll stops the units in order one after the other, then all others. It continues after errors and
+// returns them all.
 func (h *Host) StopAll(ctx context.Context, order []string) error {
 	return h.units.StopAll(ctx, order, (*unit).stop)
 }
 
-// Stop stops one unit. One that does not run, or that this machine never had, is no error.
+// Stop stops one unit. It returns nil if the unit does not exist.
 func (h *Host) Stop(ctx context.Context, name string) error {
 	return h.units.Stop(ctx, name, (*unit).stop)
 }
 
-// touch looks again at what may have changed; no object means all.
-func (h *Host) touch(object string) {
+// wakeUnits makes the unit with this object path observe its service again. An empty object means all
+// units.
+func (h *Host) wakeUnits(object string) {
 	for _, u := range h.units.All() {
 		if object == "" || u.object == object {
 			select {
 			case u.wake <- struct{}{}:
-			default: // it is going to look anyway
+			default: // it is about to observe anyway
 			}
 		}
 	}
@@ -168,19 +162,14 @@ func (h *Host) touch(object string) {
 func (h *Host) unitOrNew(name string) *unit {
 	return h.units.GetOrNew(name, func() *unit {
 		u := newUnit(h, name)
-		h.running.Go(u.keep)
+		h.running.Go(u.followLoop)
 		return u
 	})
 }
 
-func (h *Host) forget(u *unit) {
-	h.units.Forget(u.name, u)
-	u.cancel()
-}
-
-// Observe tells the entry's state, see reconcile.Host.
+// Observe implements reconcile.Host.
 func (h *Host) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
-	h.seen.See(e)
+	h.entries.Add(e)
 	spec, ok := e.Item.(plan.Unit)
 	if !ok {
 		return h.conf.Files.Observe(ctx, e)
@@ -195,7 +184,10 @@ func (h *Host) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
 	if err := u.refresh(ctx); err != nil {
 		return plan.State{}, err
 	}
-	if u.isUnknown() {
+	u.mu.Lock()
+	unknown := u.rec.Unit.Name == "" && u.state.isGone()
+	u.mu.Unlock()
+	if unknown {
 		return plan.State{Existence: plan.Absent, Detail: "it has never been started"}, nil
 	}
 	inputs, err := h.fingerprints(spec)
@@ -205,9 +197,9 @@ func (h *Host) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
 	return u.observe(e, spec, inputs), nil
 }
 
-// Do carries out one step, see reconcile.Host.
+// Do implements reconcile.Host.
 func (h *Host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
-	h.seen.See(e)
+	h.entries.Add(e)
 	spec, ok := e.Item.(plan.Unit)
 	if !ok {
 		return h.conf.Files.Do(ctx, s, e)
@@ -225,9 +217,9 @@ func (h *Host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
 	return u.run(ctx, e, spec)
 }
 
-// Await waits until the unit is ready. A unit that dies meanwhile is started again, and waiting goes on.
+// Await implements reconcile.Host. A unit that exits meanwhile is restarted by systemd and still awaited.
 func (h *Host) Await(ctx context.Context, e plan.Entry, waiting func(reason string)) error {
-	h.seen.See(e)
+	h.entries.Add(e)
 	spec, ok := e.Item.(plan.Unit)
 	if !ok {
 		return h.conf.Files.Await(ctx, e, waiting)
@@ -239,31 +231,25 @@ func (h *Host) Await(ctx context.Context, e plan.Entry, waiting func(reason stri
 	return u.await(ctx, waiting)
 }
 
-// checkName refuses what systemd would not take for the name of a service, or what would lead out of a folder.
+// checkName rejects names that are not valid in systemd service names or would escape a directory.
 func checkName(e plan.Entry) error {
 	name := e.Item.Key()
 	for _, c := range name {
 		if c > 0x7e || !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789:_.-@", c) {
-			return fmt.Errorf("%s: a unit cannot have this name: %q is not allowed in the name of a service", e.Ref, c)
+			return fmt.Errorf("%s: invalid unit name: %q is not allowed in a service name", e.Ref, c)
 		}
 	}
 	if name == "" || name[0] == '.' || len(name) > 200 {
-		return fmt.Errorf("%s: a unit cannot have this name", e.Ref)
+		return fmt.Errorf("%s: invalid unit name", e.Ref)
 	}
 	return nil
 }
 
 func (h *Host) fingerprints(spec plan.Unit) ([]units.Input, error) {
-	return h.seen.Fingerprints(spec, h.conf.Files.Fingerprint)
+	return h.entries.Fingerprints(spec, h.conf.Files.Fingerprint)
 }
 
-func (u *unit) isUnknown() bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.rec.Unit.Name == "" && u.state.isGone()
-}
-
-// remove stops the unit and takes away all that is known of it. systemd forgets what has no file and does not run.
+// remove stops the unit and deletes its unit file and records. systemd then forgets it.
 func (u *unit) remove(ctx context.Context) error {
 	u.ops.Lock()
 	defer u.ops.Unlock()
@@ -272,27 +258,28 @@ func (u *unit) remove(ctx context.Context) error {
 	}
 	dir := u.host.conf.StateDir
 	err := errors.Join(
-		removeIfThere(filepath.Join(UnitDir, u.service)), u.host.bus.forgive(ctx, u.service),
-		removeRecord(recordPath(dir, u.name)), removeRecord(begunPath(dir, u.name)),
+		removeIfExists(filepath.Join(UnitDir, u.service)), u.host.bus.resetFailed(ctx, u.service),
+		removeRecord(recordPath(dir, u.name)), removeRecord(startNotePath(dir, u.name)),
 	)
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", u.name, err)
 	}
-	u.host.forget(u)
+	u.host.units.Delete(u.name, u)
+	u.cancel()
 	return nil
 }
 
-func removeIfThere(path string) error {
+func removeIfExists(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-// Logs is the path of a unit's log; older ones have .1, .2, .3 appended.
+// Logs returns the path of a unit's log. Rotated logs have .1, .2 and .3 appended.
 func (h *Host) Logs(unit string) string { return h.logs.Path(unit) }
 
-// Status tells of every unit, by name.
+// Status returns the status of every unit, sorted by name.
 func (h *Host) Status() []units.Status {
 	var all []units.Status
 	for _, u := range h.units.All() {

@@ -14,33 +14,33 @@ import (
 	render "github.com/slipway-project/slipway/internal/render/systemd"
 )
 
-// NodeWorks has the handle of this node, slipway.target, reached or not. Services that only make sense on a node that works
-// hang on it (WantedBy=slipway.target): they are started when it is reached.
-func (h *Host) NodeWorks(ctx context.Context, works bool) error {
+// SetNodeReady starts or stops slipway.target. Services that need a working node can use
+// WantedBy=slipway.target: they are started when the target is reached.
+func (h *Host) SetNodeReady(ctx context.Context, ready bool) error {
 	var services []string
 	for _, u := range h.units.All() {
 		u.mu.Lock()
-		if u.rec.Unit.Name != "" && !u.rec.Unit.Oneshot { // what has run to its end would be run again
+		if u.rec.Unit.Name != "" && !u.rec.Unit.Oneshot { // the target would run it again
 			services = append(services, u.service)
 		}
 		u.mu.Unlock()
 	}
-	return h.reach(ctx, h.nodeTarget(), render.NodeTargetUnit(services), works)
+	return h.setTarget(ctx, h.nodeTarget(), render.NodeTargetUnit(services), ready)
 }
 
-// ClusterWorks has the handle of the cluster, slipway-cluster.target, reached or not.
-func (h *Host) ClusterWorks(ctx context.Context, works bool) error {
-	return h.reach(ctx, h.conf.Prefix+"cluster.target", render.ClusterTargetUnit(h.nodeTarget()), works)
+// SetClusterReady starts or stops slipway-cluster.target.
+func (h *Host) SetClusterReady(ctx context.Context, ready bool) error {
+	return h.setTarget(ctx, h.conf.Prefix+"cluster.target", render.ClusterTargetUnit(h.nodeTarget()), ready)
 }
 
 func (h *Host) nodeTarget() string { return strings.TrimSuffix(h.conf.Prefix, "-") + ".target" }
 
-// reach starts or stops a target, unless that is done.
-func (h *Host) reach(ctx context.Context, target string, text []byte, works bool) error {
+// setTarget starts or stops a target if it is not in that state already.
+func (h *Host) setTarget(ctx context.Context, target string, text []byte, ready bool) error {
 	path := filepath.Join(UnitDir, target)
 	have, err := os.ReadFile(path)
 	known := err == nil
-	if works && (!known || string(have) != string(text)) {
+	if ready && (!known || string(have) != string(text)) {
 		if err := durable.WriteFile(path, 0o644, text); err != nil {
 			return fmt.Errorf("write unit file: %w", err)
 		}
@@ -51,11 +51,11 @@ func (h *Host) reach(ctx context.Context, target string, text []byte, works bool
 		}
 	}
 	s, err := h.bus.read(ctx, target)
-	if err != nil || (s.active == "active") == works {
+	if err != nil || (s.active == "active") == ready {
 		return err
 	}
 	change := h.bus.stop
-	if works {
+	if ready {
 		if s.stale || s.load != "loaded" {
 			if err := h.bus.reload(ctx); err != nil {
 				return err
@@ -70,10 +70,10 @@ func (h *Host) reach(ctx context.Context, target string, text []byte, works bool
 	select {
 	case r := <-result:
 		if r != "done" {
-			return fmt.Errorf("reach %s: systemd says %s", target, r)
+			return fmt.Errorf("change %s: job result %s", target, r)
 		}
 		return nil
 	case <-ctx.Done():
-		return errors.Join(ctx.Err(), fmt.Errorf("reach %s: it takes too long", target))
+		return errors.Join(ctx.Err(), fmt.Errorf("change %s: no result yet", target))
 	}
 }

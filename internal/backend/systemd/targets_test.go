@@ -12,8 +12,9 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// The handle is reached when the agent says so and at no other time; a new agent leaves it, and a second unit is shown by it.
-func TestInsideHandles(t *testing.T) {
+// The targets are active exactly when the agent says so. A new agent leaves them as they are, and later
+// units are added to them.
+func TestInsideTargets(t *testing.T) {
 	inside(t)
 	b := newBed(t)
 	h := b.host(t)
@@ -26,14 +27,14 @@ func TestInsideHandles(t *testing.T) {
 		t.Helper()
 		for _, target := range []string{h.nodeTarget(), b.conf.Prefix + "cluster.target"} {
 			if s, err := h.bus.read(t.Context(), target); err != nil || s.active != want {
-				t.Errorf("%s is %q, want %q: %v", target, s.active, want, err)
+				t.Errorf("%s: got %q, want %q: %v", target, s.active, want, err)
 			}
 		}
 	}
-	say := func(h *Host, works bool) {
+	set := func(h *Host, ready bool) {
 		t.Helper()
 		for _, do := range []func() error{
-			func() error { return h.NodeWorks(t.Context(), works) }, func() error { return h.ClusterWorks(t.Context(), works) },
+			func() error { return h.SetNodeReady(t.Context(), ready) }, func() error { return h.SetClusterReady(t.Context(), ready) },
 		} {
 			if err := do(); err != nil {
 				t.Fatal(err)
@@ -42,20 +43,20 @@ func TestInsideHandles(t *testing.T) {
 	}
 	converge(t, h, hosttest.RealUnit(b.dir, "one", hosttest.Behaviour{Ready: plan.ProbeTCP}))
 	active(h, "inactive")
-	say(h, false) // what was never reached need not be left
+	set(h, false) // never active: nothing to stop
 	active(h, "inactive")
-	say(h, true)
-	say(h, true)
+	set(h, true)
+	set(h, true)
 	active(h, "active")
 	if err := h.Close(); err != nil {
 		t.Fatal(err)
 	}
 	next := b.host(t)
 	active(next, "active")
-	say(next, false)
+	set(next, false)
 	active(next, "inactive")
 	converge(t, next, hosttest.RealUnit(b.dir, "two", hosttest.Behaviour{Ready: plan.ProbeTCP}))
-	say(next, true)
+	set(next, true)
 	active(next, "active")
 	props, err := next.bus.now().GetUnitPropertiesContext(t.Context(), next.nodeTarget())
 	if err != nil {
@@ -64,7 +65,7 @@ func TestInsideHandles(t *testing.T) {
 	wants, _ := props["Wants"].([]string)
 	for _, unit := range []string{"one", "two"} {
 		if !strings.Contains(strings.Join(wants, " "), b.conf.Prefix+unit+".service") {
-			t.Errorf("it wants %v, and not %s", wants, unit)
+			t.Errorf("got Wants %v, want it to contain %s", wants, unit)
 		}
 	}
 }

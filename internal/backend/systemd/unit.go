@@ -21,11 +21,11 @@ import (
 	render "github.com/slipway-project/slipway/internal/render/systemd"
 )
 
-// unit is one service and what is known of it. systemd moves it; the agent only follows, except by run and stop.
+// unit is one service. systemd changes its state; the agent follows, except in run and stop.
 //
 //	         run                 exec                READY / probe
 //	(none) ───────► start-pre ────────► running ──────────────► running, ready
-//	  ▲              ▲    │ refused        │ dies                   │ dies
+//	  ▲              ▲    │ refused        │ exits                  │ exits
 //	  │              │    ▼                ▼                        │
 //	  │              └─ auto-restart ◄──────────────────────────────┘
 //	  └── dead ◄─ deactivating ◄─ stop, from anywhere
@@ -33,24 +33,24 @@ type unit struct {
 	host    *Host
 	name    string
 	service string
-	object  string          // the last word of its object path
-	wake    chan struct{}   // has a value when systemd has said that something changed
+	object  string          // the last element of its object path
+	wake    chan struct{}   // receives a value when systemd has signaled a change
 	ctx     context.Context //nolint:containedctx // ends with the unit or the Host
 	cancel  context.CancelFunc
-	ops     sync.Mutex // held while a step changes the unit; never taken by what follows systemd
-	reading sync.Mutex // held from asking to noting, so that an older answer does not come last
+	ops     sync.Mutex // held while a step changes the unit; never taken by followLoop
+	reading sync.Mutex // held from request to update, so that an older response does not overwrite a newer one
 
-	mu       sync.Mutex // guards the fields below
-	rec      record
-	state    state
-	life     string             // invocation of the process that runs, while one does
-	watched  time.Time          // since when this Host asks that process
-	unwatch  context.CancelFunc // ends the questions to that process
-	told     string             // invocation whose end has been told
-	stopping bool               // it was told to end, by us
-	reason   string             // why it is not ready
-	hung     string             // why it was ended although nobody told it to, until its death is told
-	changed  chan struct{}
+	mu           sync.Mutex // guards the fields below
+	rec          record
+	state        state
+	invocation   string             // invocation ID of the running process, "" if there is none
+	watchedSince time.Time          // since when this Host checks that process
+	unwatch      context.CancelFunc // stops the checks of that process
+	reported     string             // invocation ID whose exit has been reported
+	stopping     bool               // the agent has asked it to stop
+	reason       string             // why it is not ready
+	hung         string             // why the hung process was ended, until its exit is reported
+	changed      chan struct{}
 }
 
 func newUnit(h *Host, name string) *unit {
@@ -63,8 +63,8 @@ func newUnit(h *Host, name string) *unit {
 	return u
 }
 
-// keep looks at the unit whenever systemd says that it has changed.
-func (u *unit) keep() {
+// followLoop refreshes the unit whenever systemd signals a change.
+func (u *unit) followLoop() {
 	for {
 		select {
 		case <-u.ctx.Done():
@@ -72,12 +72,12 @@ func (u *unit) keep() {
 		case <-u.wake:
 		}
 		if err := u.refresh(u.ctx); err != nil && u.ctx.Err() == nil {
-			u.host.conf.Log.Warn("unit not looked at", "unit", u.name, "error", err)
+			u.host.conf.Log.Warn("unit state not refreshed", "unit", u.name, "error", err)
 		}
 	}
 }
 
-// refresh asks systemd how the unit is, and takes note.
+// refresh gets the unit's state from systemd and updates the unit.
 func (u *unit) refresh(ctx context.Context) error {
 	u.reading.Lock()
 	defer u.reading.Unlock()
@@ -91,32 +91,33 @@ func (u *unit) refresh(ctx context.Context) error {
 	if !u.rec.Unit.Oneshot {
 		u.followLocked(s)
 	}
-	u.tellLocked()
+	u.notifyLocked()
 	return nil
 }
 
-// recall reads what an earlier agent has noted. Of a unit with a damaged record only the name is known: what runs is exchanged when
-// a plan says how it should run. Until then nothing is written over the record, and Begin starts nothing without one.
-func (u *unit) recall() error {
+// loadRecord reads the record of an earlier agent. If it is damaged, only the name is known: the process
+// is replaced once a plan says how the unit should run. Until then the record is not overwritten, and
+// PreStart refuses to start the unit.
+func (u *unit) loadRecord() error {
 	err := durable.Load(recordPath(u.host.conf.StateDir, u.name), recordSchema, &u.rec)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		u.host.conf.Log.Error("unit record not readable, its process is exchanged by the plan", "unit", u.name, "error", err)
+		u.host.conf.Log.Error("unit record not readable, the plan replaces its process", "unit", u.name, "error", err)
 		u.rec = record{Unit: plan.Unit{Name: u.name}}
 		return nil
 	}
-	u.host.seen.Recall(u.rec.Inputs)
+	u.host.entries.Restore(u.rec.Inputs)
 	return err
 }
 
-func (u *unit) tellLocked() {
+func (u *unit) notifyLocked() {
 	close(u.changed)
 	u.changed = make(chan struct{})
 }
 
-// saveLocked writes the record, unless nobody knows how the unit should run: such a record would say, to whoever starts the unit by
-// it, that there is nothing to look at before, such as data without which the unit must not begin.
+// saveLocked writes the record. It writes nothing if the definition of the unit is unknown: PreStart would
+// start a unit from such a record without its data guard.
 func (u *unit) saveLocked() error {
-	if !u.rec.isWhole() {
+	if !u.rec.isComplete() {
 		return nil
 	}
 	if err := durable.Save(recordPath(u.host.conf.StateDir, u.name), recordSchema, u.rec); err != nil {
@@ -125,23 +126,24 @@ func (u *unit) saveLocked() error {
 	return nil
 }
 
-// saveOrLogLocked is for what goes on although it cannot be written.
+// saveOrLogLocked is saveLocked for changes that must proceed even if the record cannot be written. It
+// logs the error.
 func (u *unit) saveOrLogLocked() {
 	if err := u.saveLocked(); err != nil {
 		u.host.conf.Log.Error("unit record not written", "unit", u.name, "error", err)
 	}
 }
 
-// lastStart is what was noted when the unit was started last, by whomever.
-func (u *unit) lastStart() (begun, bool) {
-	var b begun
-	if err := durable.Load(begunPath(u.host.conf.StateDir, u.name), recordSchema, &b); err != nil {
-		return begun{}, false
+// lastStart returns the note of the last start, whoever started the unit.
+func (u *unit) lastStart() (startNote, bool) {
+	var b startNote
+	if err := durable.Load(startNotePath(u.host.conf.StateDir, u.name), recordSchema, &b); err != nil {
+		return startNote{}, false
 	}
 	return b, true
 }
 
-// observe compares what runs with what is wanted.
+// observe compares the running process with the plan.
 func (u *unit) observe(e plan.Entry, spec plan.Unit, inputs []units.Input) plan.State {
 	b, noted := u.lastStart()
 	u.mu.Lock()
@@ -151,33 +153,34 @@ func (u *unit) observe(e plan.Entry, spec plan.Unit, inputs []units.Input) plan.
 	case s.isGone() && u.rec.Unit.Name == "":
 		return plan.State{Existence: plan.Absent, Detail: "it has never been started"}
 	case s.isGone():
-		return plan.State{Existence: plan.Absent, Detail: "it was stopped"}
-	case s.isStopping() && u.life != "", u.stopping:
+		return plan.State{Existence: plan.Absent, Detail: "it is stopped"}
+	case s.isStopping() && u.invocation != "", u.stopping:
 		return plan.State{Existence: plan.Present, Detail: "it is being stopped"}
-	case u.life != "" && (!noted || b.Invocation != u.life):
-		return plan.State{Existence: plan.Present, Detail: "nobody has noted how it was started"}
-	case !u.rec.isWhole():
-		return plan.State{Existence: plan.Present, Ready: u.rec.Ready && u.life != "", Detail: "its record was lost", Down: u.downLocked()}
+	case u.invocation != "" && (!noted || b.Invocation != u.invocation):
+		return plan.State{Existence: plan.Present, Detail: "it is unknown how it was started"}
+	case !u.rec.isComplete():
+		return plan.State{Existence: plan.Present, Ready: u.rec.Ready && u.invocation != "", Detail: "its record was lost", Down: u.downLocked()}
 	}
-	was := u.rec.begun(b)
+	was := u.rec.startInfo(b)
 	why := was.Differs(spec, inputs)
-	if why == "" && (s.stale || !u.fileIs(u.text(e, spec))) {
+	if why == "" && (s.stale || !u.unitFileIs(u.text(e, spec))) {
 		why = "its unit file changed"
 	}
 	if why != "" {
-		return plan.State{Existence: plan.Present, Ready: u.rec.Ready && u.life != "", Detail: why, Down: u.downLocked()}
+		return plan.State{Existence: plan.Present, Ready: u.rec.Ready && u.invocation != "", Detail: why, Down: u.downLocked()}
 	}
-	u.settledLocked(spec, was, inputs)
-	out := plan.State{Existence: plan.Present, Matches: true, Ready: u.rec.Ready && u.life != ""}
+	u.acceptLocked(spec, was, inputs)
+	out := plan.State{Existence: plan.Present, Matches: true, Ready: u.rec.Ready && u.invocation != ""}
 	if !out.Ready {
 		out.Detail = u.reason
 	}
 	return out
 }
 
-// settledLocked takes note of what takes effect without a step, such as how the unit is asked. What Begin reads is written down.
-func (u *unit) settledLocked(spec plan.Unit, was units.Begun, inputs []units.Input) {
-	all, adopted := was.Adopt(inputs)
+// acceptLocked takes over settings that take effect without a step, such as the probe. Settings that
+// PreStart reads are saved.
+func (u *unit) acceptLocked(spec plan.Unit, was units.StartInfo, inputs []units.Input) {
+	all, adopted := was.AddInputs(inputs)
 	guarded := u.rec.Unit.DataGuard == spec.DataGuard
 	if u.rec.Unit = spec; !adopted && guarded {
 		return
@@ -188,25 +191,27 @@ func (u *unit) settledLocked(spec plan.Unit, was units.Begun, inputs []units.Inp
 	u.saveOrLogLocked()
 }
 
-// downLocked tells that no process runs, or one that has not been of use for so long that nobody counts on it any more.
+// downLocked reports whether no process runs, or one that has been unready for long enough to count as
+// down.
 func (u *unit) downLocked() bool {
 	switch {
-	case u.life == "":
+	case u.invocation == "":
 		return true
 	case u.rec.Ready:
 		return false
 	}
 	since := u.state.since
-	if u.rec.Unwell.After(since) {
-		since = u.rec.Unwell
+	if u.rec.UnhealthySince.After(since) {
+		since = u.rec.UnhealthySince
 	}
-	if u.rec.Unwell.IsZero() && u.watched.After(since) {
-		since = u.watched // it was started while no agent ran, and may have been well ever since
+	if u.rec.UnhealthySince.IsZero() && u.watchedSince.After(since) {
+		since = u.watchedSince // it was started while no agent ran, and may have been healthy since
 	}
 	return time.Since(since) >= units.DownAfter
 }
 
-// await waits for readiness, through deaths and restarts.
+// await waits until the unit is ready, across restarts. It returns an error if the unit is not running and
+// will not be restarted.
 func (u *unit) await(ctx context.Context, waiting func(reason string)) error {
 	if err := u.refresh(ctx); err != nil {
 		return err
@@ -214,7 +219,7 @@ func (u *unit) await(ctx context.Context, waiting func(reason string)) error {
 	last := ""
 	for {
 		u.mu.Lock()
-		ready, gone, reason, changed := u.rec.Ready && u.life != "", u.state.isGone(), u.reason, u.changed
+		ready, gone, reason, changed := u.rec.Ready && u.invocation != "", u.state.isGone(), u.reason, u.changed
 		u.mu.Unlock()
 		switch {
 		case ready:
@@ -231,23 +236,23 @@ func (u *unit) await(ctx context.Context, waiting func(reason string)) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-u.ctx.Done():
-			return errGone
+			return errClosed
 		}
 	}
 }
 
-var errGone = errors.New("the host was closed, or the unit removed")
+var errClosed = errors.New("the host was closed or the unit removed")
 
-// state is what systemd says of a service.
+// state is the state of a service as reported by systemd.
 type state struct {
 	load, active, sub, result string
-	invocation                string // of the latest start
-	job                       bool   // systemd is going to start or stop it
+	invocation                string // of the last start
+	job                       bool   // a start or stop is queued
 	mainPID                   int
-	exitCode, exitStatus      int32 // how the main process ended, once it has
+	exitCode, exitStatus      int32 // how the main process ended, if it has
 	since                     time.Time
 	exited                    time.Time
-	stale                     bool // its unit file is newer than what systemd has read
+	stale                     bool // the unit file has changed since systemd loaded it
 }
 
 func stateOf(props map[string]any) state {
@@ -270,20 +275,20 @@ func stateOf(props map[string]any) state {
 	s.exitCode, _ = props["ExecMainCode"].(int32)
 	s.exitStatus, _ = props["ExecMainStatus"].(int32)
 	s.stale, _ = props["NeedDaemonReload"].(bool)
-	if job, _ := props["Job"].([]any); len(job) > 0 { // number and path
+	if job, _ := props["Job"].([]any); len(job) > 0 { // job number and object path
 		id, _ := job[0].(uint32)
 		s.job = id != 0
 	}
 	return s
 }
 
-// isGone: it does not run, and systemd is not going to start it.
+// isGone reports whether the unit does not run and systemd is not about to restart it.
 func (s state) isGone() bool {
-	return (s.active == "inactive" || s.active == "failed" || s.active == "") && !s.isBetween()
+	return (s.active == "inactive" || s.active == "failed" || s.active == "") && !s.isRestarting()
 }
 
-// isBetween: it has ended, and systemd is going to start it again.
-func (s state) isBetween() bool { return strings.Contains(s.sub, "auto-restart") }
+// isRestarting reports whether the process has exited and systemd is about to restart it.
+func (s state) isRestarting() bool { return strings.Contains(s.sub, "auto-restart") }
 
 func (s state) isStopping() bool { return s.active == "deactivating" }
 
@@ -294,7 +299,7 @@ const (
 	dumpedCode = 3
 )
 
-// exit tells how the main process ended.
+// exit returns how the main process ended.
 func (s state) exit() units.Exit {
 	e := units.Exit{At: s.exited, Code: -1}
 	switch s.exitCode {
@@ -303,7 +308,7 @@ func (s state) exit() units.Exit {
 	case killedCode, dumpedCode:
 		e.Signal = syscall.Signal(s.exitStatus).String()
 	default:
-		e.Cause = "could not be started (" + s.result + ")"
+		e.Cause = "start failed (" + s.result + ")"
 	}
 	if e.At.IsZero() {
 		e.At = time.Now()

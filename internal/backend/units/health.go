@@ -12,52 +12,52 @@ import (
 	"github.com/slipway-project/slipway/internal/sleep"
 )
 
-// HungAfter is how long a unit that was ready may go without an answer once it has been called unwell, before it is ended and
-// started again: long enough for a component to get over the restart of one that it asks (etcd, the API server), short enough
-// that a hung kubelet is back before its node counts as lost and its pods are evicted.
+// HungAfter is how long a unit may stay unhealthy before it is restarted. It is long enough for a
+// component to survive the restart of one it depends on (etcd, the API server), and short enough that a
+// hung kubelet is restarted before its pods are evicted.
 const HungAfter = 30 * time.Second
 
-// DownAfter is how long a process must have been of no use before nobody counts on it any more ([plan.State.Down]).
+// DownAfter is how long a process must have been unready until it counts as down ([plan.State.Down]).
 const DownAfter = time.Minute
 
-// How often a unit is asked whether it is still well.
+// The intervals of health checks.
 const (
-	HealthPeriod = 10 * time.Second
-	UnwellPeriod = time.Second // while it is not
+	HealthPeriod    = 10 * time.Second
+	UnhealthyPeriod = time.Second // while the unit is unhealthy
 )
 
-// healthFails is how many questions in a row a ready unit may leave unanswered.
+// healthFails is the number of failed checks in a row that make a ready unit unhealthy.
 const healthFails = 3
 
-// Health watches units that were ready once.
+// Health checks the health of units after they became ready.
 type Health struct {
-	Ask            func(ctx context.Context, pr plan.Probe) error
-	Period, Unwell time.Duration // between two questions to a unit that is ready, and to one that was
-	Hung           time.Duration // how long it may be unwell
+	Prober                  Prober
+	Period, UnhealthyPeriod time.Duration // between checks of a healthy and of an unhealthy unit
+	HungAfter               time.Duration // how long a unit may be unhealthy before it is restarted
 }
 
-// Standing is where a unit stands between two questions.
-type Standing struct {
-	Probe  plan.Probe
-	Ready  bool
-	Unwell time.Time // since when it is not, if it is not
+// HealthStatus is the state of a unit between two checks.
+type HealthStatus struct {
+	Probe          plan.Probe
+	Ready          bool
+	UnhealthySince time.Time // zero if it is healthy
 }
 
-// Patient is a unit that is watched.
-type Patient interface {
-	Standing() Standing
+// HealthTarget is one process of a unit whose health is checked.
+type HealthTarget interface {
+	HealthStatus() HealthStatus
 	SetReady(ready bool, reason string)
 	SetReason(reason string)
-	EndHung(ctx context.Context) // whoever supervises it starts it again
+	EndHung(ctx context.Context) // ends the process; its supervisor restarts it
 }
 
-// Watch notices a unit that lives and does not answer. One that does not get over it is ended, and so started again. It ends
-// with ctx, which must not outlive the process.
-func (h Health) Watch(ctx context.Context, p Patient) {
+// Watch checks the health of a running process until ctx ends, which must be no later than the end of the
+// process. A process that stays unhealthy for HungAfter is ended, so that it is restarted.
+func (h Health) Watch(ctx context.Context, p HealthTarget) {
 	fails, period := 0, h.Period
 	for sleep.For(ctx, period) == nil {
-		s := p.Standing()
-		err := h.Ask(ctx, s.Probe)
+		s := p.HealthStatus()
+		err := h.Prober.Ask(ctx, s.Probe)
 		if ctx.Err() != nil {
 			return
 		}
@@ -70,12 +70,12 @@ func (h Health) Watch(ctx context.Context, p Patient) {
 		if fails++; fails < healthFails && s.Ready {
 			continue
 		}
-		period = h.Unwell
-		if !s.Ready && time.Since(s.Unwell) >= h.Hung {
+		period = h.UnhealthyPeriod
+		if !s.Ready && time.Since(s.UnhealthySince) >= h.HungAfter {
 			p.EndHung(ctx)
 			return
 		}
-		reason := fmt.Sprintf("unwell, restarted after %s of this, waiting for %s: %s", h.Hung, s.Probe, err)
+		reason := fmt.Sprintf("unhealthy, will be restarted after %s; waiting for %s: %s", h.HungAfter, s.Probe, err)
 		if s.Ready {
 			p.SetReady(false, reason)
 			continue
@@ -89,10 +89,11 @@ const (
 	maxDelay   = 30 * time.Second
 )
 
-// SoundAfter is how long a unit must have been well, so that its next death counts as the first.
-const SoundAfter = 10 * time.Second
+// StableAfter is how long a unit must have been ready until its next exit counts as the first in a row.
+const StableAfter = 10 * time.Second
 
-// RestartDelay doubles with each death in a row. The jitter keeps units that die of one cause from coming back as one.
+// RestartDelay returns the delay before a restart. It doubles with each crash in a row, up to 30 s. The
+// jitter keeps units that crashed for the same reason from restarting at the same moment.
 func RestartDelay(crashes int) time.Duration {
 	d := maxDelay
 	if crashes < 9 {

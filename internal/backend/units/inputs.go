@@ -14,44 +14,41 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// Input is an entry whose change restarts the unit, and its fingerprint when the process was started.
+// Input is an entry whose change restarts the unit, with its fingerprint when the process was started.
 type Input struct {
 	Entry plan.Entry `json:"entry"`
 	Sum   string     `json:"sum"`
 }
 
-// StartPart is the part of a unit that only a restart changes. How it is asked or stopped is not.
-func StartPart(u plan.Unit) plan.Unit {
-	return plan.Unit{Name: u.Name, Args: u.Args, Env: u.Env, Dir: u.Dir, Oneshot: u.Oneshot, OOMScore: u.OOMScore}
-}
-
-// Begun is how a process was started.
-type Begun struct {
+// StartInfo records how a process was started.
+type StartInfo struct {
 	Unit   plan.Unit
 	Inputs []Input
-	At     time.Time // when, at the latest before it could read anything; zero: nobody knows
+	At     time.Time // a time before the process could read its inputs; zero if unknown
 }
 
-// Differs tells in words why a process that was begun so is not what is wanted; empty when it is.
+// Differs describes how a process started this way differs from what is wanted, or returns "" if it does
+// not.
 //
-// An input that the record has never heard of, because an earlier version of Slipway did not count it as one, is no change if it
-// lies as it did when the process was started: then the process has read what is there now. [Begun.Adopt] adds it to the record.
-func (b Begun) Differs(spec plan.Unit, inputs []Input) string {
+// An input that was not recorded, because an earlier version of Slipway did not treat it as one, is no
+// difference if its files are unchanged since the start: the process has then read the present content.
+// [StartInfo.AddInputs] adds such inputs to the record.
+func (s StartInfo) Differs(spec plan.Unit, inputs []Input) string {
 	var why []string
 	for what, same := range map[string]bool{
-		"its arguments":   slices.Equal(b.Unit.Args, spec.Args),
-		"its environment": slices.Equal(b.Unit.Env, spec.Env),
-		"its folder":      b.Unit.Dir == spec.Dir,
-		"its OOM score":   b.Unit.OOMScore == spec.OOMScore,
-		"its kind":        b.Unit.Oneshot == spec.Oneshot,
+		"its arguments":         slices.Equal(s.Unit.Args, spec.Args),
+		"its environment":       slices.Equal(s.Unit.Env, spec.Env),
+		"its working directory": s.Unit.Dir == spec.Dir,
+		"its OOM score":         s.Unit.OOMScore == spec.OOMScore,
+		"its kind":              s.Unit.Oneshot == spec.Oneshot,
 	} {
 		if !same {
 			why = append(why, what)
 		}
 	}
-	before := b.sums()
+	before := s.sums()
 	for _, in := range inputs {
-		if sum, ok := before[in.Entry.Ref]; ok && sum != in.Sum || !ok && !liesSince(in.Entry.Item, b.At) {
+		if sum, ok := before[in.Entry.Ref]; ok && sum != in.Sum || !ok && !unchangedSince(in.Entry.Item, s.At) {
 			why = append(why, in.Entry.Ref.String())
 		}
 	}
@@ -62,34 +59,35 @@ func (b Begun) Differs(spec plan.Unit, inputs []Input) string {
 	return strings.Join(why, ", ") + " changed"
 }
 
-// Adopt returns what is to be recorded of a process that does not differ: what it was started with, and with it the inputs of now
-// that were not known then. adopted tells that there are such.
-func (b Begun) Adopt(inputs []Input) (_ []Input, adopted bool) {
-	before, all := b.sums(), slices.Clip(b.Inputs)
+// AddInputs returns the recorded inputs plus those of inputs that were not recorded at the start, and
+// whether there are any. It is for processes that do not differ.
+func (s StartInfo) AddInputs(inputs []Input) (_ []Input, added bool) {
+	before, all := s.sums(), slices.Clip(s.Inputs)
 	for _, in := range inputs {
 		if _, ok := before[in.Entry.Ref]; !ok {
 			all = append(all, in)
 		}
 	}
-	return all, len(all) > len(b.Inputs)
+	return all, len(all) > len(s.Inputs)
 }
 
-func (b Begun) sums() map[plan.Ref]string {
+func (s StartInfo) sums() map[plan.Ref]string {
 	sums := map[plan.Ref]string{}
-	for _, in := range b.Inputs {
+	for _, in := range s.Inputs {
 		sums[in.Entry.Ref] = in.Sum
 	}
 	return sums
 }
 
-// Seen remembers the entries of plans: a unit names its inputs, and is not told what they are. The zero value is ready to use.
-type Seen struct {
+// EntryCache holds the plan entries that a host has seen: a unit only names its inputs, and the cache
+// resolves the names. The zero value is ready to use. It is safe for concurrent use.
+type EntryCache struct {
 	mu      sync.Mutex // guards the fields below
 	entries map[plan.Ref]plan.Entry
 }
 
-// See remembers an entry, in place of what was seen of it before.
-func (s *Seen) See(e plan.Entry) {
+// Add stores an entry and replaces an older version of it.
+func (s *EntryCache) Add(e plan.Entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.entries == nil {
@@ -98,30 +96,31 @@ func (s *Seen) See(e plan.Entry) {
 	s.entries[e.Ref] = e
 }
 
-// Recall remembers what an earlier agent has seen, unless something newer is known.
-func (s *Seen) Recall(inputs []Input) {
+// Restore adds the inputs recorded by an earlier agent, except for entries that are already in the cache.
+func (s *EntryCache) Restore(inputs []Input) {
 	for _, in := range inputs {
 		if _, ok := s.Find(in.Entry.Ref); !ok {
-			s.See(in.Entry)
+			s.Add(in.Entry)
 		}
 	}
 }
 
-// Find returns what was seen last.
-func (s *Seen) Find(r plan.Ref) (plan.Entry, bool) {
+// Find returns the latest version of an entry.
+func (s *EntryCache) Find(r plan.Ref) (plan.Entry, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e, ok := s.entries[r]
 	return e, ok
 }
 
-// Fingerprints looks at what the unit's inputs hold now. An input that is a unit itself holds nothing.
-func (s *Seen) Fingerprints(spec plan.Unit, fingerprint func(plan.Item) (string, error)) ([]Input, error) {
+// Fingerprints returns the unit's inputs with their current fingerprints. An input that is itself a unit
+// has an empty fingerprint. It returns an error if an input is not in the cache.
+func (s *EntryCache) Fingerprints(spec plan.Unit, fingerprint func(plan.Item) (string, error)) ([]Input, error) {
 	var inputs []Input
 	for _, ref := range spec.Inputs {
 		e, ok := s.Find(ref)
 		if !ok {
-			return nil, fmt.Errorf("input %s has not been seen yet", ref)
+			return nil, fmt.Errorf("input %s has not been observed yet", ref)
 		}
 		sum := ""
 		if _, isUnit := e.Item.(plan.Unit); !isUnit {
@@ -135,34 +134,36 @@ func (s *Seen) Fingerprints(spec plan.Unit, fingerprint func(plan.Item) (string,
 	return inputs, nil
 }
 
-// tick is more than the kernel's clock for files may be behind the other one.
-const tick = 50 * time.Millisecond
+// clockSkew is an upper bound for how far the kernel's coarse file timestamps lag behind the system clock.
+const clockSkew = 50 * time.Millisecond
 
-// liesSince reports whether what a process reads of an item is certain to be what it could read at that time. The kernel's own
-// time of the last change (ctime) tells: a rename or a copy sets it too, and nobody sets it back. What cannot be looked at, or
-// was begun in the future, is not certain. Only a clock that was wrong then and has been set back since could deceive it.
-func liesSince(item plan.Item, at time.Time) bool {
+// unchangedSince reports whether the files of an item have certainly not changed since at. It uses the
+// inode change time (ctime), which renames and copies also set and which cannot be set back. Files that
+// cannot be read, and times in the future, count as changed. Only a system clock that was wrong at that
+// time and was set back since can make the result wrong.
+func unchangedSince(item plan.Item, at time.Time) bool {
 	if at.IsZero() || at.After(time.Now()) {
 		return false
 	}
-	for _, path := range read(item) {
+	for _, path := range inputFiles(item) {
 		info, err := os.Lstat(path)
 		if err != nil {
 			return false
 		}
 		stat, ok := info.Sys().(*syscall.Stat_t)
-		if !ok || !info.Mode().IsRegular() && !isArtifact(item) { // a link's target has a time of its own
+		if !ok || !info.Mode().IsRegular() && !isArtifact(item) { // the target of a link has its own ctime
 			return false
 		}
-		if changed := time.Unix(stat.Ctim.Unix()); changed.After(at.Add(-tick)) {
+		if changed := time.Unix(stat.Ctim.Unix()); changed.After(at.Add(-clockSkew)) {
 			return false
 		}
 	}
 	return true
 }
 
-// read lists the files that make an item's fingerprint. What has none, such as a folder or another unit, is never read at a start.
-func read(item plan.Item) []string {
+// inputFiles returns the files that determine an item's fingerprint. Directories, mounts and units have
+// none.
+func inputFiles(item plan.Item) []string {
 	switch it := item.(type) {
 	case plan.File:
 		return []string{it.Path}
@@ -170,7 +171,7 @@ func read(item plan.Item) []string {
 		return []string{it.Path}
 	case plan.StaticPod:
 		return []string{it.Path}
-	case plan.Artifact: // a link whose target is named by its content
+	case plan.Artifact: // a link whose target name is the content's digest
 		return []string{it.Path}
 	case plan.Cert:
 		if it.Want.KeyPath == "" {
@@ -183,7 +184,7 @@ func read(item plan.Item) []string {
 	case plan.Dir, plan.Mount, plan.Precondition, plan.Unit:
 		return nil
 	}
-	return []string{""} // unknown: there is no such file
+	return []string{""} // unknown kind: a file that does not exist
 }
 
 func isArtifact(item plan.Item) bool {

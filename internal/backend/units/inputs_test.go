@@ -20,7 +20,8 @@ func input(it plan.Item, sum string) units.Input {
 	return units.Input{Entry: plan.Entry{Ref: plan.RefOf(it), Item: it}, Sum: sum}
 }
 
-// A change of what is known is one whatever the files' times; what was not known is one unless it is certain that it was there.
+// A recorded input differs if its fingerprint does, whatever its times. An input that was not recorded
+// differs unless it is certainly unchanged.
 func TestDiffersByInputs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -40,37 +41,37 @@ func TestDiffersByInputs(t *testing.T) {
 		at     time.Time
 		want   string
 	}{
-		"known, as it was":              {before: []units.Input{input(conf, "1")}, now: conf, at: after},
-		"known, another":                {before: []units.Input{input(conf, "0")}, now: conf, at: after, want: "file/" + file + " changed"},
-		"unknown, older":                {now: conf, at: after},
-		"unknown, younger":              {now: conf, at: written.Add(-time.Second), want: "file/" + file + " changed"},
-		"unknown, as old":               {now: conf, at: written, want: "file/" + file + " changed"},
-		"unknown, nobody knows since":   {now: conf, want: "file/" + file + " changed"},
-		"unknown, begun in the future":  {now: conf, at: after.Add(time.Hour), want: "file/" + file + " changed"},
-		"unknown, not there":            {now: plan.File{Path: file + ".not"}, at: after, want: "file/" + file + ".not changed"},
-		"unknown, a link to who knows":  {now: plan.File{Path: link}, at: after, want: "file/" + link + " changed"},
-		"unknown, a link to its digest": {now: bin, at: after},
-		"unknown, half of it there": {
+		"recorded, unchanged":         {before: []units.Input{input(conf, "1")}, now: conf, at: after},
+		"recorded, changed":           {before: []units.Input{input(conf, "0")}, now: conf, at: after, want: "file/" + file + " changed"},
+		"new, older than the start":   {now: conf, at: after},
+		"new, younger than the start": {now: conf, at: written.Add(-time.Second), want: "file/" + file + " changed"},
+		"new, as old as the start":    {now: conf, at: written, want: "file/" + file + " changed"},
+		"new, start time unknown":     {now: conf, want: "file/" + file + " changed"},
+		"new, start in the future":    {now: conf, at: after.Add(time.Hour), want: "file/" + file + " changed"},
+		"new, missing":                {now: plan.File{Path: file + ".not"}, at: after, want: "file/" + file + ".not changed"},
+		"new, a link":                 {now: plan.File{Path: link}, at: after, want: "file/" + link + " changed"},
+		"new, an artifact":            {now: bin, at: after},
+		"new, key missing": {
 			now: plan.Cert{Want: pki.Want{Name: "ca", CertPath: file, KeyPath: file + ".key"}}, at: after, want: "cert/ca changed",
 		},
-		"unknown, all of it there": {now: plan.Cert{Want: pki.Want{Name: "ca", CertPath: file}}, at: after},
-		"unknown, another unit":    {now: plan.Unit{Name: "u"}, at: after},
+		"new, certificate only": {now: plan.Cert{Want: pki.Want{Name: "ca", CertPath: file}}, at: after},
+		"new, a unit":           {now: plan.Unit{Name: "u"}, at: after},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := units.Begun{Inputs: tc.before, At: tc.at}
+			b := units.StartInfo{Inputs: tc.before, At: tc.at}
 			if why := b.Differs(plan.Unit{}, []units.Input{input(tc.now, "1")}); why != tc.want {
-				t.Errorf("it differs by %q, want %q", why, tc.want)
+				t.Errorf("got %q, want %q", why, tc.want)
 			}
 		})
 	}
 }
 
-// laterThan is a time so long after one that the kernel's clock for files cannot take it for the same, and not in the future.
+// laterThan waits until the kernel's coarse file timestamps are certainly past at, and returns the time.
 func laterThan(at time.Time) time.Time {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for now := range tick.C {
+	clockSkew := time.NewTicker(10 * time.Millisecond)
+	defer clockSkew.Stop()
+	for now := range clockSkew.C {
 		if now.Sub(at) > 200*time.Millisecond {
 			return now
 		}
@@ -78,16 +79,16 @@ func laterThan(at time.Time) time.Time {
 	return time.Time{}
 }
 
-// What was not known is recorded as it is now; what was known stays as it was when the process was started.
-func TestAdopt(t *testing.T) {
+// New inputs are recorded as they are now; recorded ones keep their fingerprint.
+func TestAddInputs(t *testing.T) {
 	t.Parallel()
 	a, b := plan.File{Path: "/a"}, plan.File{Path: "/b"}
-	was := units.Begun{Inputs: []units.Input{input(a, "1")}}
-	if all, adopted := was.Adopt([]units.Input{input(a, "2")}); adopted || !cmp.Equal(all, was.Inputs, cmpopts.EquateComparable(plan.Ref{})) {
-		t.Errorf("adopted %t, %+v", adopted, all)
+	was := units.StartInfo{Inputs: []units.Input{input(a, "1")}}
+	if all, added := was.AddInputs([]units.Input{input(a, "2")}); added || !cmp.Equal(all, was.Inputs, cmpopts.EquateComparable(plan.Ref{})) {
+		t.Errorf("got added %t, %+v", added, all)
 	}
-	all, adopted := was.Adopt([]units.Input{input(a, "2"), input(b, "3")})
-	if diff := cmp.Diff([]units.Input{input(a, "1"), input(b, "3")}, all, cmpopts.EquateComparable(plan.Ref{})); diff != "" || !adopted {
-		t.Errorf("adopted %t: %s", adopted, diff)
+	all, added := was.AddInputs([]units.Input{input(a, "2"), input(b, "3")})
+	if diff := cmp.Diff([]units.Input{input(a, "1"), input(b, "3")}, all, cmpopts.EquateComparable(plan.Ref{})); diff != "" || !added {
+		t.Errorf("got added %t: %s", added, diff)
 	}
 }

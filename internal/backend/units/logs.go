@@ -23,13 +23,14 @@ const (
 	tailBytes = 64 << 10
 )
 
-// Logs is the folder of the units' logs: one file for each, and older ones with .1, .2, .3 appended.
+// Logs is the directory of the units' logs: one file per unit, and rotated ones with .1, .2 and .3
+// appended.
 type Logs struct{ Dir string }
 
-// Path is the path of a unit's log.
+// Path returns the path of a unit's log.
 func (l Logs) Path(unit string) string { return filepath.Join(l.Dir, unit+".log") }
 
-// Tail is the last n lines that a unit has written.
+// Tail returns the last n lines of a unit's log, or none if there is no log.
 func (l Logs) Tail(unit string, n int) ([]string, error) {
 	f, err := os.Open(l.Path(unit))
 	if errors.Is(err, os.ErrNotExist) {
@@ -55,7 +56,7 @@ func (l Logs) Tail(unit string, n int) ([]string, error) {
 	return lines[max(0, len(lines)-n):], nil
 }
 
-// LastLine is the last thing that a unit has said, if anything.
+// LastLine returns the last line of a unit's log, shortened to 200 bytes, or "".
 func (l Logs) LastLine(unit string) string {
 	lines, err := l.Tail(unit, 1)
 	if err != nil || len(lines) == 0 {
@@ -64,15 +65,16 @@ func (l Logs) LastLine(unit string) string {
 	return lines[0][:min(len(lines[0]), 200)]
 }
 
-// Full reports whether nothing more can be written there.
+// Full reports whether the log file system is full.
 func (l Logs) Full() bool {
 	var s unix.Statfs_t
 	return unix.Statfs(l.Dir, &s) == nil && s.Blocks > 0 && s.Bavail == 0
 }
 
-// Keep rotates the logs of names when they have reached the limit. It looks now and then, which is one stat for each, until ctx ends.
-func (l Logs) Keep(ctx context.Context, each time.Duration, limit int64, names func() []string, log *slog.Logger) {
-	for sleep.For(ctx, each) == nil {
+// RotateLoop rotates the logs of the named units that have reached the size limit. It checks once per
+// interval until ctx ends.
+func (l Logs) RotateLoop(ctx context.Context, interval time.Duration, limit int64, names func() []string, log *slog.Logger) {
+	for sleep.For(ctx, interval) == nil {
 		for _, name := range names() {
 			if err := l.Rotate(name, limit); err != nil {
 				log.Warn("log not rotated", "unit", name, "error", err)
@@ -81,11 +83,11 @@ func (l Logs) Keep(ctx context.Context, each time.Duration, limit int64, names f
 	}
 }
 
-// Rotate begins a unit's log anew when it has reached the limit. It copies and truncates: the process has the file open for
-// appending, and keeps it when the agent dies. Lines written between the last read and the truncation are lost.
-func (l Logs) Rotate(unit string, limit int64) error { return rotate(l.Path(unit), limit) }
-
-func rotate(path string, limit int64) error {
+// Rotate rotates a unit's log if it has reached the size limit. It copies and truncates the file because
+// the process keeps it open for appending, even after the agent has died. Lines written between the copy
+// and the truncation are lost.
+func (l Logs) Rotate(unit string, limit int64) error {
+	path := l.Path(unit)
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) || (err == nil && info.Size() < limit) {
 		return nil

@@ -64,6 +64,6 @@ func TestTail(t *testing.T) {
 		}
 	}
 	if got, err := logs.Tail("missing", 1); got != nil || err != nil {
-		t.Errorf("of a missing log: %v, %v", got, err)
+		t.Errorf("missing log: got %v, %v", got, err)
 	}
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package units is what every supervisor of a plan's units does alike, whoever runs the processes: what makes a running process
-// another than the wanted one, how long it rests between two deaths, whether it is still
-// well, and where its words go. It runs nothing and knows no supervisor.
+// Package units is shared by the supervisors of a plan's units, whichever program runs the processes: it
+// decides whether a running process differs from the plan, how long to wait before a restart, and whether
+// a process is healthy, and it keeps the logs. It runs no processes and knows no supervisor.
 //
-// Read [Begun] and [Seen] first, then [Health].
+// Read [StartInfo] and [EntryCache] first, then [Health].
 //
-//	inputs, err := seen.Fingerprints(spec, files.Fingerprint)
-//	why := units.Begun{Unit: was, Inputs: wasInputs}.Differs(spec, inputs) // "its arguments changed"
+//	inputs, err := cache.Fingerprints(spec, files.Fingerprint)
+//	why := units.StartInfo{Unit: old, Inputs: oldInputs}.Differs(spec, inputs) // "its arguments changed"
 package units
 
 import (
@@ -18,19 +18,34 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-// EventKind says what has happened to a unit.
+// Files is the host of all items that are not units. *files.Host implements it.
+type Files interface {
+	reconcile.Host
+	Fingerprint(item plan.Item) (string, error)
+}
+
+// Prober runs readiness probes. *probe.Prober implements it.
+type Prober interface {
+	Ask(ctx context.Context, pr plan.Probe) error
+	Await(ctx context.Context, pr plan.Probe, waiting func(reason string)) error
+}
+
+// EventKind is the kind of an Event.
 type EventKind string
 
 // The kinds of event.
 const (
 	Started EventKind = "started"
 	Ready   EventKind = "ready"
-	Unready EventKind = "unready" // it lives and fails its health probe
-	Exited  EventKind = "exited"  // by itself; it is started again
-	Done    EventKind = "done"    // a oneshot has ended; whoever ran it says what that means
-	Stopped EventKind = "stopped" // because it was told to
+	Unready EventKind = "unready" // the process runs but fails its health check
+	Exited  EventKind = "exited"  // the process ended unexpectedly and will be restarted
+	Done    EventKind = "done"    // a oneshot has ended, successfully or not
+	Stopped EventKind = "stopped" // the supervisor stopped the process
 )
 
 // Event is one change of a unit's state.
@@ -42,26 +57,26 @@ type Event struct {
 	Detail string
 }
 
-// Status is what is known of a unit.
+// Status describes a unit.
 type Status struct {
 	Name      string    `json:"name"`
-	PID       int       `json:"pid,omitempty"` // 0 when it does not run
-	Since     time.Time `json:"since"`         // of the latest start
+	PID       int       `json:"pid,omitempty"` // 0 if it is not running
+	Since     time.Time `json:"since"`         // time of the last start
 	Ready     bool      `json:"ready"`
 	Waiting   string    `json:"waiting,omitempty"` // why it is not ready
 	Restarts  int       `json:"restarts"`
 	LastExit  *Exit     `json:"lastExit,omitempty"`
-	RestartAt time.Time `json:"restartAt,omitzero"` // when it is started next; zero unless it is waiting for that
+	RestartAt time.Time `json:"restartAt,omitzero"` // time of the next restart; zero unless the unit is waiting for it
 	Oneshot   bool      `json:"oneshot,omitempty"`
 }
 
-// Exit tells how a process ended.
+// Exit says how a process ended.
 type Exit struct {
 	At     time.Time `json:"at"`
-	Code   int       `json:"code"`             // -1 when a signal ended it or nobody knows
+	Code   int       `json:"code"`             // -1 if a signal ended it or the code is unknown
 	Signal string    `json:"signal,omitempty"` // "killed", "terminated", …
-	Lost   bool      `json:"lost,omitempty"`   // it was not our child, so nobody knows the code
-	Cause  string    `json:"cause,omitempty"`  // why its supervisor ended it, although nobody had told it to
+	Lost   bool      `json:"lost,omitempty"`   // the exit code is unknown because the process was not a child of the agent
+	Cause  string    `json:"cause,omitempty"`  // why the supervisor ended a hung process
 }
 
 func (e Exit) String() string {
@@ -69,33 +84,33 @@ func (e Exit) String() string {
 	case e.Cause != "":
 		return e.Cause
 	case e.Lost:
-		return "ended while it was not the agent's child"
+		return "ended with unknown exit code"
 	case e.Signal != "":
 		return "ended by signal: " + e.Signal
 	}
 	return "exited with " + strconv.Itoa(e.Code)
 }
 
-// Set is the units that a host knows, by name. The zero value is ready.
+// Set holds the units of a host by name. The zero value is ready to use. It is safe for concurrent use.
 type Set[U comparable] struct {
 	mu    sync.Mutex // guards the field below
 	units map[string]U
 }
 
-// Get is the zero U for a unit that nobody has asked for yet.
+// Get returns the named unit, or the zero U if there is none.
 func (s *Set[U]) Get(name string) U {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.units[name]
 }
 
-// GetOrNew makes a unit that is not known; made must not ask the set.
-func (s *Set[U]) GetOrNew(name string, made func() U) U {
+// GetOrNew returns the named unit, and creates it first if there is none. create must not use the set.
+func (s *Set[U]) GetOrNew(name string, create func() U) U {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	u, ok := s.units[name]
 	if !ok {
-		u = made()
+		u = create()
 		s.putLocked(name, u)
 	}
 	return u
@@ -115,8 +130,8 @@ func (s *Set[U]) putLocked(name string, u U) {
 	s.units[name] = u
 }
 
-// Forget takes a unit out, unless another one has its name by now.
-func (s *Set[U]) Forget(name string, u U) {
+// Delete removes u, unless another unit has its name by now.
+func (s *Set[U]) Delete(name string, u U) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.units[name] == u {
@@ -124,14 +139,14 @@ func (s *Set[U]) Forget(name string, u U) {
 	}
 }
 
-// Names lists the units, sorted.
+// Names returns the names of the units, sorted.
 func (s *Set[U]) Names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Sorted(maps.Keys(s.units))
 }
 
-// All lists the units by name.
+// All returns the units, sorted by name.
 func (s *Set[U]) All() []U {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,7 +157,8 @@ func (s *Set[U]) All() []U {
 	return all
 }
 
-// StopAll stops the named units one after the other, then all others. It goes on when one does not stop. A name of nobody is no error.
+// StopAll stops the units in order one after the other, then all others. It continues after errors and
+// returns them all. Names without a unit are ignored.
 func (s *Set[U]) StopAll(ctx context.Context, order []string, stop func(u U, ctx context.Context) error) error {
 	for _, name := range s.Names() {
 		if !slices.Contains(order, name) {
@@ -156,10 +172,10 @@ func (s *Set[U]) StopAll(ctx context.Context, order []string, stop func(u U, ctx
 	return errors.Join(errs...)
 }
 
-// Stop stops one unit. One that does not run, or that this machine never had, is no error.
+// Stop stops one unit. It returns nil if the unit does not exist.
 func (s *Set[U]) Stop(ctx context.Context, name string, stop func(u U, ctx context.Context) error) error {
-	var nobody U
-	if u := s.Get(name); u != nobody {
+	var none U
+	if u := s.Get(name); u != none {
 		return stop(u, ctx)
 	}
 	return nil

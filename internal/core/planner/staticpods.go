@@ -129,7 +129,7 @@ func (n *node) command(name string, c config.Component, u plan.Unit, p pod) []an
 	own := append([]string{"/" + name}, arguments(c)...)
 	if p.guard {
 		own = append([]string{
-			config.SlipwayBinary, "pod-exec", "--mark=" + u.DataGuard.Mark, "--data=" + u.DataGuard.Data, "--anew=" + u.DataGuard.FreshStart, "--env-file=" + u.EnvFile, "--",
+			config.SlipwayBinary, "pod-exec", "--mark=" + u.DataGuard.Mark, "--data=" + u.DataGuard.Data, "--fresh-start=" + u.DataGuard.FreshStart, "--env-file=" + u.EnvFile, "--",
 		}, own...)
 	}
 	return texts(own)

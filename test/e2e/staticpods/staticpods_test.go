@@ -43,7 +43,7 @@ func TestStaticPods(t *testing.T) {
 		{"an edited flag is another pod of one component, once", edited},
 		{"the agent dies", agentDies},
 		{"a manifest of the user's stays", foreign},
-		{"etcd does not begin anew over lost data", lostData},
+		{"etcd does not start over lost data", lostData},
 		{"power cut", powerCut},
 	} {
 		t.Run(part.name, func(t *testing.T) {

@@ -6,11 +6,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/godbus/dbus/v5"
+
 	"github.com/slipway-project/slipway/internal/backend/hosttest"
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// The connection breaks while a oneshot runs, and the word of its end with it: that it has ended is found out all the same, and how.
+// The connection breaks while a oneshot runs, and the job result is lost. The outcome is determined
+// anyway.
 func TestInsideOneshotOutlivesTheConnection(t *testing.T) {
 	inside(t)
 	for name, tc := range map[string]struct {
@@ -19,10 +22,10 @@ func TestInsideOneshotOutlivesTheConnection(t *testing.T) {
 		want   string // part of the error
 		either bool   // or no error: systemd may or may not remember
 	}{
-		"ends well":                {ready: plan.ProbeFile},
-		"fails":                    {ready: plan.ProbeFile, code: 7, want: "exited with 7"},
-		"fails, nobody to ask":     {code: 7, want: "exited with 7"},
-		"ends well, nobody to ask": {want: "nobody knows how it has ended", either: true},
+		"succeeds":           {ready: plan.ProbeFile},
+		"fails":              {ready: plan.ProbeFile, code: 7, want: "exited with 7"},
+		"fails, no probe":    {code: 7, want: "exited with 7"},
+		"succeeds, no probe": {want: "result unknown", either: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -44,11 +47,30 @@ func TestInsideOneshotOutlivesTheConnection(t *testing.T) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
 			if n := hosttest.RealStarts(b.dir, u.Name); n != 1 {
-				t.Errorf("%d starts, want 1", n)
+				t.Errorf("got %d starts, want 1", n)
 			}
 			if known := h.units.Get(u.Name).rec.Ran; known != (err == nil) {
-				t.Errorf("noted as run: %t, after %v", known, err)
+				t.Errorf("got ran %t after error %v", known, err)
 			}
 		})
+	}
+}
+
+// Every channel is closed at the end of the connection, including one that is added afterwards.
+func TestSignalHandlerTerminate(t *testing.T) {
+	t.Parallel()
+	h := newSignalHandler()
+	before, after := make(chan *dbus.Signal, 1), make(chan *dbus.Signal, 1)
+	h.AddSignal(before)
+	h.DeliverSignal("", "", &dbus.Signal{Name: "said"})
+	if s := <-before; s == nil || s.Name != "said" {
+		t.Errorf("got signal %+v", s)
+	}
+	h.Terminate()
+	h.AddSignal(after)
+	for name, ch := range map[string]chan *dbus.Signal{"before": before, "after": after} {
+		if s, open := <-ch; open {
+			t.Errorf("channel added %s the end: got %+v, want it closed", name, s)
+		}
 	}
 }

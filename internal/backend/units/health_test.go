@@ -16,7 +16,7 @@ func TestRestartDelay(t *testing.T) {
 			low = 80 * time.Millisecond << min(n-1, 7)
 		}
 		if d < low || d > high {
-			t.Errorf("after %d deaths: %s", n, d)
+			t.Errorf("after %d crashes: got %s", n, d)
 		}
 	}
 }
