@@ -62,7 +62,7 @@ var neverArrows = []neverArrow{
 	},
 	{from: []string{"internal/node/initserver"}, to: []string{"internal/node/joinclient"}, why: "init and join meet in the node lock and nowhere else"},
 	{
-		from: []string{"internal/node/prepare"}, to: []string{"internal/node", "internal/core/...", "internal/backend/...", "internal/reconcile/...", "google.golang.org/grpc/..."},
+		from: []string{"internal/node/prepare"}, to: []string{"internal/node", "internal/core/spec", "internal/core/config", "internal/core/plan", "internal/core/planner", "internal/core/catalog", "internal/backend/...", "internal/reconcile/...", "google.golang.org/grpc/..."},
 		why: "the tasks of the operating system's preparation get words and look at the machine: no plan, no agent",
 	},
 	{from: []string{"internal/node/lock"}, to: []string{"internal/node/...", "internal/reconcile/...", "internal/backend/..."}, why: "the journal knows nobody who writes in it"},

@@ -13,7 +13,7 @@ import (
 
 // thisHost is the machine whose operating system is prepared.
 func thisHost(out io.Writer) prepare.Host {
-	return prepare.Host{Root: "/", Shared: facts.SharedKernel(), Manager: facts.FindDistribution("/").Manager, Out: out}
+	return prepare.Host{Root: "/", Shared: facts.SharedKernel(), Manager: facts.PackageManager("/"), Out: out}
 }
 
 // nodeTask does one task of a plan; with --check it only asks whether its work is done.

@@ -49,7 +49,7 @@ func preflight(e Env) *cobra.Command {
 			if findings, err = e.Launcher.Preflight(cmd.Context(), cluster, kind.kind); err != nil {
 				return err
 			}
-			findings = checks.Fixed(before, findings)
+			findings = checks.MarkFixed(before, findings)
 		}
 		problems := checks.Problems(findings)
 		if out != asText {
@@ -69,7 +69,7 @@ func findingsText(w io.Writer, findings []checks.Finding, installed bool) {
 	warnings := 0
 	for _, f := range findings {
 		fmt.Fprintf(w, "%-8s %s\n", f.Severity, f.What)
-		if f.Severity == checks.OK || f.Severity == checks.Mended {
+		if f.Severity == checks.OK || f.Severity == checks.Fixed {
 			continue
 		}
 		if f.Severity == checks.Warning {

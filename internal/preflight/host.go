@@ -9,13 +9,16 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/slipway-project/slipway/internal/node/prepare"
 )
 
-// host reads the files of a host below a folder, so that tests can make one up.
+// host reads the files of a host below a root directory, which tests replace.
 type host struct{ root string }
 
-// read returns a file's content, and nothing for a file that is not there: what follows from that is the check's to say.
+// prepared gives access to the checks of package prepare, so that a preflight and a plan ask the same way.
+func (h host) prepared() prepare.Host { return prepare.Host{Root: h.root} }
+
+// read returns a file's content, "" if it cannot be read: the check decides what that means.
 func (h host) read(path string) string {
 	data, _ := os.ReadFile(filepath.Join(h.root, path))
 	return string(data)
@@ -26,10 +29,16 @@ func (h host) exists(path string) bool {
 	return err == nil
 }
 
-// find looks for a program where machines will look for it.
-func (h host) find(program string) bool {
+// matches reports whether a file matches the glob.
+func (h host) matches(glob string) bool {
+	found, _ := filepath.Glob(filepath.Join(h.root, glob))
+	return len(found) > 0
+}
+
+// hasProgram looks for a program in the directories that machines search.
+func (h host) hasProgram(name string) bool {
 	for _, dir := range []string{"usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin", "usr/local/go/bin"} {
-		if info, err := os.Stat(filepath.Join(h.root, dir, program)); err == nil && info.Mode()&0o111 != 0 {
+		if info, err := os.Stat(filepath.Join(h.root, dir, name)); err == nil && info.Mode()&0o111 != 0 {
 			return true
 		}
 	}
@@ -41,17 +50,18 @@ func (h host) number(path string) (uint64, bool) {
 	return n, err == nil
 }
 
-// Facts are what other parts of Slipway want to know of a host.
-type Facts struct {
-	CgroupV1    bool // the controllers are on v1 hierarchies, also on a hybrid host
-	OOMScoreAdj bool // processes may lower their oom_score_adj (CAP_SYS_RESOURCE)
+// meminfo returns a value of /proc/meminfo in bytes.
+func (h host) meminfo(key string) (uint64, bool) {
+	for line := range strings.Lines(h.read("proc/meminfo")) {
+		if v, ok := strings.CutPrefix(line, key+":"); ok {
+			n, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(v), " kB"), 10, 64)
+			return n * kib, err == nil
+		}
+	}
+	return 0, false
 }
 
-func (h host) facts() Facts {
-	return Facts{CgroupV1: h.cgroupVersion() == 1, OOMScoreAdj: h.has(unix.CAP_SYS_RESOURCE)}
-}
-
-// cgroupVersion is 0 when no hierarchy is mounted.
+// cgroupVersion returns 1 as soon as one controller is on a v1 hierarchy (hybrid hosts included), 2, or 0 if none is mounted.
 func (h host) cgroupVersion() int {
 	version := 0
 	for line := range strings.Lines(h.read("proc/self/mountinfo")) {
@@ -62,7 +72,7 @@ func (h host) cgroupVersion() int {
 		}
 		switch {
 		case g[0] == "cgroup" && !strings.Contains(g[2], "name="):
-			return 1 // one v1 controller makes the host a v1 host, whatever else is mounted
+			return 1
 		case g[0] == "cgroup2" && f[4] == "/sys/fs/cgroup":
 			version = 2
 		}
@@ -70,8 +80,8 @@ func (h host) cgroupVersion() int {
 	return version
 }
 
-// has reports whether this process has a capability.
-func (h host) has(capability int) bool {
+// hasCapability reports whether this process has a capability.
+func (h host) hasCapability(capability int) bool {
 	for line := range strings.Lines(h.read("proc/self/status")) {
 		if v, ok := strings.CutPrefix(line, "CapEff:"); ok {
 			bits, err := strconv.ParseUint(strings.TrimSpace(v), 16, 64)
@@ -81,7 +91,7 @@ func (h host) has(capability int) bool {
 	return false
 }
 
-// controllers lists those that the kernel has switched on.
+// controllers lists the cgroup controllers that the kernel has enabled.
 func (h host) controllers() []string {
 	if h.cgroupVersion() == 2 {
 		return strings.Fields(h.read("sys/fs/cgroup/cgroup.controllers"))

@@ -3,136 +3,108 @@
 package preflight
 
 import (
-	"bufio"
+	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/slipway-project/slipway/internal/node/facts"
+	"github.com/slipway-project/slipway/internal/node/prepare"
 )
 
-// Install installs the packages that the findings' problems name, in one call of the distribution's package manager, and
-// passes its output on, line by line, to progress. Settings that they name are set until the next boot. The package lists are fetched only when there are none or when the first
-// attempt fails. With nothing to install it does nothing.
+// Install fixes what it can of the findings: it sets kernel settings until the next boot, loads kernel modules, and installs
+// packages in one call of the distribution's package manager. progress receives each command and its output, line by line. A module
+// that cannot be loaded is not an error: the next Run reports it. With nothing to fix it does nothing.
 func Install(ctx context.Context, findings []Finding, progress func(line string)) error {
-	in := installer{host{"/"}.packageManager(), host{"/"}, progress, execute}
-	for _, s := range Settings(findings) {
-		if err := in.set(s); err != nil {
-			return err
+	out := &lines{to: progress}
+	err := install(ctx, prepare.Host{Root: "/", Manager: facts.PackageManager("/"), Out: out}, findings, progress)
+	out.flush()
+	return err
+}
+
+func install(ctx context.Context, h prepare.Host, findings []Finding, progress func(line string)) error {
+	for _, s := range settings(findings) {
+		progress("$ sysctl -w " + s)
+		if err := h.Do(ctx, []string{"sysctls", s}); err != nil {
+			return fmt.Errorf("set kernel settings: %w (try it by hand: sysctl -w %s)", err, s)
 		}
 	}
-	for _, m := range Modules(findings) {
-		in.load(ctx, m)
-	}
-	return in.install(ctx, Packages(findings))
-}
-
-// Fixable lists what Install would do, in words.
-func Fixable(findings []Finding) []string {
-	return append(append(Settings(findings), Modules(findings)...), Packages(findings)...)
-}
-
-// Settings lists what Install would set.
-func Settings(findings []Finding) []string {
-	var settings []string
-	for _, f := range Problems(findings) {
-		if f.Setting != "" {
-			settings = append(settings, f.Setting)
+	for _, m := range modules(findings) {
+		progress("$ modprobe " + m)
+		if err := h.Do(ctx, []string{"modules", m}); err != nil {
+			progress(err.Error())
 		}
 	}
-	return settings
-}
-
-// Packages lists what Install would install.
-func Packages(findings []Finding) []string {
-	var packages []string
-	for _, f := range Problems(findings) {
-		packages = append(packages, strings.Fields(f.Package)...)
-	}
-	slices.Sort(packages)
-	return slices.Compact(packages)
-}
-
-// set changes a kernel setting, as sysctl(8) would.
-func (in installer) set(setting string) error {
-	name, value, _ := strings.Cut(setting, "=")
-	in.progress("$ sysctl -w " + setting)
-	path := filepath.Join(in.host.root, "proc/sys", strings.ReplaceAll(name, ".", "/"))
-	if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
-		return fmt.Errorf("set %s: %w; try it by hand: sysctl -w %s", name, err, setting)
-	}
-	return nil
-}
-
-type installer struct {
-	manager  manager
-	host     host
-	progress func(string)
-	execute  func(ctx context.Context, args []string, line func(string)) error
-}
-
-func (in installer) install(ctx context.Context, packages []string) error {
-	if len(packages) == 0 {
+	names := packages(findings)
+	if len(names) == 0 {
 		return nil
 	}
-	if in.manager.name == "" {
-		return fmt.Errorf("install %s: this distribution's package manager is not known; install them by hand", strings.Join(packages, ", "))
+	if h.Manager.Name == "" {
+		return fmt.Errorf("install %s: the package manager of this distribution is unknown (install them by hand)", strings.Join(names, ", "))
 	}
-	err := errors.New("no package lists")
-	if in.manager.refresh == nil || in.haveLists() {
-		err = in.run(ctx, append(slices.Clone(in.manager.install), packages...))
-	}
-	if err != nil && in.manager.refresh != nil && ctx.Err() == nil {
-		if err = in.run(ctx, in.manager.refresh); err == nil {
-			err = in.run(ctx, append(slices.Clone(in.manager.install), packages...))
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("install %s: %w; try it by hand: %s", strings.Join(packages, ", "), err, installHint(in.manager, packages))
+	if err := h.Do(ctx, []string{"packages", h.Manager.Name + "=" + strings.Join(names, ",")}); err != nil {
+		return fmt.Errorf("%w (try it by hand: %s)", err, h.Manager.CommandLine(names...))
 	}
 	return nil
 }
 
-// haveLists tells whether apt-get update has ever run: fresh images come without lists.
-func (in installer) haveLists() bool {
-	found, _ := filepath.Glob(filepath.Join(in.host.root, "var/lib/apt/lists/*_Packages*"))
-	return len(found) > 0
+// Fixable lists what Install would set, load and install.
+func Fixable(findings []Finding) []string {
+	return slices.Concat(settings(findings), modules(findings), packages(findings))
 }
 
-func (in installer) run(ctx context.Context, args []string) error {
-	in.progress("$ " + strings.Join(args, " "))
-	last := ""
-	err := in.execute(ctx, args, func(line string) {
-		if strings.TrimSpace(line) != "" {
-			last = line
+func settings(findings []Finding) []string {
+	var out []string
+	for _, f := range Problems(findings) {
+		if f.Setting != "" {
+			out = append(out, f.Setting)
 		}
-		in.progress(line)
-	})
-	if err != nil {
-		return fmt.Errorf("%s: %w: %s", args[0], err, last)
 	}
-	return nil
+	return out
 }
 
-func execute(ctx context.Context, args []string, line func(string)) error {
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
-	r, w := io.Pipe()
-	cmd.Stdout, cmd.Stderr = w, w
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		for scan := bufio.NewScanner(r); scan.Scan(); {
-			line(scan.Text())
+// modules includes those of warnings: a missing module does not prevent anything, but loading it costs nothing.
+func modules(findings []Finding) []string {
+	var out []string
+	for _, f := range findings {
+		if f.Module != "" && f.Severity != OK {
+			out = append(out, f.Module)
 		}
-		_, _ = io.Copy(io.Discard, r) // a line too long to scan must not block the program
-	}()
-	err := cmd.Run()
-	_ = w.Close()
-	<-read
-	return err
+	}
+	return out
+}
+
+func packages(findings []Finding) []string {
+	var out []string
+	for _, f := range Problems(findings) {
+		out = append(out, strings.Fields(f.Package)...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// lines is a writer that passes on whole lines.
+type lines struct {
+	to      func(line string)
+	partial []byte
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.partial = append(l.partial, p...)
+	for {
+		line, rest, ok := bytes.Cut(l.partial, []byte("\n"))
+		if !ok {
+			return len(p), nil
+		}
+		l.to(string(line))
+		l.partial = rest
+	}
+}
+
+func (l *lines) flush() {
+	if len(l.partial) > 0 {
+		l.to(string(l.partial))
+		l.partial = nil
+	}
 }

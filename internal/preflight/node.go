@@ -35,25 +35,21 @@ type Report struct {
 	Findings []Finding `json:"findings"`
 }
 
-// NodeOptions say what a machine is to become.
+// NodeOptions say what a machine will become.
 type NodeOptions struct {
 	Root         string // "/var/lib/slipway"; need not exist
 	ControlPlane bool
-	Ours         bool   // it is in a cluster already: what is there is its own
-	Host         string // optional: folder that holds the host's /proc, /etc, /usr; "/"
+	Ours         bool   // it belongs to a cluster already, so its ports and files are its own
+	Host         string // optional: directory that contains the host's /proc, /etc, /usr; "/"
 }
 
-// RunNode makes all checks of a machine that is to become a node. It changes nothing.
+// RunNode makes all checks of a machine that will become a node. It changes nothing.
 func RunNode(ctx context.Context, o NodeOptions) []Finding {
-	h := host{root: o.Host}
-	if h.root == "" {
-		h.root = "/"
-	}
-	all := Options{Root: o.Root, Workers: 1}
+	all := Options{Root: o.Root, Host: o.Host, Workers: 1}
 	if o.ControlPlane {
 		all.Controls, all.Workers = 1, 0
 	}
-	checks := []func(context.Context, host, Options) []Finding{
+	checks := []check{
 		checkRights, checkKernel, checkNetwork, checkCgroups, checkPrograms, checkRoot, checkMemory, checkClock, checkLimits,
 		func(_ context.Context, h host, _ Options) []Finding { return checkFirstProcess(h) },
 	}
@@ -62,21 +58,21 @@ func RunNode(ctx context.Context, o NodeOptions) []Finding {
 			func(ctx context.Context, _ host, _ Options) []Finding { return checkPorts(ctx, o.ControlPlane) },
 			func(_ context.Context, h host, _ Options) []Finding { return checkForeign(h) })
 	}
-	return sideBySide(ctx, checks, h, all)
+	return runAll(ctx, all, checks...)
 }
 
-// checkFirstProcess: somebody has to start the agent at boot, and again when it ends.
+// checkFirstProcess requires systemd, which starts the agent at boot and restarts it.
 func checkFirstProcess(h host) []Finding {
 	if h.exists("run/systemd/system") {
 		return one(Finding{ID: "systemd", Severity: OK, What: "systemd"})
 	}
 	return one(Finding{
-		ID: "systemd", Severity: Problem, What: "its first process is not systemd", Detail: "slipway-agent.service has nobody to start it",
-		Remedy: "use a machine with systemd; slipway installs itself under no other init system yet",
+		ID: "systemd", Severity: Problem, What: "its first process is not systemd", Detail: "nothing would start slipway-agent.service",
+		Remedy: "use a machine with systemd; other init systems are not supported yet",
 	})
 }
 
-// checkPorts finds what holds a port that a node's components need on all addresses.
+// checkPorts finds ports in use that a node's components listen on, on all addresses.
 func checkPorts(ctx context.Context, controlPlane bool) []Finding {
 	ports := []int{10250, 10256}
 	if controlPlane {
@@ -93,15 +89,15 @@ func checkPorts(ctx context.Context, controlPlane bool) []Finding {
 		}
 	}
 	if len(taken) == 0 {
-		return one(Finding{ID: "ports", Severity: OK, What: "the ports of a node are free"})
+		return one(Finding{ID: "ports", Severity: OK, What: "a node's ports are free"})
 	}
 	return one(Finding{
-		ID: "ports", Severity: Problem, What: "ports are taken: " + strings.Join(taken, ", "), Detail: "a node's components listen there",
-		Remedy: "end what uses them: ss -ltnp '( sport = " + strings.Join(taken, " or sport = ") + " )'",
+		ID: "ports", Severity: Problem, What: "ports are in use: " + strings.Join(taken, ", "), Detail: "a node's components listen on them",
+		Remedy: "stop what uses them: ss -ltnp '( sport = " + strings.Join(taken, " or sport = ") + " )'",
 	})
 }
 
-// checkForeign finds the traces of a node that slipway has not made.
+// checkForeign finds the files of a node that another installer created.
 func checkForeign(h host) []Finding {
 	var found []string
 	for _, path := range []string{"etc/kubernetes/kubelet.conf", "etc/kubernetes/admin.conf", "var/lib/etcd/member", "var/lib/kubelet/pki", "var/lib/rancher", "var/lib/k0s"} {
@@ -114,9 +110,9 @@ func checkForeign(h host) []Finding {
 	}
 	return one(Finding{
 		ID: "foreign", Severity: Problem, What: "it has been a node of another cluster: " + strings.Join(found, ", "),
-		Detail: "its certificates and data would be taken for this cluster's", Remedy: "take it out of that cluster with what has made it (kubeadm reset, for example), or make the machine anew",
+		Detail: "its certificates and data would be mistaken for this cluster's", Remedy: "remove it from that cluster with the tool that added it (for example kubeadm reset), or reinstall the machine",
 	})
 }
 
-// Arch is this program's own.
+// Arch returns the architecture of this program.
 func Arch() string { return runtime.GOARCH }

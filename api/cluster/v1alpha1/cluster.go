@@ -253,8 +253,8 @@ type OS struct {
 	// Sysctls by name; null leaves a default away. A value that is right already is not written.
 	// Default: net.ipv4.ip_forward=1, and bridged traffic passes the packet filter.
 	Sysctls map[string]any `json:"sysctls,omitempty" scalar:"literal"`
-	// Packages of the distribution, by package manager. Default: none.
-	Packages Packages `json:"packages,omitempty"`
+	// Packages by package manager (apt, dnf, zypper or apk); each machine installs those of its own. Default: none.
+	Packages map[string][]string `json:"packages,omitempty"`
 	// Groups that must exist. They are never removed. Default: none.
 	Groups []Group `json:"groups,omitempty"`
 	// Users that must exist. They have no password and are never removed. Default: none.
@@ -269,18 +269,6 @@ type OS struct {
 	Swap string `json:"swap,omitempty"`
 	// Hostname: keep the machine's, or node: it is called like its node. Default keep.
 	Hostname string `json:"hostname,omitempty"`
-}
-
-// Packages are package names by package manager: each machine installs those of its own.
-type Packages struct {
-	// Apt of Debian and Ubuntu.
-	Apt []string `json:"apt,omitempty"`
-	// Dnf of Fedora and Red Hat.
-	Dnf []string `json:"dnf,omitempty"`
-	// Zypper of SUSE.
-	Zypper []string `json:"zypper,omitempty"`
-	// Apk of Alpine.
-	Apk []string `json:"apk,omitempty"`
 }
 
 // Group of the operating system.

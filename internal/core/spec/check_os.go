@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/slipway-project/slipway/api/cluster/v1alpha1"
+	"github.com/slipway-project/slipway/internal/core/distro"
 )
 
 func (k *checker) os(in v1alpha1.OS) {
@@ -72,21 +73,18 @@ func (k *checker) sysctls(path string, in map[string]any) {
 	}
 }
 
-func (k *checker) packages(path string, in v1alpha1.Packages) {
-	for _, x := range []struct {
-		manager string
-		names   []string
-	}{{"apt", in.Apt}, {"dnf", in.Dnf}, {"zypper", in.Zypper}, {"apk", in.Apk}} {
-		at := path + "." + x.manager
-		if !k.out.Said(at) {
+func (k *checker) packages(path string, in map[string][]string) {
+	for _, manager := range slices.Sorted(maps.Keys(in)) {
+		at := Child(path, manager)
+		if !k.oneOf(at, "package manager", manager, distro.Names()...) {
 			continue
 		}
 		if k.out.OS.Packages == nil {
 			k.out.OS.Packages = map[string][]string{}
 		}
-		k.out.OS.Packages[x.manager] = x.names
+		k.out.OS.Packages[manager] = in[manager]
 		seen := map[string]string{}
-		for i, name := range x.names {
+		for i, name := range in[manager] {
 			if !isPackage(name) {
 				k.say(Element(at, i), "write its name alone: no options, no version", "%s is not the name of a package", show(name))
 			}

@@ -7,7 +7,18 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/slipway-project/slipway/internal/core/distro"
 )
+
+func manager(name string) distro.Manager {
+	for _, m := range distro.Managers() {
+		if m.Name == name {
+			return m
+		}
+	}
+	return distro.Manager{}
+}
 
 func TestPackages(t *testing.T) {
 	t.Parallel()
@@ -16,26 +27,26 @@ func TestPackages(t *testing.T) {
 	task := append([]string{"packages"}, strings.Fields(words)...)
 	for name, tt := range map[string]struct {
 		manager string
-		fails   map[string]string // first words of a command, and what it says
-		reason  string
-		failed  string
-		ran     string // without the options
+		fails   map[string]string // part of a command line → its output
+		reason  string            // of Done
+		failed  string            // of Do
+		ran     string            // command lines without options
 	}{
 		"installed by apt": {manager: "apt", reason: "packages are not installed: tmux, curl", ran: "dpkg --configure;apt-get install"},
-		"lists are old": {
+		"old lists": {
 			manager: "apt", reason: "tmux, curl", ran: "dpkg --configure;apt-get install;apt-get update;apt-get install",
 			fails: map[string]string{"apt-get install": "E: Unable to locate package tmux"}, failed: "install tmux, curl: apt-get: exit status 100: E: Unable to locate package tmux",
 		},
 		"no network": {
 			manager: "apt", reason: "tmux, curl", ran: "dpkg --configure;apt-get install;apt-get update",
 			fails:  map[string]string{"apt-get install": "E: Unable to locate package tmux", "apt-get update": "W: Failed to fetch http://x Could not resolve 'x'"},
-			failed: "the package sources do not answer: if this machine is offline",
+			failed: "the package sources are unreachable (if this machine is offline",
 		},
-		"rpm has it":     {manager: "dnf"},
-		"rpm has it not": {manager: "dnf", reason: "not installed: x", fails: map[string]string{"rpm --query": "no package provides x"}, ran: "dnf install"},
-		"no rpm":         {manager: "dnf", reason: "ask for package x", failed: "ask for package x", fails: map[string]string{"rpm --query": "env: 'rpm': No such file or directory"}},
-		"no list for it": {manager: "apk", reason: "write spec.os.packages.apk, [] if", failed: "write spec.os.packages.apk"},
-		"unknown":        {manager: "", reason: "none of apt, dnf, zypper and apk", failed: "none of apt"},
+		"installed, rpm":      {manager: "dnf"},
+		"missing, rpm":        {manager: "dnf", reason: "not installed: x", fails: map[string]string{"rpm --query": "no package provides x"}, ran: "dnf install"},
+		"no rpm":              {manager: "dnf", reason: "query package x", failed: "query package x", fails: map[string]string{"rpm --query": "env: 'rpm': No such file or directory"}},
+		"no list in the spec": {manager: "apk", reason: "write spec.os.packages.apk, [] if", failed: "write spec.os.packages.apk"},
+		"unknown":             {manager: "", reason: "none of apt, dnf, zypper, apk", failed: "none of apt"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -43,20 +54,20 @@ func TestPackages(t *testing.T) {
 				if strings.Contains(line, "dpkg-query") {
 					return dpkg, nil
 				}
-				for first, words := range tt.fails {
-					if strings.Contains(line, first) {
-						return words + "\n", errors.New("exit status 100")
+				for part, out := range tt.fails {
+					if strings.Contains(line, part) {
+						return out + "\n", errors.New("exit status 100")
 					}
 				}
 				return "", nil
 			}}
-			h := Host{Root: "/", Manager: tt.manager, Execute: c.execute}
-			says(t, h.Done(t.Context(), task), tt.reason)
-			if slices.ContainsFunc(c.ran, func(line string) bool { return strings.Contains(line, "install --") }) {
-				t.Errorf("asking has installed: %q", c.ran)
+			h := Host{Root: "/", Manager: manager(tt.manager), Execute: c.execute}
+			wantError(t, h.Done(t.Context(), task), tt.reason)
+			if slices.ContainsFunc(c.ran, func(line string) bool { return strings.Contains(line, " install ") }) {
+				t.Errorf("Done has installed: got commands %q", c.ran)
 			}
 			c.ran = nil
-			says(t, h.Do(t.Context(), task), tt.failed)
+			wantError(t, h.Do(t.Context(), task), tt.failed)
 			var ran []string
 			for _, line := range c.ran {
 				if f := strings.Fields(line); f[1] != "dpkg-query" && f[1] != "rpm" {
@@ -64,19 +75,19 @@ func TestPackages(t *testing.T) {
 				}
 			}
 			if got := strings.Join(ran, ";"); got != tt.ran {
-				t.Errorf("ran %q, want %q", got, tt.ran)
+				t.Errorf("got commands %q, want %q", got, tt.ran)
 			}
 		})
 	}
 }
 
-// TestDpkgOfThisHost asks the real database, where there is one.
+// TestDpkgOfThisHost queries the real database if there is one.
 func TestDpkgOfThisHost(t *testing.T) {
 	t.Parallel()
-	h := Host{Root: "/", Manager: "apt"}
+	h := Host{Root: "/", Manager: manager("apt")}
 	if !h.exists("/var/lib/dpkg/status") {
-		t.Skip("this host has no dpkg")
+		t.Skip("needs dpkg")
 	}
-	says(t, h.Done(t.Context(), []string{"packages", "apt=dpkg,base-files"}), "")
-	says(t, h.Done(t.Context(), []string{"packages", "apt=dpkg,no-such-package-anywhere"}), "not installed: no-such-package-anywhere")
+	wantError(t, h.Done(t.Context(), []string{"packages", "apt=dpkg,base-files"}), "")
+	wantError(t, h.Done(t.Context(), []string{"packages", "apt=dpkg,no-such-package-anywhere"}), "not installed: no-such-package-anywhere")
 }
