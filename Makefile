@@ -13,21 +13,24 @@ UPFLAGS ?=
 BENCHFLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build components up down test unit e2e check fmt lint race gen gen-check bench long clean
+LONG_SHARDS := long-sim long-sim-crash long-mutants long-ha long-boots long-apply long-staticpods-cluster long-staticpods-kill long-sweep-init long-sweep-join
+.PHONY: help build preflight components up down test unit e2e check fmt lint race gen gen-check bench long $(LONG_SHARDS) clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-24s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## bin/slipway, one static binary
 	@mkdir -p bin
 	$(BUILD) -o bin/slipway ./cmd/slipway
 
-components: build ## the real components, from the store (built if need be), for the tests
-	bin/slipway preflight --install
+preflight: build ## install what the tests need and this host lacks (needs root if there is anything to install)
+	bin/slipway preflight --install --for tests
+
+components: preflight ## the real components for the tests, built from source if the store lacks them
 	bin/slipway bundle build
 	bin/slipway bundle unpack $(COMPONENTS)
 
-up: build ## build everything, boot a cluster, say what to do next
+up: build ## boot a cluster; components are built first if need be
 	bin/slipway up $(UPFLAGS)
 
 down: build ## remove the cluster that `make up` made
@@ -36,23 +39,38 @@ down: build ## remove the cluster that `make up` made
 test: unit e2e ## all tests: unit, golden, conformance, real cluster
 
 unit: components ## unit, golden and conformance tests, and a sample of the mutants
-	SIM_MUTANTS=3 $(GO) test ./api/... ./cmd/... ./internal/... ./test/bare ./test/bench
+	SIM_MUTANTS=3 $(GO) test ./api/... ./cmd/... ./internal/... ./test/bare ./test/bench ./test/retry
 
-e2e: components ## the real cluster, as a user would see it
-	$(GO) test -count=1 -p 1 -timeout 45m ./test/e2e/...
+# CI sets this to "go run ./test/retry", which runs failed tests once more.
+E2E_TEST ?= $(GO) test
+e2e: components ## end-to-end tests with real clusters
+	$(E2E_TEST) -count=1 -p=1 -timeout=45m ./test/e2e/...
 
-# The test that reads a variable says what it does. The limit is for each package; it ends what hangs, and says nothing of how long one takes.
-LONG := $(GO) test -count=1 -p 1 -timeout 4h
-long: components ## the long forms of the tests, hours: every crash, ten boots, five machines, static pods (needs root)
-	SIM_ALL=1 $(LONG) ./internal/sim
+# Each shard finishes within 80 minutes; its time limit makes sure of that. The test that reads a variable documents it.
+LONG := $(GO) test -count=1 -p=1 -timeout=80m
+long: $(LONG_SHARDS) ## all long forms of the tests, hours (needs root); the shards can also run one by one
+long-sim: components ## long: the simulator's stories and random runs, all of them
+	SIM_ALL=1 $(LONG) -skip 'Crash|Mutants' ./internal/sim
+long-sim-crash: components ## long: the simulator, a crash at every step
+	SIM_ALL=1 $(LONG) -run Crash ./internal/sim
+long-mutants: components ## long: all mutants of the simulator
 	SIM_MUTANTS=all $(LONG) -run Mutants ./internal/sim
+long-ha: components ## long: a worker is cut off for ten minutes
 	SLIPWAY_E2E_LONG=1 $(LONG) ./test/e2e/ha
+long-boots: components ## long: ten boots of five machines with systemd
 	SLIPWAY_BOOTS=10 $(LONG) -run '^TestBoots$$' ./test/e2e/systemd
+long-apply: components ## long: five machines over SSH
 	SLIPWAY_E2E_APPLY=five $(LONG) ./test/e2e/apply
-	SLIPWAY_E2E_FORM=StaticPods $(LONG) ./test/e2e/cluster ./test/e2e/kill
-	SLIPWAY_SWEEP=alone $(LONG) ./test/e2e/sweep
+long-staticpods-cluster: components ## long: the cluster suite with static pods
+	SLIPWAY_E2E_FORM=StaticPods $(LONG) ./test/e2e/cluster
+long-staticpods-kill: components ## long: the kill suite with static pods
+	SLIPWAY_E2E_FORM=StaticPods $(LONG) ./test/e2e/kill
+long-sweep-init: components ## long: a boot for each crash of the bootstrap
+	SLIPWAY_SWEEP=alone $(LONG) -run '^TestInit$$' ./test/e2e/sweep
+long-sweep-join: components ## long: a boot for each crash of the other operations
+	SLIPWAY_SWEEP=alone $(LONG) -skip '^TestInit$$' ./test/e2e/sweep
 
-check: fmt lint gen-check race ## exactly what CI runs before the tests
+check: preflight fmt lint gen-check race ## exactly what CI runs before the tests
 
 fmt: $(LINT) ## fail if a file is not formatted
 	$(LINT) fmt --diff
@@ -62,19 +80,18 @@ lint: $(LINT) ## the linters of .golangci.yml, import rules included
 	$(GO) test ./internal/
 
 race: components ## unit tests under the race detector
-	$(GO) test -race ./api/... ./cmd/... ./internal/... ./test/bench
+	$(GO) test -race ./api/... ./cmd/... ./internal/... ./test/bench ./test/retry
 
-gen: bin/protoc-gen-go bin/protoc-gen-go-grpc ## write all generated code anew
-	@command -v protoc >/dev/null || { echo "protoc is missing: install protobuf-compiler (Debian: apt-get install protobuf-compiler)"; exit 1; }
+gen: preflight bin/protoc-gen-go bin/protoc-gen-go-grpc ## regenerate all generated code
 	PATH="$(CURDIR)/bin:$$PATH" protoc --go_out=. --go_opt=module=github.com/slipway-project/slipway \
 	  --go-grpc_out=. --go-grpc_opt=module=github.com/slipway-project/slipway api/*/v1/*.proto internal/etcd/etcdpb/*.proto
 	$(GO) generate ./...
 
-gen-check: gen ## fail if generated code is not up to date
+gen-check: components gen ## fail if generated code is not up to date
 	git diff --exit-code -- api internal
 	@test -z "$$(git ls-files --others --exclude-standard -- api internal)" || { git status --short -- api internal; exit 1; }
 
-bench: components ## boot and destroy clusters, print every figure that the README claims (BENCHFLAGS="-only forms" for less)
+bench: components ## boot and destroy clusters, print every figure in the README (BENCHFLAGS="-only forms" for less)
 	$(GO) build -o bin/bench ./test/bench
 	bin/bench -slipway bin/slipway $(BENCHFLAGS)
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -13,23 +14,29 @@ import (
 	checks "github.com/slipway-project/slipway/internal/preflight"
 )
 
+// The purposes of --for.
+const forClusters, forTests = "clusters", "tests"
+
 func preflight(e Env) *cobra.Command {
-	var name string
+	var name, purpose string
 	var install bool
 	var kind initKind
 	var out format
 	cmd := &cobra.Command{
 		Use:   "preflight",
 		Short: "Check whether this host can run clusters, and what to do if not",
-		Long: `Check whether this host can run clusters. Everything that is in the way is told at once, each with its remedy. With
---install, missing packages are installed with the distribution's package manager. slipway up does the same by itself.`,
+		Long: `Check whether this host can run clusters. All problems are listed at once, each with its remedy. With --install, missing
+packages are installed with the distribution's package manager; slipway up does the same by itself. With --for tests, the
+programs that Slipway's own tests run are checked, too; make test and make check do this first.`,
 		Example: `  slipway preflight
   slipway preflight --install
+  slipway preflight --install --for tests
   slipway preflight --output json`,
 		Args: noArgs,
 	}
 	nameFlag(e, cmd, &name)
 	cmd.Flags().BoolVar(&install, "install", false, "install missing packages")
+	cmd.Flags().StringVar(&purpose, "for", forClusters, "what this host is wanted for: clusters, or tests (Slipway's own)")
 	initFlag(cmd, &kind, "check also what machines with this init need")
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -37,16 +44,23 @@ func preflight(e Env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		findings, err := e.Launcher.Preflight(cmd.Context(), cluster, kind.kind)
+		if purpose != forClusters && purpose != forTests {
+			return usageError{fmt.Errorf("--for: unknown purpose %q (want %s or %s)", purpose, forClusters, forTests)}
+		}
+		findings, err := e.Launcher.Preflight(cmd.Context(), cluster, kind.kind, purpose == forTests)
 		if err != nil {
 			return err
 		}
-		if install && len(checks.Fixable(findings)) > 0 {
+		if fixable := checks.Fixable(findings); install && len(fixable) > 0 {
+			for _, f := range checks.Problems(findings) {
+				fmt.Fprintf(e.Err, "%s\n", f.What)
+			}
+			fmt.Fprintf(e.Err, "installing %s\n", strings.Join(fixable, " "))
 			if err := checks.Install(cmd.Context(), findings, func(line string) { fmt.Fprintln(e.Err, line) }); err != nil {
 				return &launch.Error{Kind: launch.Preflight, Err: err}
 			}
 			before := findings
-			if findings, err = e.Launcher.Preflight(cmd.Context(), cluster, kind.kind); err != nil {
+			if findings, err = e.Launcher.Preflight(cmd.Context(), cluster, kind.kind, purpose == forTests); err != nil {
 				return err
 			}
 			findings = checks.MarkFixed(before, findings)
@@ -55,7 +69,7 @@ func preflight(e Env) *cobra.Command {
 		if out != asText {
 			err = out.object(e.Out, "Preflight", map[string]any{"ok": len(problems) == 0, "findings": findings})
 		} else {
-			findingsText(e.Out, findings, install)
+			findingsText(e.Out, findings, purpose, install)
 		}
 		if err == nil && len(problems) > 0 {
 			return exitError(exitPreflight)
@@ -65,7 +79,8 @@ func preflight(e Env) *cobra.Command {
 	return cmd
 }
 
-func findingsText(w io.Writer, findings []checks.Finding, installed bool) {
+// findingsText lists all findings, those that need attention with their remedy, and ends with a summary.
+func findingsText(w io.Writer, findings []checks.Finding, purpose string, installed bool) {
 	warnings := 0
 	for _, f := range findings {
 		fmt.Fprintf(w, "%-8s %s\n", f.Severity, f.What)
@@ -86,9 +101,13 @@ func findingsText(w io.Writer, findings []checks.Finding, installed bool) {
 	fmt.Fprintln(w)
 	switch {
 	case len(problems) == 0:
-		fmt.Fprintf(w, "this host can run clusters (%s, %s)\n", launch.Plural(len(findings), "check"), launch.Plural(warnings, "warning"))
+		fmt.Fprintf(w, "this host can run %s (%s, %s)\n", purpose, launch.Plural(len(findings), "check"), launch.Plural(warnings, "warning"))
 	case len(checks.Fixable(problems)) > 0 && !installed:
-		fmt.Fprintf(w, "%s; slipway preflight --install installs what is missing\n", launch.Plural(len(problems), "problem"))
+		flag := ""
+		if purpose != forClusters {
+			flag = " --for " + purpose
+		}
+		fmt.Fprintf(w, "%s; run slipway preflight --install%s to install what is missing\n", launch.Plural(len(problems), "problem"), flag)
 	default:
 		fmt.Fprintf(w, "%s\n", launch.Plural(len(problems), "problem"))
 	}

@@ -13,13 +13,13 @@ import (
 )
 
 // Preflight finds every problem of this host at once. A build is needed while the store lacks the release's components, and
-// machines of some kind need more of the host than others.
-func (l *Launcher) Preflight(ctx context.Context, c Cluster, kind machine.InitKind) ([]preflight.Finding, error) {
+// machines of some kind need more of the host than others. With tests, it also checks for what Slipway's own tests need.
+func (l *Launcher) Preflight(ctx context.Context, c Cluster, kind machine.InitKind, tests bool) ([]preflight.Finding, error) {
 	_, complete, err := l.inStore(ctx, c.Release)
 	if err != nil {
 		return nil, err
 	}
-	o := preflight.Options{Root: l.Root, NeedBuild: !complete, Controls: len(c.Config.ControlPlanes()), Systemd: kind == machine.Systemd}
+	o := preflight.Options{Root: l.Root, NeedBuild: !complete, Controls: len(c.Config.ControlPlanes()), Systemd: kind == machine.Systemd, Tests: tests}
 	for _, p := range c.Config.Pools {
 		o.Workers += len(p.Nodes)
 	}
@@ -32,7 +32,7 @@ func (l *Launcher) Preflight(ctx context.Context, c Cluster, kind machine.InitKi
 
 // preflight refuses to touch a host that cannot run a cluster. Missing packages are installed, and limits raised, unless that is unwanted.
 func (u *up) preflight(ctx context.Context) error {
-	findings, err := u.Preflight(ctx, u.cluster, u.o.Init)
+	findings, err := u.Preflight(ctx, u.cluster, u.o.Init, false)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (u *up) preflight(ctx context.Context) error {
 		if err != nil {
 			return &Error{Preflight, err}
 		}
-		if findings, err = u.Preflight(ctx, u.cluster, u.o.Init); err != nil {
+		if findings, err = u.Preflight(ctx, u.cluster, u.o.Init, false); err != nil {
 			return err
 		}
 	}
