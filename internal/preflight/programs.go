@@ -58,7 +58,7 @@ func testNeeds() []need {
 		{thing: distro.Make, name: "make", why: "the tests are started with it", programs: []string{"make"}},
 		{thing: distro.Protoc, name: "protoc", why: "the gRPC code is generated with it", programs: []string{"protoc"}},
 		{thing: distro.IP, name: "ip", why: "tests create network namespaces and compare the host's network before and after", programs: []string{"ip"}},
-		{thing: distro.PS, name: "ps", why: "tests list the processes of machines", programs: []string{"ps"}},
+		{thing: distro.PS, name: "ps", why: "tests list and kill the processes of machines", programs: []string{"ps", "pkill"}},
 		{thing: distro.Curl, name: "curl", why: "tests run the scripts of user data, which download with it", programs: []string{"curl"}},
 		{thing: distro.Useradd, name: "useradd", why: "tests create users and groups", programs: []string{"useradd", "groupadd", "usermod"}},
 		{thing: distro.SSHD, name: "sshd", why: "tests log in to machines over SSH", programs: []string{"sshd"}},
