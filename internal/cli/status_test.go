@@ -149,6 +149,9 @@ func TestUpText(t *testing.T) {
 		"up": {launch.Result{
 			Cluster: "dev", Release: "1.36.4", Changed: true, Steps: 69, Kubeconfig: "/k", Elapsed: 7310 * time.Millisecond, Milestones: milestones,
 		}, time.Minute},
+		"up-built": {launch.Result{
+			Cluster: "dev", Release: "1.36.4", Changed: true, Steps: 69, Kubeconfig: "/k", Elapsed: 403 * time.Second, Built: 396 * time.Second, Milestones: milestones,
+		}, time.Minute},
 		"up-nothing": {launch.Result{Cluster: "dev", Release: "1.36.4", Elapsed: 90 * time.Millisecond, Milestones: milestones}, time.Minute},
 		"up-unchanged": {launch.Result{
 			Cluster: "test", Release: "1.36.4", Unready: []reconcile.Status{{Ref: "unit/etcd", Phase: reconcile.Failing, Error: "exit code 1"}},

@@ -122,6 +122,7 @@ type upView struct {
 	Kubeconfig string             `json:"kubeconfig"`
 	Server     string             `json:"server"`
 	Elapsed    string             `json:"elapsed"`
+	Built      string             `json:"built,omitempty"`
 	Milestones []milestoneView    `json:"milestones"`
 	Unready    []reconcile.Status `json:"unready,omitempty"`
 }
@@ -139,8 +140,12 @@ func showUp(e Env, out format, r launch.Result, o launch.UpOptions, err error) e
 	if out != asText {
 		v := upView{
 			r.Cluster, r.Release, err == nil && o.Wait > 0, r.Changed, r.Steps, r.Kubeconfig, r.Server, r.Elapsed.Round(time.Millisecond).String(),
+			"",
 			[]milestoneView{},
 			r.Unready,
+		}
+		if r.Built > 0 {
+			v.Built = r.Built.Round(time.Millisecond).String()
 		}
 		for _, m := range r.Milestones {
 			v.Milestones = append(v.Milestones, milestoneView{m.Name, m.At.Round(time.Millisecond).String()})
@@ -158,7 +163,7 @@ func showUp(e Env, out format, r launch.Result, o launch.UpOptions, err error) e
 }
 
 func upText(w io.Writer, r launch.Result, o launch.UpOptions) {
-	took := fmt.Sprintf("%.2f s", r.Elapsed.Seconds())
+	took := fmt.Sprintf("%.2f s", (r.Elapsed - r.Built).Seconds()) // the build has a line of its own
 	switch {
 	case !r.Changed && o.Wait == 0:
 		fmt.Fprintf(w, "cluster %s: its plan is unchanged (%s); whether it is ready tells %s\n", r.Cluster, took, withName("wait", r.Cluster))
@@ -175,8 +180,11 @@ func upText(w io.Writer, r launch.Result, o launch.UpOptions) {
 	default:
 		fmt.Fprintf(w, "cluster %s is ready: Kubernetes %s, %s in %s\n", r.Cluster, r.Release, launch.Plural(r.Steps, "step"), took)
 	}
-	if len(r.Milestones) > 0 {
+	if len(r.Milestones) > 0 || r.Built > 0 {
 		fmt.Fprintln(w)
+	}
+	if r.Built > 0 {
+		fmt.Fprintf(w, "  %-22s %s\n", "components built", minutes(r.Built))
 	}
 	for _, m := range r.Milestones {
 		fmt.Fprintf(w, "  %-22s %6.2f s\n", m.Name, m.At.Seconds())
@@ -192,6 +200,15 @@ func upText(w io.Writer, r launch.Result, o launch.UpOptions) {
 	for _, next := range []string{kubectl, withName("status", r.Cluster), withName("down", r.Cluster)} {
 		fmt.Fprintf(w, "  %s\n", next)
 	}
+}
+
+// minutes formats a duration of seconds or minutes: "36 s", "6 min 36 s".
+func minutes(d time.Duration) string {
+	d = d.Round(time.Second)
+	if d < time.Minute {
+		return fmt.Sprintf("%d s", d/time.Second)
+	}
+	return fmt.Sprintf("%d min %d s", d/time.Minute, d%time.Minute/time.Second)
 }
 
 func isTimeout(err error) bool {

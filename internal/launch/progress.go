@@ -6,14 +6,18 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/slipway-project/slipway/internal/artifact"
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-// bundleEvent passes on how a build goes.
+// bundleEvent reports the progress of a build. There is none if the store has all components.
 func (u *up) bundleEvent(e artifact.Event) {
+	if u.building.IsZero() {
+		u.building = time.Now()
+	}
 	u.report(Event{Stage: StageBundle, Item: e.Component, Phase: string(e.Phase), Text: e.Line, Done: e.Done, Total: e.Total})
 }
 
@@ -28,7 +32,15 @@ func convergeEvent(name string, s reconcile.Status) Event {
 	return Event{Stage: StageConverge, Machine: name, Item: s.Ref, Phase: string(s.Phase), Text: text}
 }
 
-// milestone notes when what users care about became ready.
+// stored notes that the store has all components.
+func (u *up) stored() {
+	u.storeFull = time.Now()
+	if !u.building.IsZero() {
+		u.result.Built = u.storeFull.Sub(u.building)
+	}
+}
+
+// milestone notes when what users care about became ready, counted from when the store had all components.
 func (u *up) milestone(s reconcile.Status) {
 	if s.Phase != reconcile.Ready || s.Since.Before(u.begun) {
 		return
@@ -49,7 +61,11 @@ func (u *up) milestone(s reconcile.Status) {
 	if !ok || slices.ContainsFunc(u.result.Milestones, func(m Milestone) bool { return m.Name == name }) {
 		return
 	}
-	u.result.Milestones = append(u.result.Milestones, Milestone{name, s.Since.Sub(u.begun)})
+	start := u.storeFull
+	if start.IsZero() { // apply uploads components while machines boot
+		start = u.begun
+	}
+	u.result.Milestones = append(u.result.Milestones, Milestone{name, s.Since.Sub(start)})
 	slices.SortFunc(u.result.Milestones, func(a, b Milestone) int { return cmp.Compare(a.At, b.At) })
 }
 

@@ -32,7 +32,8 @@ type Result struct {
 	Steps      int                `json:"steps"` // carried out on the machines
 	Kubeconfig string             `json:"kubeconfig"`
 	Server     string             `json:"server"`
-	Elapsed    time.Duration      `json:"elapsed"`
+	Elapsed    time.Duration      `json:"elapsed"` // of the whole command
+	Built      time.Duration      `json:"built"`   // how long missing components took to build; 0 if there were none
 	Milestones []Milestone        `json:"milestones"`
 	Unready    []reconcile.Status `json:"unready,omitempty"`
 }
@@ -40,7 +41,7 @@ type Result struct {
 // Milestone is a moment that users care about.
 type Milestone struct {
 	Name string        `json:"name"`
-	At   time.Duration `json:"at"` // since the command began
+	At   time.Duration `json:"at"` // since the store had all components
 }
 
 // Up creates a cluster or brings it to its spec. It may be interrupted at any moment and run again: it continues.
@@ -65,10 +66,12 @@ func (l *Launcher) Up(ctx context.Context, o UpOptions) (Result, error) {
 // up is one run of Up.
 type up struct {
 	*Launcher
-	o       UpOptions
-	begun   time.Time
-	cluster Cluster
-	result  Result
+	o         UpOptions
+	begun     time.Time
+	building  time.Time // when the build of missing components started; zero without one
+	storeFull time.Time // when the store had all components; zero before
+	cluster   Cluster
+	result    Result
 
 	components planner.Components
 	founding   founding
@@ -113,6 +116,7 @@ func (u *up) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	u.stored()
 	runc := bundle.Binaries["runc"].Digest
 	if err := store.Verify(ctx, runc); err != nil { // the machines' agents verify the rest as they take it
 		return fmt.Errorf("verify runc: %w", err)

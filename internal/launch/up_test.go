@@ -9,15 +9,19 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
 
 	nodev1 "github.com/slipway-project/slipway/api/node/v1"
+	"github.com/slipway-project/slipway/internal/artifact"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/planner"
+	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
 // alone is a cluster's only machine, met already.
@@ -174,5 +178,30 @@ func TestNoWaitTellsWhatIsUnready(t *testing.T) {
 	}
 	if got := u.result.Unready; u.result.Changed || len(got) != 1 || got[0].Ref != "unit/etcd" {
 		t.Errorf("result %+v", u.result)
+	}
+}
+
+// TestMilestonesCountFromBoot checks that neither the preflight nor a build of components counts as start-up time of the cluster.
+func TestMilestonesCountFromBoot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		u := &up{begun: time.Now()}
+		time.Sleep(2 * time.Second) // fake time: the preflight
+		u.bundleEvent(artifact.Event{Component: "etcd 3.6.16", Phase: artifact.Compile})
+		time.Sleep(6 * time.Minute)
+		u.bundleEvent(artifact.Event{Component: "etcd 3.6.16", Phase: artifact.Finished})
+		u.stored()
+		time.Sleep(580 * time.Millisecond)
+		u.milestone(reconcile.Status{Ref: "unit/etcd", Phase: reconcile.Ready, Since: time.Now()})
+		if want := []Milestone{{"etcd ready", 580 * time.Millisecond}}; !slices.Equal(u.result.Milestones, want) {
+			t.Errorf("got milestones %v, want %v", u.result.Milestones, want)
+		}
+		if u.result.Built != 6*time.Minute {
+			t.Errorf("got build time %s, want 6m0s", u.result.Built)
+		}
+	})
+	u := &up{begun: time.Now()}
+	if u.stored(); u.result.Built != 0 {
+		t.Errorf("got build time %s without a build", u.result.Built)
 	}
 }
