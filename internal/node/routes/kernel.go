@@ -3,6 +3,7 @@
 package routes
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,38 +11,49 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
-// there is what the main table has for one destination.
-type there struct {
-	ours    *netlink.Route
-	via     netip.Addr // ours
-	foreign *netlink.Route
+// existing are the routes of the main table to one destination.
+type existing struct {
+	ours  *netlink.Route
+	via   netip.Addr // of ours
+	other *netlink.Route
 }
 
-// list reads the main table of both families.
-func list(h *netlink.Handle) (map[netip.Prefix]there, error) {
+// open opens a netlink socket in a network namespace, or in this process's if ns is none.
+func open(ns netns.NsHandle) (*netlink.Handle, error) {
+	if !ns.IsOpen() {
+		return netlink.NewHandle()
+	}
+	return netlink.NewHandleAt(ns)
+}
+
+// list reads the main table of both IP families. It fails if the dump was interrupted: an incomplete list would make routes look
+// missing.
+func list(h *netlink.Handle) (map[netip.Prefix]existing, error) {
 	all, err := h.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	if err != nil {
-		return nil, err // also when the dump was interrupted: half a list would make routes look missing
+		return nil, err
 	}
-	have := map[netip.Prefix]there{}
+	have := map[netip.Prefix]existing{}
 	for i := range all {
 		r := &all[i]
 		dst, ok := prefix(r.Dst)
 		if !ok {
 			continue // a default route
 		}
-		t := have[dst]
+		e := have[dst]
 		if r.Protocol == Protocol {
-			t.ours = r
-			t.via, _ = netip.AddrFromSlice(r.Gw)
-			t.via = t.via.Unmap()
+			e.ours = r
+			e.via, _ = netip.AddrFromSlice(r.Gw)
+			e.via = e.via.Unmap()
 		} else {
-			t.foreign = r
+			e.other = r
 		}
-		have[dst] = t
+		have[dst] = e
 	}
 	return have, nil
 }
@@ -56,33 +68,65 @@ func prefix(n *net.IPNet) (netip.Prefix, bool) {
 	return p, ok && p.IsValid() && ones > 0
 }
 
-// ensure sets one route. One to the right place stays; one of ours to another place is replaced in one step; one of somebody
-// else's is theirs.
-func ensure(h *netlink.Handle, t there, dst netip.Prefix, via netip.Addr, log *slog.Logger) error {
-	if t.ours != nil && t.via == via {
+// ensure sets one route. A route of ours via another address is replaced atomically; a route that is not ours is an error.
+func ensure(h *netlink.Handle, e existing, dst netip.Prefix, via netip.Addr, log *slog.Logger) error {
+	if e.ours != nil && e.via == via {
 		return nil
 	}
-	if t.ours == nil && t.foreign != nil {
-		return fmt.Errorf("a route to %s that is not slipway's stands in the way (ip route show %s): remove it", dst, dst)
+	if e.ours == nil && e.other != nil {
+		return fmt.Errorf("set route to %s: another route exists that slipway did not set (see ip route show %s, and remove it)", dst, dst)
 	}
 	route := &netlink.Route{
 		Dst: &net.IPNet{IP: dst.Addr().AsSlice(), Mask: net.CIDRMask(dst.Bits(), dst.Addr().BitLen())},
 		Gw:  via.AsSlice(), Protocol: Protocol, Table: unix.RT_TABLE_MAIN,
 	}
 	set := h.RouteAdd
-	if t.ours != nil {
+	if e.ours != nil {
 		set = h.RouteReplace
 	}
 	err := set(route)
 	switch {
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
-		return fmt.Errorf("set route to pods %s: %s is on no network of this machine: nodes must reach each other without a router", dst, via)
+		return fmt.Errorf("set route to pods %s: %s is not on a network of this machine (nodes must reach each other without a router)", dst, via)
 	case err != nil:
 		return fmt.Errorf("set route to pods %s via %s: %w", dst, via, err)
 	}
-	log.Info("route set", "pods", dst, "via", via)
+	log.Info("set route", "pods", dst, "via", via)
 	return nil
 }
 
-// gone reports whether what was to be removed is not there.
-func gone(err error) bool { return errors.Is(err, unix.ESRCH) }
+// remove removes a route. A route that is gone already is not an error.
+func remove(h *netlink.Handle, r *netlink.Route) error {
+	if err := h.RouteDel(r); err != nil && !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	return nil
+}
+
+// watch returns a channel that receives a value after the kernel's links or routes have changed, until ctx ends. Events may be
+// spurious; the regular checks make up for lost ones.
+func watch(ctx context.Context, ns netns.NsHandle) (<-chan struct{}, error) {
+	s, err := nl.SubscribeAt(ns, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("watch routes: %w", err)
+	}
+	events := make(chan struct{}, 1)
+	go func() {
+		defer s.Close()
+		defer context.AfterFunc(ctx, s.Close)() // wakes Receive
+		for ctx.Err() == nil {
+			_, _, err := s.Receive()
+			switch {
+			case errors.Is(err, unix.EINTR):
+				continue
+			case err != nil && !errors.Is(err, unix.ENOBUFS): // ENOBUFS: events were lost, which is an event, too
+				return
+			}
+			select {
+			case events <- struct{}{}:
+			default: // one is pending already
+			}
+		}
+	}()
+	return events, nil
+}

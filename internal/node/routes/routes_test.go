@@ -50,14 +50,14 @@ func TestWanted(t *testing.T) {
 		"alone":                 {[]string{self}, nil, ""},
 		"another":               {[]string{self, "b 10.89.0.11 10.244.1.0/24"}, good, ""},
 		"self not in it":        {[]string{"b 10.89.0.11 10.244.1.0/24"}, good, ""},
-		"everything":            {[]string{self, "b 10.89.0.11 10.244.1.0/24", "c 10.89.0.12 0.0.0.0/0"}, good, "no range of pods"},
-		"not masked":            {[]string{self, "b 10.89.0.11 10.244.1.0/24", "c 10.89.0.12 10.244.2.7/24"}, good, "no range of pods"},
-		"own range":             {[]string{self, "b 10.89.0.11 10.244.1.0/24", "c 10.89.0.12 10.244.0.128/25"}, good, "overlap"},
-		"own address":           {[]string{self, "b 10.89.0.11 10.244.1.0/24", "c 10.89.0.10 10.244.2.0/24"}, good, "this node's address"},
-		"holds the nodes":       {[]string{self, "b 10.89.0.11 10.244.1.0/24", "c 10.89.0.12 10.89.0.0/24"}, good, "hold the address"},
-		"range twice":           {[]string{self, "b 10.89.0.11 10.244.1.0/24", "c 10.89.0.12 10.244.1.0/24"}, good, "belongs to"},
-		"loopback":              {[]string{self, "b 10.89.0.11 10.244.1.0/24", "c 127.0.0.1 10.244.2.0/24"}, good, "no address"},
-		"families":              {[]string{self, "b 10.89.0.11 10.244.1.0/24", "c fd00::1 10.244.2.0/24"}, good, "families"},
+		"everything":            {[]string{self, "b 10.89.0.11 10.244.1.0/24", "c 10.89.0.12 0.0.0.0/0"}, good, "is not a pod CIDR"},
+		"not masked":            {[]string{self, "b 10.89.0.11 10.244.1.0/24", "c 10.89.0.12 10.244.2.7/24"}, good, "is not a pod CIDR"},
+		"own pod CIDR":          {[]string{self, "b 10.89.0.11 10.244.1.0/24", "c 10.89.0.12 10.244.0.128/25"}, good, "overlap"},
+		"own address":           {[]string{self, "b 10.89.0.11 10.244.1.0/24", "c 10.89.0.10 10.244.2.0/24"}, good, "is this node's address"},
+		"contains a node":       {[]string{self, "b 10.89.0.11 10.244.1.0/24", "c 10.89.0.12 10.89.0.0/24"}, good, "contains the address"},
+		"pod CIDR twice":        {[]string{self, "b 10.89.0.11 10.244.1.0/24", "c 10.89.0.12 10.244.1.0/24"}, good, "already belongs to"},
+		"loopback":              {[]string{self, "b 10.89.0.11 10.244.1.0/24", "c 127.0.0.1 10.244.2.0/24"}, good, "is not a node address"},
+		"families":              {[]string{self, "b 10.89.0.11 10.244.1.0/24", "c fd00::1 10.244.2.0/24"}, good, "different IP families"},
 		"other family together": {[]string{self, "b 10.89.0.11 10.244.1.0/24", "c fd00::1 fd01::/64"}, map[string]string{"10.244.1.0/24": "10.89.0.11", "fd01::/64": "fd00::1"}, ""},
 	}
 	for name, tt := range tests {
@@ -75,13 +75,13 @@ func TestWanted(t *testing.T) {
 				t.Error(diff)
 			}
 			if (err == nil) != (tt.wantProblem == "") || (err != nil && !strings.Contains(err.Error(), tt.wantProblem)) {
-				t.Errorf("problem %v, want %q", err, tt.wantProblem)
+				t.Errorf("got problem %v, want %q", err, tt.wantProblem)
 			}
 		})
 	}
 }
 
-// source is a roster that tests change.
+// source returns a roster that the test changes.
 type source struct {
 	mu      sync.Mutex // guards the fields below
 	r       roster.Roster
@@ -103,19 +103,19 @@ func (s *source) set(r roster.Roster, err error) {
 	s.changed = make(chan struct{})
 }
 
-// place is a network namespace with one interface, 10.89.0.10/24, that goes nowhere.
-type place struct {
+// namespace is a network namespace with one interface, 10.89.0.10/24, and no other machine.
+type namespace struct {
 	ns netns.NsHandle
 	h  *netlink.Handle
 }
 
-func newPlace(t *testing.T) place {
+func newNamespace(t *testing.T) namespace {
 	t.Helper()
 	if os.Getuid() != 0 {
 		if os.Getenv("CI") != "" {
-			t.Fatal("routes need root: under CI the tests must have it")
+			t.Fatal("setting routes needs root, which tests must have under CI")
 		}
-		t.Skip("routes need root")
+		t.Skip("setting routes needs root")
 	}
 	made := make(chan netns.NsHandle, 1)
 	failed := make(chan error, 1)
@@ -142,20 +142,20 @@ func newPlace(t *testing.T) place {
 	link, err := h.LinkByName("eth0")
 	must(t, err)
 	must(t, h.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 89, 0, 10), Mask: net.CIDRMask(24, 32)}}), h.LinkSetUp(link))
-	return place{ns, h}
+	return namespace{ns, h}
 }
 
-// add sets a route that is not ours.
-func (p place) add(t *testing.T, dst, via string) {
+// add adds a route that is not ours.
+func (n namespace) add(t *testing.T, dst, via string) {
 	t.Helper()
-	_, n, err := net.ParseCIDR(dst)
-	must(t, err, p.h.RouteAdd(&netlink.Route{Dst: n, Gw: net.ParseIP(via)}))
+	_, to, err := net.ParseCIDR(dst)
+	must(t, err, n.h.RouteAdd(&netlink.Route{Dst: to, Gw: net.ParseIP(via)}))
 }
 
-// lines are all gateway routes: "dst via gw proto".
-func (p place) lines(t *testing.T) []string {
+// lines lists the routes with a gateway: "dst via gw proto".
+func (n namespace) lines(t *testing.T) []string {
 	t.Helper()
-	all, err := p.h.RouteList(nil, netlink.FAMILY_V4)
+	all, err := n.h.RouteList(nil, netlink.FAMILY_V4)
 	must(t, err)
 	var out []string
 	for _, r := range all {
@@ -167,8 +167,8 @@ func (p place) lines(t *testing.T) []string {
 	return out
 }
 
-// keep runs Keep until the test ends, and gives what it says.
-func (p place) keep(t *testing.T, s *source, every time.Duration) func() string {
+// keep runs Keep until the test ends. The function that it returns returns the last reported problem.
+func (n namespace) keep(t *testing.T, s *source, every time.Duration) func() string {
 	t.Helper()
 	var mu sync.Mutex
 	said := "nothing"
@@ -177,14 +177,14 @@ func (p place) keep(t *testing.T, s *source, every time.Duration) func() string 
 	go func() {
 		done <- Keep(ctx, Config{
 			Self: "a", Now: s.Now, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Every: every,
-			Netns: &p.ns, Say: func(text string) { mu.Lock(); defer mu.Unlock(); said = text },
+			Netns: &n.ns, Say: func(text string) { mu.Lock(); defer mu.Unlock(); said = text },
 		})
 	}()
 	t.Cleanup(func() { cancel(); must(t, <-done) })
 	return func() string { mu.Lock(); defer mu.Unlock(); return said }
 }
 
-func (p place) await(t *testing.T, want ...string) {
+func (n namespace) await(t *testing.T, want ...string) {
 	t.Helper()
 	if want == nil {
 		want = []string{}
@@ -195,18 +195,18 @@ func (p place) await(t *testing.T, want ...string) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {
-		if got = p.lines(t); slices.Equal(got, want) {
+		if got = n.lines(t); slices.Equal(got, want) {
 			return
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("routes: %s", cmp.Diff(want, got))
+			t.Fatalf("routes (-want +got):\n%s", cmp.Diff(want, got))
 		case <-tick.C:
 		}
 	}
 }
 
-func awaitSaid(t *testing.T, said func() string, part string) {
+func awaitProblem(t *testing.T, said func() string, part string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -215,7 +215,7 @@ func awaitSaid(t *testing.T, said func() string, part string) {
 	for text := said(); !strings.Contains(text, part) || (part == "" && text != ""); text = said() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("says %q, want %q", said(), part)
+			t.Fatalf("got problem %q, want %q", said(), part)
 		case <-tick.C:
 		}
 	}
@@ -223,55 +223,56 @@ func awaitSaid(t *testing.T, said func() string, part string) {
 
 func TestKeep(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newNamespace(t)
 	p.add(t, "10.99.0.0/24", "10.89.0.99")
 	const theirs = "10.99.0.0/24 via 10.89.0.99 proto 3"
 	s := &source{err: fs.ErrNotExist, changed: make(chan struct{})}
 	said := p.keep(t, s, time.Hour)
-	awaitSaid(t, said, "no roster")
+	awaitProblem(t, said, "no roster")
 	s.set(roster3("a 10.89.0.10 10.244.0.0/24", "b 10.89.0.11 10.244.1.0/24", "c 10.89.0.12 10.244.2.0/24"), nil)
 	p.await(t, "10.244.1.0/24 via 10.89.0.11 proto 93", "10.244.2.0/24 via 10.89.0.12 proto 93", theirs)
-	awaitSaid(t, said, "")
-	s.set(roster3("a 10.89.0.10 10.244.0.0/24", "b 10.89.0.21 10.244.1.0/24", "d 10.89.0.13 10.244.3.0/24"), nil) // b has moved, c is gone
+	awaitProblem(t, said, "")
+	s.set(roster3("a 10.89.0.10 10.244.0.0/24", "b 10.89.0.21 10.244.1.0/24", "d 10.89.0.13 10.244.3.0/24"), nil) // b has another address, c was removed
 	p.await(t, "10.244.1.0/24 via 10.89.0.21 proto 93", "10.244.3.0/24 via 10.89.0.13 proto 93", theirs)
-	s.set(roster.Roster{}, errors.New("disk broken")) // unknown is not empty
-	awaitSaid(t, said, "disk broken")
+	s.set(roster.Roster{}, errors.New("disk broken")) // unknown is not the same as empty
+	awaitProblem(t, said, "disk broken")
 	p.await(t, "10.244.1.0/24 via 10.89.0.21 proto 93", "10.244.3.0/24 via 10.89.0.13 proto 93", theirs)
 	s.set(roster3("a 10.89.0.10 10.244.0.0/24"), nil)
 	p.await(t, theirs)
 }
 
-// Somebody else's route in the way stays, is told, and keeps no other route from being set.
-func TestForeignRoute(t *testing.T) {
+// TestConflictingRoute checks that a route that is not ours stays, is reported, and does not prevent other routes.
+func TestConflictingRoute(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newNamespace(t)
 	p.add(t, "10.244.1.0/24", "10.89.0.99")
 	s := &source{r: roster3("b 10.89.0.11 10.244.1.0/24", "c 10.89.0.12 10.244.2.0/24", "d 10.77.0.1 10.244.3.0/24"), changed: make(chan struct{})}
 	said := p.keep(t, s, time.Hour)
-	awaitSaid(t, said, "not slipway's")
-	awaitSaid(t, said, "10.77.0.1 is on no network")
+	awaitProblem(t, said, "slipway did not set")
+	awaitProblem(t, said, "10.77.0.1 is not on a network")
 	p.await(t, "10.244.1.0/24 via 10.89.0.99 proto 3", "10.244.2.0/24 via 10.89.0.12 proto 93")
 }
 
-// What somebody removes, or the kernel with an interface that went down, comes back at once, and not with the next look.
+// TestRepair checks that a route that was removed, by hand or by the kernel with an interface that went down, is set again at once
+// and not at the next regular check.
 func TestRepair(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newNamespace(t)
 	s := &source{r: roster3("b 10.89.0.11 10.244.1.0/24"), changed: make(chan struct{})}
 	said := p.keep(t, s, time.Hour)
 	const ours = "10.244.1.0/24 via 10.89.0.11 proto 93"
 	p.await(t, ours)
-	awaitSaid(t, said, "")
+	awaitProblem(t, said, "")
 	_, n, err := net.ParseCIDR("10.244.1.0/24")
 	must(t, err, p.h.RouteDel(&netlink.Route{Dst: n}))
 	p.await(t, ours)
 	link, err := p.h.LinkByName("eth0")
 	must(t, err, p.h.LinkSetDown(link))
-	awaitSaid(t, said, "no network")
+	awaitProblem(t, said, "not on a network")
 	p.await(t)
 	must(t, p.h.LinkSetUp(link))
 	p.await(t, ours)
-	awaitSaid(t, said, "")
+	awaitProblem(t, said, "")
 }
 
 func must(t *testing.T, errs ...error) {
