@@ -126,7 +126,7 @@ func TestApplyRefusesBeforeItReachesAnyMachine(t *testing.T) {
 // What a far cluster is, its record says, also to up and down; its machines are named without a word over SSH.
 func TestFarClustersAreNotLocalOnes(t *testing.T) {
 	t.Parallel()
-	l := &Launcher{Root: t.TempDir(), Log: slog.New(slog.DiscardHandler), SSH: sshhost.Config{Home: t.TempDir(), Patience: time.Second}}
+	l := &Launcher{Root: t.TempDir(), Log: slog.New(slog.DiscardHandler), SSH: sshhost.Config{Home: t.TempDir(), Timeout: time.Second}}
 	far := l.far(t.Context(), "far", farRecord{}, false)
 	m := farMachine{Name: "m", Address: netip.MustParseAddr("127.0.0.1"), SSH: sshhost.Target{Name: "m", Host: "127.0.0.1", Port: 1}}
 	for i, want := range []bool{true, false} {
