@@ -49,10 +49,10 @@ func LockFileBriefly(path string) (unlock func(), err error) {
 	return hold(path, unix.LOCK_EX, openLock)
 }
 
-// LockDirBriefly is LockFolder for locks that are held for milliseconds only: the wait cannot be interrupted.
+// LockDirBriefly is LockDir for locks that are held for milliseconds only: the wait cannot be interrupted.
 func LockDirBriefly(dir string) (unlock func(), err error) { return hold(dir, unix.LOCK_EX, os.Open) }
 
-// ShareDirBriefly is HoldFolder with a shared lock.
+// ShareDirBriefly is LockDirBriefly with a shared lock.
 func ShareDirBriefly(dir string) (unlock func(), err error) { return hold(dir, unix.LOCK_SH, os.Open) }
 
 // openLock opens or creates a lock file. It does not follow a symlink.
