@@ -42,7 +42,7 @@ type Keeper interface {
 	// ApproveServing believes what is known of the machines; it looks again at what it could not decide when changed says so.
 	ApproveServing(ctx context.Context, known func() map[string]kube.Machine, changed <-chan struct{}) error
 	// Expel keeps those out that were removed; it looks again when changed says so.
-	Expel(ctx context.Context, standing func() kube.Standing, changed <-chan struct{}) error
+	Expel(ctx context.Context, standing func() kube.NodeStates, changed <-chan struct{}) error
 	KeepNode(ctx context.Context, n Node, say, changed func(string)) error
 	WatchDeployment(ctx context.Context, w Workload, say func(reason string)) error
 }

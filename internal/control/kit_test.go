@@ -31,7 +31,7 @@ type cluster struct {
 	seeded   string
 	approver func() map[string]kube.Machine
 	again    <-chan struct{}
-	standing func() kube.Standing
+	standing func() kube.NodeStates
 	ballot   *ballot // nil: this one leads
 
 	drifted                 func(object string)
@@ -95,7 +95,7 @@ func (c *cluster) ApproveServing(ctx context.Context, known func() map[string]ku
 	return ctx.Err()
 }
 
-func (c *cluster) Expel(ctx context.Context, standing func() kube.Standing, _ <-chan struct{}) error {
+func (c *cluster) Expel(ctx context.Context, standing func() kube.NodeStates, _ <-chan struct{}) error {
 	c.mu.Lock()
 	c.standing = standing
 	c.mu.Unlock()

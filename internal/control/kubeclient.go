@@ -56,7 +56,7 @@ func (k Kubernetes) ApproveServing(ctx context.Context, known func() map[string]
 }
 
 // Expel keeps removed nodes out.
-func (k Kubernetes) Expel(ctx context.Context, standing func() kube.Standing, changed <-chan struct{}) error {
+func (k Kubernetes) Expel(ctx context.Context, standing func() kube.NodeStates, changed <-chan struct{}) error {
 	return k.client.Expel(ctx, standing, changed)
 }
 

@@ -139,10 +139,10 @@ func (p Pool) labels(machine string) map[string]string {
 
 // standing says which nodes are in the cluster, which are on their way out, and which were removed. What the document alone says
 // is no evidence.
-func (r *roll) standing() kube.Standing {
+func (r *roll) standing() kube.NodeStates {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := kube.Standing{In: map[string]bool{}, Leaving: map[string]bool{}, Removed: map[string]bool{}}
+	out := kube.NodeStates{In: map[string]bool{}, Leaving: map[string]bool{}, Removed: map[string]bool{}}
 	if !r.learned {
 		return out
 	}

@@ -185,7 +185,7 @@ func TestDocumentBringsNobodyBack(t *testing.T) {
 		t.Errorf("before the records were read: %+v", s)
 	}
 	r.learn([]admission.Node{in, leaving}, []admission.Removed{{Name: "gone"}, {Name: "in"}}) // "in" is another machine's name now
-	want := kube.Standing{In: map[string]bool{"in": true}, Leaving: map[string]bool{"leaving": true}, Removed: map[string]bool{"gone": true}}
+	want := kube.NodeStates{In: map[string]bool{"in": true}, Leaving: map[string]bool{"leaving": true}, Removed: map[string]bool{"gone": true}}
 	if diff := cmp.Diff(want, r.standing()); diff != "" {
 		t.Errorf("standing (-want +got):\n%s", diff)
 	}

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -16,29 +18,28 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 
 	"github.com/slipway-project/slipway/internal/core/objects"
 )
 
-// Progress is one fact about an apply.
+// Progress is one event of an apply.
 type Progress struct {
 	AddOn  string
-	Object string // "Deployment kube-system/coredns"; empty when the whole add-on is meant
+	Object string // "Deployment kube-system/coredns"; empty for an event of the whole add-on
 
-	Waiting string // why it is not there yet
+	Waiting string // why the object is not applied yet
 	Done    bool
-	Changed bool // with Done: it was made or altered
-	Removed bool // with Done: it was taken away, because no add-on has it any more
-	Kept    bool // with Done: no add-on has it any more, and it stays, because what is in it is not ours
+	Changed bool // with Done: the object was created or changed
+	Removed bool // with Done: the object was deleted, because no add-on contains it any more
+	Kept    bool // with Done: no add-on contains the object any more, but it was not deleted, because users may depend on it
 }
 
-// Apply makes the cluster have exactly these add-ons: their objects are applied, those of add-ons that are not wanted any
-// more are removed. The sets and, within a set, objects that do not need each other go at once. It waits without limit for a
-// server that is away; an object that the server refuses is an error, which holds up nothing else. A second call with the same
-// add-ons changes nothing. progress may be nil and is never called twice at a time.
+// Apply makes the cluster have exactly these add-ons: it applies their objects and deletes those of add-ons that are not wanted any
+// more. Add-ons, and objects of an add-on that do not depend on each other, are applied concurrently. Apply waits without limit
+// while the server cannot be reached. An object that the server rejects is an error, but the other objects are applied. A second
+// call with the same add-ons changes nothing. progress may be nil; calls of it never overlap.
 func (c *Client) Apply(ctx context.Context, addons []objects.AddOn, progress func(Progress)) (changed bool, err error) {
-	if err := distinct(addons); err != nil {
+	if err := checkDistinct(addons); err != nil {
 		return false, fmt.Errorf("apply: %w", err)
 	}
 	a := &applier{Client: c, progress: progress}
@@ -47,14 +48,14 @@ func (c *Client) Apply(ctx context.Context, addons []objects.AddOn, progress fun
 		return false, fmt.Errorf("apply: %w", err)
 	}
 	errs := make([]error, len(addons)+1)
-	errs[len(addons)] = err // what is wrong with the inventory keeps nothing from being applied
+	errs[len(addons)] = err // an unreadable inventory does not prevent the objects from being applied
 	var wg sync.WaitGroup
 	for i, addon := range addons {
 		wg.Go(func() { errs[i] = a.addon(ctx, addon) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
-		return a.changed.Load(), fmt.Errorf("apply: %w", err) // nothing is removed while something is amiss
+		return a.changed.Load(), fmt.Errorf("apply: %w", err) // nothing is deleted after an error
 	}
 	if err := a.prune(ctx, addons, before); err != nil {
 		return a.changed.Load(), fmt.Errorf("apply: %w", err)
@@ -62,15 +63,37 @@ func (c *Client) Apply(ctx context.Context, addons []objects.AddOn, progress fun
 	return a.changed.Load(), nil
 }
 
+// Seed creates objects that the controller manager would create a moment later, so that the first pods need not wait for it. It
+// does not change existing objects. The objects do not belong to Slipway: they have neither its label nor its field manager.
+func (c *Client) Seed(ctx context.Context, objs []objects.Object) error {
+	for _, o := range objs {
+		err := c.try(ctx, func(string) {}, func() error {
+			in, err := c.resourceInterface(ctx, gvkOf(o), o.Namespace())
+			if err != nil {
+				return err
+			}
+			_, err = in.Create(ctx, &unstructured.Unstructured{Object: o}, metav1.CreateOptions{})
+			if apierrors.IsAlreadyExists(err) {
+				return nil
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("seed %s: %w", o, err)
+		}
+	}
+	return nil
+}
+
 type applier struct {
 	*Client
 	changed atomic.Bool
 
-	mu       sync.Mutex // one call of the function below at a time
+	mu       sync.Mutex // serializes calls of the function below
 	progress func(Progress)
 }
 
-func (a *applier) tell(p Progress) {
+func (a *applier) report(p Progress) {
 	if p.Changed || p.Removed {
 		a.changed.Store(true)
 	}
@@ -82,7 +105,8 @@ func (a *applier) tell(p Progress) {
 	a.progress(p)
 }
 
-// waves of a set: what others are made in or of; what workloads refer to; the rest. Within a wave nothing waits.
+// wave returns the order of an object within its add-on: 0 for namespaces and definitions, which other objects need; 1 for objects
+// that workloads refer to; 2 for the rest. The objects of a wave are applied concurrently.
 func wave(o objects.Object) int {
 	switch o.Kind() {
 	case "Namespace", "CustomResourceDefinition":
@@ -118,20 +142,20 @@ func (a *applier) addon(ctx context.Context, addon objects.AddOn) error {
 			return err
 		}
 	}
-	a.tell(Progress{AddOn: addon.Name, Done: true})
+	a.report(Progress{AddOn: addon.Name, Done: true})
 	return nil
 }
 
-// object applies one object and, for a definition, waits until its kind is served.
+// object applies one object. For a definition it also waits until the new kind is served.
 func (a *applier) object(ctx context.Context, addon string, o objects.Object) error {
-	body, err := labelled(o, addon)
+	body, err := withLabel(o, addon)
 	if err != nil {
 		return err
 	}
-	waiting := onChange(func(why string) { a.tell(Progress{AddOn: addon, Object: o.String(), Waiting: why}) })
+	waiting := onChange(func(why string) { a.report(Progress{AddOn: addon, Object: o.String(), Waiting: why}) })
 	var changed bool
 	err = a.try(ctx, waiting, func() (err error) {
-		changed, err = a.put(ctx, o, body)
+		changed, err = a.applyOnce(ctx, o, body)
 		return err
 	})
 	if err == nil && o.Kind() == "CustomResourceDefinition" {
@@ -143,13 +167,13 @@ func (a *applier) object(ctx context.Context, addon string, o objects.Object) er
 	if err != nil {
 		return err
 	}
-	a.tell(Progress{AddOn: addon, Object: o.String(), Done: true, Changed: changed})
+	a.report(Progress{AddOn: addon, Object: o.String(), Done: true, Changed: changed})
 	return nil
 }
 
-// put is one try. What an apply changed shows when what was there before is compared with what is there after.
-func (c *Client) put(ctx context.Context, o objects.Object, body []byte) (changed bool, err error) {
-	in, err := c.where(ctx, gvkOf(o), o.Namespace())
+// applyOnce applies an object by server-side apply. To find out whether that changed it, it compares the object before and after.
+func (c *Client) applyOnce(ctx context.Context, o objects.Object, body []byte) (changed bool, err error) {
+	in, err := c.resourceInterface(ctx, gvkOf(o), o.Namespace())
 	if err != nil {
 		return false, err
 	}
@@ -165,11 +189,11 @@ func (c *Client) put(ctx context.Context, o objects.Object, body []byte) (change
 	if err != nil {
 		return false, err
 	}
-	return before == nil || !alike(before, after), nil
+	return before == nil || !equalContent(before, after), nil
 }
 
-// alike leaves out what others write all the time, and so between two requests: status, and who owns which field.
-func alike(a, b *unstructured.Unstructured) bool {
+// equalContent ignores what controllers may write between the two requests: the status and the owners of fields.
+func equalContent(a, b *unstructured.Unstructured) bool {
 	if a.GetUID() != b.GetUID() {
 		return false
 	}
@@ -184,24 +208,8 @@ func alike(a, b *unstructured.Unstructured) bool {
 	return equality.Semantic.DeepEqual(a.Object, b.Object)
 }
 
-// where is the place of objects of a kind; those that live in a namespace and name none live in "default".
-func (c *Client) where(ctx context.Context, gvk schema.GroupVersionKind, namespace string) (dynamic.ResourceInterface, error) {
-	r, err := c.resource(ctx, gvk)
-	if err != nil {
-		return nil, err
-	}
-	in := c.dyn.Resource(gvk.GroupVersion().WithResource(r.name))
-	switch {
-	case !r.namespaced:
-		return in, nil
-	case namespace == "":
-		namespace = metav1.NamespaceDefault
-	}
-	return in.Namespace(namespace), nil
-}
-
-// labelled is the object's JSON with the add-on's label. The object itself is left as it is.
-func labelled(o objects.Object, addon string) ([]byte, error) {
+// withLabel returns the object's JSON with the add-on's label. It does not change the object.
+func withLabel(o objects.Object, addon string) ([]byte, error) {
 	body, err := json.Marshal(o)
 	if err != nil {
 		return nil, fmt.Errorf("encode: %w", err)
@@ -223,21 +231,189 @@ func gvkOf(o objects.Object) schema.GroupVersionKind {
 	return schema.FromAPIVersionAndKind(o.APIVersion(), o.Kind())
 }
 
-// distinct refuses two add-ons of one name, and an object that two add-ons have: they would take it from each other for ever.
-func distinct(addons []objects.AddOn) error {
+// checkDistinct refuses two add-ons with the same name and an object in two add-ons, which would relabel it in turn for ever.
+func checkDistinct(addons []objects.AddOn) error {
 	names, owners := map[string]bool{}, map[id]string{}
 	for _, addon := range addons {
 		if names[addon.Name] {
-			return fmt.Errorf("two add-ons are called %s", addon.Name)
+			return fmt.Errorf("two add-ons have the name %s", addon.Name)
 		}
 		names[addon.Name] = true
 		for _, o := range addon.Objects {
-			key := idOf(o).sameness()
+			key := idOf(o).key()
 			if owner, ok := owners[key]; ok && owner != addon.Name {
-				return fmt.Errorf("the add-ons %s and %s both have %s", owner, addon.Name, o)
+				return fmt.Errorf("the add-ons %s and %s both contain %s", owner, addon.Name, o)
 			}
 			owners[key] = addon.Name
 		}
+	}
+	return nil
+}
+
+// The inventory is a ConfigMap in kube-system. For each add-on it lists the objects that were ever applied for it and have not been
+// deleted. It is written before the objects are applied, so that no crash leaves an object that is not listed. Without an
+// inventory nothing is known, and nothing is deleted.
+const inventoryName = "slipway-addons"
+
+// id identifies an object in the inventory.
+type id struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Namespace  string `json:"namespace,omitempty"`
+	Name       string `json:"name"`
+}
+
+func idOf(o objects.Object) id { return id{o.APIVersion(), o.Kind(), o.Namespace(), o.Name()} }
+
+// key is the same for two ids of one object: the version of the API does not matter, and the default namespace may be omitted.
+func (i id) key() id {
+	i.APIVersion = schema.FromAPIVersionAndKind(i.APIVersion, i.Kind).Group
+	if i.Namespace == metav1.NamespaceDefault {
+		i.Namespace = ""
+	}
+	return i
+}
+
+func (i id) String() string { return strings.TrimPrefix(i.Namespace+"/", "/") + i.Name }
+
+type inventory map[string][]id // by add-on
+
+// record adds the objects that are about to be applied to the inventory, and returns the inventory before that.
+func (a *applier) record(ctx context.Context, addons []objects.AddOn) (before inventory, err error) {
+	waiting := onChange(func(why string) { a.report(Progress{Waiting: why}) })
+	err = a.try(ctx, waiting, func() (err error) {
+		before, err = a.readInventory(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read inventory: %w", err)
+	}
+	union := inventory{}
+	for name, ids := range before {
+		union[name] = ids
+	}
+	for _, addon := range addons {
+		ids := slices.Clone(union[addon.Name])
+		for _, o := range addon.Objects {
+			if !slices.ContainsFunc(ids, func(i id) bool { return i.key() == idOf(o).key() }) {
+				ids = append(ids, idOf(o))
+			}
+		}
+		union[addon.Name] = ids
+	}
+	return before, a.writeInventory(ctx, before, union, waiting)
+}
+
+// prune deletes the objects that are in the inventory but not in the add-ons, and then removes them from the inventory.
+func (a *applier) prune(ctx context.Context, addons []objects.AddOn, before inventory) error {
+	want, wanted := inventory{}, map[id]bool{}
+	for _, addon := range addons {
+		want[addon.Name] = []id{}
+		for _, o := range addon.Objects {
+			want[addon.Name] = append(want[addon.Name], idOf(o))
+			wanted[idOf(o).key()] = true
+		}
+	}
+	for addon, ids := range before {
+		for _, i := range slices.Backward(ids) {
+			if wanted[i.key()] {
+				continue
+			}
+			waiting := onChange(func(why string) { a.report(Progress{AddOn: addon, Object: i.Kind + " " + i.String(), Waiting: why}) })
+			if err := a.try(ctx, waiting, func() error { return a.remove(ctx, addon, i) }); err != nil {
+				return fmt.Errorf("delete %s %s of add-on %s: %w", i.Kind, i, addon, err)
+			}
+		}
+	}
+	return a.writeInventory(ctx, nil, want, func(string) {})
+}
+
+// remove deletes an object that still has the add-on's label. It keeps namespaces, definitions and volume claims: deleting them
+// would also delete what users have put into them.
+func (a *applier) remove(ctx context.Context, addon string, i id) error {
+	p := Progress{AddOn: addon, Object: i.Kind + " " + i.String(), Done: true}
+	if i.Kind == "Namespace" || i.Kind == "CustomResourceDefinition" || i.Kind == "PersistentVolumeClaim" {
+		p.Kept = true
+		a.report(p)
+		return nil
+	}
+	in, err := a.resourceInterface(ctx, schema.FromAPIVersionAndKind(i.APIVersion, i.Kind), i.Namespace)
+	if apierrors.IsNotFound(err) {
+		return nil // the definition of its kind is gone, and so are all objects of the kind
+	}
+	if err != nil {
+		return err
+	}
+	o, err := in.Get(ctx, i.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	case o.GetLabels()[objects.Label] != addon:
+		p.Kept = true
+		a.report(p)
+		return nil
+	}
+	uid, background := o.GetUID(), metav1.DeletePropagationBackground
+	err = in.Delete(ctx, i.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &background})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	p.Removed = true
+	a.report(p)
+	return nil
+}
+
+func (c *Client) readInventory(ctx context.Context) (inventory, error) {
+	o, err := c.dyn.Resource(configMaps).Namespace(metav1.NamespaceSystem).Get(ctx, inventoryName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return inventory{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	inv := inventory{}
+	data, _ := o.Object["data"].(map[string]any)
+	for addon, text := range data {
+		var ids []id
+		if s, ok := text.(string); !ok || json.Unmarshal([]byte(s), &ids) != nil {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("the entry %q of ConfigMap kube-system/%s is damaged: repair it, or delete the "+
+				"ConfigMap and then delete by hand the objects that are not wanted any more", addon, inventoryName))
+		}
+		inv[addon] = ids
+	}
+	return inv, nil
+}
+
+// writeInventory writes the inventory unless have, if not nil, is the same.
+func (a *applier) writeInventory(ctx context.Context, have, want inventory, waiting func(string)) error {
+	data := map[string]string{}
+	same := have != nil && len(have) == len(want)
+	for addon, ids := range want {
+		text, err := json.Marshal(ids)
+		if err != nil {
+			return fmt.Errorf("encode inventory: %w", err)
+		}
+		data[addon] = string(text)
+		same = same && slices.Equal(have[addon], ids)
+	}
+	if same {
+		return nil
+	}
+	body, err := json.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": inventoryName, "namespace": metav1.NamespaceSystem}, "data": data,
+	})
+	if err != nil {
+		return fmt.Errorf("encode inventory: %w", err)
+	}
+	in, force := a.dyn.Resource(configMaps).Namespace(metav1.NamespaceSystem), true
+	err = a.try(ctx, waiting, func() error {
+		_, err := in.Patch(ctx, inventoryName, types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: manager, Force: &force})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("write inventory: %w", err)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"strings"
@@ -76,7 +77,7 @@ func parse(t *testing.T, name, manifest string) objects.AddOn {
 	return addon
 }
 
-// One story on one server, from a server that does not answer yet to an add-on that is taken away.
+// It starts before the server responds and ends after an add-on was removed.
 func TestApply(t *testing.T) {
 	t.Parallel()
 	s := ownServer(t)
@@ -84,64 +85,63 @@ func TestApply(t *testing.T) {
 	base, shop := clusterAddOns(t), parse(t, "shop", shopYAML)
 	all := append(base[:len(base):len(base)], shop)
 
-	var said recorder
-	if changed, err := c.Apply(t.Context(), all, said.progress); err != nil || !changed {
-		t.Fatalf("first apply: changed %v, %v", changed, err)
+	var events recorder
+	if changed, err := c.Apply(t.Context(), all, events.progress); err != nil || !changed {
+		t.Fatalf("first apply: got changed=%v, error %v", changed, err)
 	}
-	if !said.has(func(p Progress) bool { return p.Waiting != "" }) {
-		t.Error("no reason for waiting was told, although the server was not up yet")
+	if !events.has(func(p Progress) bool { return p.Waiting != "" }) {
+		t.Error("no reason for waiting was reported while the server was starting")
 	}
 	for _, o := range []string{"Deployment kube-system/coredns", "Shop shops/corner", "ClusterRoleBinding slipway:cluster-admins"} {
-		if !said.has(func(p Progress) bool { return p.Object == o && p.Done && p.Changed }) {
-			t.Errorf("nothing was told of %s", o)
+		if !events.has(func(p Progress) bool { return p.Object == o && p.Done && p.Changed }) {
+			t.Errorf("no change of %s was reported", o)
 		}
 	}
-	// The groups of the bindings work: admin.conf's group, which had no right before. The server makes the roles itself while it
-	// becomes ready.
+	// The role bindings are effective: the group of admin.conf had no rights before. The server creates the roles before it is ready.
 	waitReadyz(t, c)
 	if _, err := s.client(t, "admin").dyn.Resource(nodes).List(t.Context(), metav1.ListOptions{}); err != nil {
-		t.Errorf("admin's rights: %v", err)
+		t.Errorf("list nodes as the administrator: %v", err)
 	}
 
-	said = recorder{}
-	if changed, err := c.Apply(t.Context(), all, said.progress); err != nil || changed {
-		t.Errorf("second apply: changed %v, %v", changed, err)
+	events = recorder{}
+	if changed, err := c.Apply(t.Context(), all, events.progress); err != nil || changed {
+		t.Errorf("second apply: got changed=%v, error %v", changed, err)
 	}
-	if said.has(func(p Progress) bool { return p.Changed || p.Removed }) {
-		t.Error("the second apply told of a change")
+	if events.has(func(p Progress) bool { return p.Changed || p.Removed }) {
+		t.Error("the second apply reported a change")
 	}
 
-	meddle(t, c)
+	changePrices(t, c)
 	if changed, err := c.Apply(t.Context(), all, nil); err != nil || !changed {
-		t.Errorf("apply after drift: changed %v, %v", changed, err)
+		t.Errorf("apply after drift: got changed=%v, error %v", changed, err)
 	}
 	if o, err := c.dyn.Resource(configMaps).Namespace("shops").Get(t.Context(), "prices", metav1.GetOptions{}); err != nil || str(o.Object, "data", "tea") != "3" {
-		t.Errorf("drift was not mended: %v", err)
+		t.Errorf("drift was not corrected: %v", err)
 	}
 
-	// Somebody else makes one of the objects theirs; it must survive the add-on.
+	// An object with another label must not be deleted with the add-on.
 	relabel(t, c, "default", "taken-over", map[string]string{objects.Label: "theirs"})
-	said = recorder{}
-	if changed, err := c.Apply(t.Context(), base, said.progress); err != nil || !changed {
-		t.Errorf("apply without the shop: changed %v, %v", changed, err)
+	events = recorder{}
+	if changed, err := c.Apply(t.Context(), base, events.progress); err != nil || !changed {
+		t.Errorf("apply without the shop: got changed=%v, error %v", changed, err)
 	}
-	said.want(t, map[string]string{
+	events.want(t, map[string]string{
 		"Shop shops/corner": "removed", "ConfigMap shops/prices": "removed", "ConfigMap taken-over": "kept",
 		"Namespace shops": "kept", "CustomResourceDefinition shops.example.test": "kept",
 	})
 	if _, err := c.dyn.Resource(shops).Namespace("shops").Get(t.Context(), "corner", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the shop is still there: %v", err)
+		t.Errorf("the shop was not deleted: %v", err)
 	}
 	if changed, err := c.Apply(t.Context(), base, nil); err != nil || changed {
-		t.Errorf("apply again without the shop: changed %v, %v", changed, err)
+		t.Errorf("apply again without the shop: got changed=%v, error %v", changed, err)
 	}
 	if inv, err := c.readInventory(t.Context()); err != nil || len(inv) != len(base) {
-		t.Errorf("inventory has %d add-ons, want %d: %v", len(inv), len(base), err)
+		t.Errorf("inventory: got %d add-ons, want %d: %v", len(inv), len(base), err)
 	}
 	testBadAddOn(t, c, base)
 }
 
-// A bad object is an error with its name; everything else is applied, and nothing is removed.
+// An invalid object is an error with its name. The other objects are applied, and nothing is deleted.
 func testBadAddOn(t *testing.T, c *Client, base []objects.AddOn) {
 	good := parse(t, "good", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: good}\n")
 	if _, err := c.Apply(t.Context(), append(base[:len(base):len(base)], good), nil); err != nil {
@@ -151,9 +151,9 @@ func testBadAddOn(t *testing.T, c *Client, base []objects.AddOn) {
 	also := parse(t, "also", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: also}\n")
 	_, err := c.Apply(t.Context(), append(base[:len(base):len(base)], bad, also), nil)
 	if err == nil || !strings.Contains(err.Error(), "add-on bad: Service bad:") || !strings.Contains(err.Error(), "99999") {
-		t.Errorf("error %v", err)
+		t.Errorf("invalid object: got %v", err)
 	}
-	// A damaged inventory: everything is applied, nothing is removed, and the damage is told and left for people to see.
+	// With a damaged inventory, all objects are applied and nothing is deleted. The damage is reported and not overwritten.
 	in := c.dyn.Resource(configMaps).Namespace("kube-system")
 	o, err := in.Get(t.Context(), inventoryName, metav1.GetOptions{})
 	if err != nil {
@@ -165,7 +165,7 @@ func testBadAddOn(t *testing.T, c *Client, base []objects.AddOn) {
 	}
 	late := parse(t, "late", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: late}\n")
 	if _, err = c.Apply(t.Context(), append(base[:len(base):len(base)], late), nil); err == nil || !strings.Contains(err.Error(), `entry "good"`) {
-		t.Errorf("damaged inventory: %v", err)
+		t.Errorf("damaged inventory: got %v", err)
 	}
 	for _, name := range []string{"good", "also", "late"} {
 		if _, err := c.dyn.Resource(configMaps).Namespace("default").Get(t.Context(), name, metav1.GetOptions{}); err != nil {
@@ -174,22 +174,22 @@ func testBadAddOn(t *testing.T, c *Client, base []objects.AddOn) {
 	}
 }
 
-func TestApplyRefusesConfusion(t *testing.T) {
+func TestApplyRefusesDuplicates(t *testing.T) {
 	t.Parallel()
 	one := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x, namespace: default}\n"
 	same := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n"
 	for want, addons := range map[string][]objects.AddOn{
-		"two add-ons are called a":                      {parse(t, "a", ""), parse(t, "a", "")},
-		"the add-ons a and b both have ConfigMap x":     {parse(t, "a", one), parse(t, "b", same)},
-		"the add-ons c and d both have CronJob shops/x": {parse(t, "c", "apiVersion: batch/v1beta1\nkind: CronJob\nmetadata: {name: x, namespace: shops}"), parse(t, "d", "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: x, namespace: shops}")},
+		"two add-ons have the name a":                      {parse(t, "a", ""), parse(t, "a", "")},
+		"the add-ons a and b both contain ConfigMap x":     {parse(t, "a", one), parse(t, "b", same)},
+		"the add-ons c and d both contain CronJob shops/x": {parse(t, "c", "apiVersion: batch/v1beta1\nkind: CronJob\nmetadata: {name: x, namespace: shops}"), parse(t, "d", "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: x, namespace: shops}")},
 	} {
 		if _, err := (&Client{}).Apply(t.Context(), addons, nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want %q", err, want)
+			t.Errorf("got %v, want %q", err, want)
 		}
 	}
 }
 
-func meddle(t *testing.T, c *Client) {
+func changePrices(t *testing.T, c *Client) {
 	t.Helper()
 	in := c.dyn.Resource(configMaps).Namespace("shops")
 	o, err := in.Get(t.Context(), "prices", metav1.GetOptions{})
@@ -220,8 +220,8 @@ func TestPatience(t *testing.T) {
 	gr := schema.GroupResource{Resource: "pods"}
 	tests := map[string]struct {
 		err       error
-		late      bool // out of patience after it has lasted
-		lateReady bool // the same with a server that says that it is ready
+		late      bool // exhausted after a long time
+		lateReady bool // the same with a server that is ready
 	}{
 		"no connection": {errors.New("connection refused"), false, false},
 		"unavailable":   {apierrors.NewServiceUnavailable("etcd"), false, false},
@@ -236,30 +236,30 @@ func TestPatience(t *testing.T) {
 	yes, no := func() bool { return true }, func() bool { return false }
 	for name, tt := range tests {
 		var p patience
-		if p.out(tt.err, yes) {
-			t.Errorf("%s: out of patience at once", name)
+		if p.exhausted(tt.err, yes) {
+			t.Errorf("%s: exhausted at once", name)
 		}
-		p.since = time.Now().Add(-2 * settle)
-		if got := p.out(tt.err, no); got != tt.late {
-			t.Errorf("%s, lasting: out %v, want %v", name, got, tt.late)
+		p.since = time.Now().Add(-2 * refusedLimit)
+		if got := p.exhausted(tt.err, no); got != tt.late {
+			t.Errorf("%s after a long time: got exhausted=%v, want %v", name, got, tt.late)
 		}
-		if got := p.out(tt.err, yes); got != tt.lateReady {
-			t.Errorf("%s, lasting and ready: out %v, want %v", name, got, tt.lateReady)
+		if got := p.exhausted(tt.err, yes); got != tt.lateReady {
+			t.Errorf("%s after a long time, server ready: got exhausted=%v, want %v", name, got, tt.lateReady)
 		}
 		other := error(apierrors.NewUnauthorized("x"))
 		if classify(tt.err) == refused {
 			other = errors.New("connection refused")
 		}
-		if p.out(other, yes) {
-			t.Errorf("%s: another trouble has its own time", name)
+		if p.exhausted(other, yes) {
+			t.Errorf("%s: an error of another class did not start anew", name)
 		}
 	}
 }
 
-func TestLabelledLeavesTheObjectAlone(t *testing.T) {
+func TestWithLabelDoesNotChangeTheObject(t *testing.T) {
 	t.Parallel()
 	o := parse(t, "a", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x, labels: {k: v}}\n").Objects[0]
-	body, err := labelled(o, "a")
+	body, err := withLabel(o, "a")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,12 +270,12 @@ func TestLabelledLeavesTheObjectAlone(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"k": "v", objects.Label: "a"}, u.GetLabels()); diff != "" {
 		t.Error(diff)
 	}
-	if again, _ := labelled(o, "b"); strings.Contains(string(again), `"a"`) {
-		t.Errorf("the first label stayed in the object: %s", again)
+	if again, _ := withLabel(o, "b"); strings.Contains(string(again), `"a"`) {
+		t.Errorf("the object contains the first label: %s", again)
 	}
 }
 
-// recorder keeps what an apply told.
+// recorder records the progress of an apply.
 type recorder struct {
 	mu  sync.Mutex // guards all
 	all []Progress
@@ -309,5 +309,122 @@ func (r *recorder) want(t *testing.T, want map[string]string) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestSeed(t *testing.T) {
+	t.Parallel()
+	s := sharedServer(t)
+	c := s.client(t, "super-admin")
+	object := func(value string) []objects.Object {
+		return []objects.Object{{
+			"apiVersion": "v1", "kind": "ConfigMap",
+			"metadata": map[string]any{"name": "seed", "namespace": "default"}, "data": map[string]any{"k": value},
+		}}
+	}
+	for _, value := range []string{"first", "second"} {
+		if err := c.Seed(t.Context(), object(value)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	in, err := c.resourceInterface(t.Context(), gvkOf(object("")[0]), "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := in.Get(t.Context(), "seed", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := str(got.Object, "data", "k"); v != "first" || got.GetLabels()[objects.Label] != "" {
+		t.Errorf("seeded twice: got data %q, labels %v, want the data of the first time and no label of Slipway", v, got.GetLabels())
+	}
+}
+
+// Deletions, changes and the removal of the label are reported. Changes of a status are not.
+func TestWatchDrift(t *testing.T) {
+	t.Parallel()
+	s := ownServer(t)
+	c := s.client(t, "super-admin")
+	addons := append(clusterAddOns(t), parse(t, "shop", shopYAML))
+	if _, err := c.Apply(t.Context(), addons, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.dyn.Resource(configMaps).Namespace("shops").Delete(t.Context(), "prices", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	reported, ended := make(chan string, 100), make(chan error, 1)
+	go func() { ended <- c.WatchDrift(ctx, addons, func(object string) { reported <- object }) }()
+	expect := func(want string) {
+		t.Helper()
+		if got := <-reported; got != want {
+			t.Errorf("reported %s, want %s", got, want)
+		}
+	}
+	expect("ConfigMap shops/prices") // deleted before the watch started
+
+	create(t, c, configMaps, "default", map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "unrelated"}})
+	relabel(t, c, "default", "taken-over", nil)
+	expect("ConfigMap default/taken-over")
+	setStatus(t, c, deployments, "kube-system", "coredns", map[string]any{"replicas": int64(1)})
+	if err := c.dyn.Resource(shops).Namespace("shops").Delete(t.Context(), "corner", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	expect("Shop shops/corner")
+	if err := c.dyn.Resource(deployments).Namespace("kube-system").Delete(t.Context(), "coredns", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	expect("Deployment kube-system/coredns")
+
+	if _, err := c.Apply(t.Context(), addons, nil); err != nil {
+		t.Fatal(err)
+	}
+	back := map[string]bool{}
+	for range 4 {
+		back[<-reported] = true
+	}
+	if diff := cmp.Diff(map[string]bool{
+		"ConfigMap shops/prices": true, "ConfigMap default/taken-over": true, "Shop shops/corner": true, "Deployment kube-system/coredns": true,
+	}, back); diff != "" {
+		t.Errorf("reported after Apply (-want +got):\n%s", diff)
+	}
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// Changes between a watch and the next list are reported.
+func TestDriftBetweenWatches(t *testing.T) {
+	t.Parallel()
+	var reported []string
+	d := drift{kind: "ConfigMap", namespaced: true, seen: map[string]string{"default/a": "", "default/b": ""}, changed: func(o string) { reported = append(reported, o) }}
+	list := func(versions map[string]string) {
+		reported = nil
+		d.compare(true)
+		for name, v := range versions {
+			o := &unstructured.Unstructured{}
+			o.SetNamespace("default")
+			o.SetName(name)
+			o.SetResourceVersion(v)
+			d.observe(o, false)
+		}
+		d.compare(false)
+	}
+	for _, step := range []struct {
+		list map[string]string
+		want []string
+	}{
+		{map[string]string{"a": "1", "b": "1"}, nil},
+		{map[string]string{"a": "1", "b": "1"}, nil},
+		{map[string]string{"a": "2", "b": "1"}, []string{"ConfigMap default/a"}},
+		{map[string]string{"a": "2"}, []string{"ConfigMap default/b"}},
+		{map[string]string{}, []string{"ConfigMap default/a", "ConfigMap default/b"}},
+		{map[string]string{"a": "3", "b": "3"}, []string{"ConfigMap default/a", "ConfigMap default/b"}},
+	} {
+		list(step.list)
+		if diff := cmp.Diff(step.want, reported); diff != "" {
+			t.Errorf("after %v (-want +got):\n%s", step.list, diff)
+		}
 	}
 }

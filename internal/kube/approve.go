@@ -4,8 +4,15 @@ package kube
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"crypto/x509"
 	"encoding/base64"
+	"encoding/pem"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,12 +24,12 @@ import (
 	"github.com/slipway-project/slipway/internal/core/roster"
 )
 
-// ApproveServing decides about kubelets' serving certificates for as long as ctx lasts, each as soon as it is asked for. What is
-// wrong is denied with the reason in the request and in an event. A request of a node that known does not have stays open
-// and is looked at again when changed says so. It returns only the context's error.
+// ApproveServing approves or denies the certificate signing requests for kubelets' serving certificates until ctx ends. It denies a
+// wrong request with the reason in the request and in an event. A request of a node that known does not return stays pending and is
+// judged again after a value from changed. It returns only the context's error.
 func (c *Client) ApproveServing(ctx context.Context, known func() map[string]Machine, changed <-chan struct{}) error {
-	a := approver{Client: c, known: known, told: map[string]bool{}, keys: map[string]keyOf{}}
-	waiting := onChange(func(why string) { c.log.Debug("certificate requests cannot be seen", "why", why) })
+	a := approver{Client: c, known: known, reported: map[string]bool{}, keys: map[string]keyOf{}}
+	waiting := onChange(func(why string) { c.log.Debug("certificate signing requests cannot be watched", "why", why) })
 	q := query{
 		resource: requests, fields: fields.OneTermEqualSelector("spec.signerName", servingSigner), again: changed, first: approved,
 		listed: func(begins bool) {
@@ -36,34 +43,34 @@ func (c *Client) ApproveServing(ctx context.Context, known func() map[string]Mac
 			return false, nil
 		}
 		if gone {
-			delete(a.told, o.GetName())
+			delete(a.reported, o.GetName())
 			delete(a.keys, o.GetName())
 			return false, nil
 		}
-		return false, a.look(ctx, o)
+		return false, a.handle(ctx, o)
 	})
 }
 
-// approver decides. Only the follower calls it, one call at a time.
+// approver decides about requests. Only follow calls it, one call at a time.
 type approver struct {
 	*Client
-	known func() map[string]Machine
-	told  map[string]bool  // names of open requests that the log has
-	keys  map[string]keyOf // by request: the keys of those that were approved and have not been cleaned up
+	known    func() map[string]Machine
+	reported map[string]bool  // names of pending requests that were logged
+	keys     map[string]keyOf // keys of the approved requests that still exist, by request
 }
 
-// keyOf says which node's a key is.
+// keyOf is a key and its node.
 type keyOf struct{ node, pin string }
 
-func (a *approver) look(ctx context.Context, o *unstructured.Unstructured) error {
+func (a *approver) handle(ctx context.Context, o *unstructured.Unstructured) error {
 	if approved(o) {
 		a.remember(o)
 		return nil
 	}
-	open, err := a.decide(ctx, o)
-	if open != "" && !a.told[o.GetName()] {
-		a.told[o.GetName()] = true
-		a.log.Warn("serving certificate is not decided", "request", o.GetName(), "why", open)
+	pending, err := a.decide(ctx, o)
+	if pending != "" && !a.reported[o.GetName()] {
+		a.reported[o.GetName()] = true
+		a.log.Warn("serving certificate request stays pending", "request", o.GetName(), "why", pending)
 	}
 	return err
 }
@@ -80,9 +87,9 @@ func (a *approver) remember(o *unstructured.Unstructured) {
 	}
 }
 
-// other is the node, if there is one beside this, whose key this is: of its machine, or of a serving certificate that it was
-// given not long ago.
-func (a *approver) other(known map[string]Machine, node, pin string) string {
+// otherOwner returns another node that has this key: as the key of its machine or of a recently approved serving certificate. It
+// returns "" if there is none.
+func (a *approver) otherOwner(known map[string]Machine, node, pin string) string {
 	for name, m := range known {
 		if m.Key == pin && name != node {
 			return name
@@ -96,13 +103,13 @@ func (a *approver) other(known map[string]Machine, node, pin string) string {
 	return ""
 }
 
-// decide judges one request and writes the verdict; open is the reason why there is none yet.
-func (a *approver) decide(ctx context.Context, o *unstructured.Unstructured) (open string, err error) {
+// decide judges one request and writes the verdict. pending is the reason why it cannot be judged yet.
+func (a *approver) decide(ctx context.Context, o *unstructured.Unstructured) (pending string, err error) {
 	if len(maps(o.Object, "status", "conditions")) > 0 || str(o.Object, "status", "certificate") != "" {
 		return "", nil
 	}
 	r, known := requestOf(o), a.known()
-	v, why := judge(r, known, func(node, pin string) string { return a.other(known, node, pin) })
+	v, why := judge(r, known, func(node, pin string) string { return a.otherOwner(known, node, pin) })
 	condition := map[string]any{"status": "True", "message": why, "lastUpdateTime": time.Now().UTC().Format(time.RFC3339)}
 	switch v {
 	case approve:
@@ -112,15 +119,15 @@ func (a *approver) decide(ctx context.Context, o *unstructured.Unstructured) (op
 	case undecided:
 		return why, nil
 	}
-	signed := o.DeepCopy()
-	if err := unstructured.SetNestedSlice(signed.Object, []any{condition}, "status", "conditions"); err != nil {
-		return "", fmt.Errorf("decide about %s: %w", o.GetName(), err)
+	decided := o.DeepCopy()
+	if err := unstructured.SetNestedSlice(decided.Object, []any{condition}, "status", "conditions"); err != nil {
+		return "", fmt.Errorf("decide certificate signing request %s: %w", o.GetName(), err)
 	}
-	if _, err := a.dyn.Resource(requests).Update(ctx, signed, metav1.UpdateOptions{FieldManager: manager}, "approval"); err != nil {
+	if _, err := a.dyn.Resource(requests).Update(ctx, decided, metav1.UpdateOptions{FieldManager: manager}, "approval"); err != nil {
 		if apierrors.IsNotFound(err) {
 			return "", nil
 		}
-		return "", fmt.Errorf("decide about %s: %w", o.GetName(), err)
+		return "", fmt.Errorf("decide certificate signing request %s: %w", o.GetName(), err)
 	}
 	if v == approve {
 		a.remember(o)
@@ -128,7 +135,7 @@ func (a *approver) decide(ctx context.Context, o *unstructured.Unstructured) (op
 		return "", nil
 	}
 	a.log.Warn("serving certificate denied", "request", o.GetName(), "user", r.user, "why", why)
-	a.denied(ctx, o, why)
+	a.createEvent(ctx, o, why)
 	return "", nil
 }
 
@@ -139,13 +146,13 @@ func requestOf(o *unstructured.Unstructured) request {
 	if s, ok, _ := unstructured.NestedInt64(o.Object, "spec", "expirationSeconds"); ok {
 		r.expires = time.Duration(s) * time.Second
 	}
-	r.pem, _ = base64.StdEncoding.DecodeString(str(o.Object, "spec", "request")) // what is no base64 is no PEM either
+	r.pem, _ = base64.StdEncoding.DecodeString(str(o.Object, "spec", "request")) // invalid base64 is reported as invalid PEM
 	return r
 }
 
-// denied leaves an event, so that `kubectl get events` shows what is also in the request. It is a courtesy: the verdict stands
-// without it.
-func (c *Client) denied(ctx context.Context, o *unstructured.Unstructured, why string) {
+// createEvent reports a denial in an event, so that `kubectl get events` shows it. Errors are ignored: the request contains the
+// same text.
+func (c *Client) createEvent(ctx context.Context, o *unstructured.Unstructured, why string) {
 	now := time.Now().UTC().Format(time.RFC3339)
 	event := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "Event",
@@ -157,6 +164,137 @@ func (c *Client) denied(ctx context.Context, o *unstructured.Unstructured, why s
 		"source": map[string]any{"component": manager}, "firstTimestamp": now, "lastTimestamp": now,
 	}}
 	if _, err := c.dyn.Resource(events).Namespace(metav1.NamespaceDefault).Create(ctx, event, metav1.CreateOptions{}); err != nil {
-		c.log.Debug("event was not written", "request", o.GetName(), "why", reason(err))
+		c.log.Debug("event not created", "request", o.GetName(), "why", reason(err))
 	}
+}
+
+const (
+	servingSigner = "kubernetes.io/kubelet-serving"
+	nodePrefix    = "system:node:"
+	nodesGroup    = "system:nodes"
+	maxExpiration = 366 * 24 * time.Hour
+)
+
+// request has the fields of a certificate signing request that the decision depends on. The API server vouches for the user and
+// the groups; the rest comes from the requester.
+type request struct {
+	user    string
+	groups  []string
+	usages  []string
+	expires time.Duration // 0: the signer's default
+	pem     []byte
+}
+
+type verdict int
+
+const (
+	undecided verdict = iota // the node's addresses are not known yet
+	approve
+	deny
+)
+
+// Machine is what the cluster's records know of a node's machine.
+type Machine struct {
+	Addresses []netip.Addr
+	Key       string // pin of the machine's own key; "" if it is not known
+}
+
+// judge decides about a kubelet's serving certificate. A node may have one for exactly its own name and its recorded addresses, for
+// serving only, with a key that no other node has. Without recorded addresses it does not decide. otherOwner returns another node
+// that has the key, or "".
+func judge(r request, known map[string]Machine, otherOwner func(node, pin string) string) (verdict, string) {
+	node, isNode := strings.CutPrefix(r.user, nodePrefix)
+	switch {
+	case !isNode || node == "":
+		return deny, fmt.Sprintf("the requester %q is not a node", r.user)
+	case !slices.Contains(r.groups, nodesGroup):
+		return deny, fmt.Sprintf("the requester %q is not in the group %s", r.user, nodesGroup)
+	case r.expires > maxExpiration:
+		return deny, fmt.Sprintf("it requests a lifetime of %s, longer than %s", r.expires, maxExpiration)
+	}
+	if why := usagesWrong(r.usages); why != "" {
+		return deny, why
+	}
+	csr, why := parseRequest(r.pem)
+	if why != "" {
+		return deny, why
+	}
+	if why := subjectWrong(csr, node); why != "" {
+		return deny, why
+	}
+	machine, ok := known[node]
+	if !ok || len(machine.Addresses) == 0 {
+		return undecided, fmt.Sprintf("no addresses are recorded for node %s", node)
+	}
+	if owner := otherOwner(node, roster.Pin(csr.RawSubjectPublicKeyInfo)); owner != "" {
+		return deny, fmt.Sprintf("its key already belongs to node %s", owner)
+	}
+	for _, ip := range csr.IPAddresses {
+		a, ok := netip.AddrFromSlice(ip)
+		if a.Unmap().IsLoopback() { // clients on any node would accept the certificate at their own loopback address
+			return deny, fmt.Sprintf("the address %s is a loopback address", ip)
+		}
+		if !ok || !slices.ContainsFunc(machine.Addresses, func(r netip.Addr) bool { return r.Unmap() == a.Unmap() }) {
+			return deny, fmt.Sprintf("the address %s is not recorded for node %s", ip, node)
+		}
+	}
+	return approve, "name and addresses match the node's record"
+}
+
+// usagesWrong accepts exactly the usages that a kubelet requests. Key encipherment is optional, because it is for RSA keys only.
+func usagesWrong(usages []string) string {
+	seen := slices.Compact(slices.Sorted(slices.Values(usages)))
+	seen = slices.DeleteFunc(seen, func(u string) bool { return u == "key encipherment" })
+	if !slices.Equal(seen, []string{"digital signature", "server auth"}) {
+		return fmt.Sprintf("its usages are %s; a kubelet may only request digital signature and server auth", strings.Join(usages, ", "))
+	}
+	return ""
+}
+
+func parseRequest(text []byte) (csr *x509.CertificateRequest, wrong string) {
+	block, rest := pem.Decode(text)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" || len(strings.TrimSpace(string(rest))) > 0 {
+		return nil, "it is not exactly one PEM certificate request"
+	}
+	csr, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return nil, "its certificate request cannot be parsed"
+	}
+	if err := csr.CheckSignature(); err != nil {
+		return nil, "it is not signed by its own key"
+	}
+	switch key := csr.PublicKey.(type) {
+	case *ecdsa.PublicKey:
+		if key.Curve != elliptic.P256() && key.Curve != elliptic.P384() {
+			return nil, "its key is not on the curve P-256 or P-384"
+		}
+	case *rsa.PublicKey:
+		if key.N.BitLen() < 2048 {
+			return nil, fmt.Sprintf("its RSA key has %d bits, fewer than 2048", key.N.BitLen())
+		}
+	default:
+		return nil, fmt.Sprintf("its key has the unsupported type %T", key)
+	}
+	return csr, ""
+}
+
+func subjectWrong(csr *x509.CertificateRequest, node string) string {
+	switch {
+	case csr.Subject.CommonName != nodePrefix+node:
+		return fmt.Sprintf("its common name is %q, but the requester is %q", csr.Subject.CommonName, nodePrefix+node)
+	case !slices.Equal(csr.Subject.Organization, []string{nodesGroup}):
+		return fmt.Sprintf("its organizations are %q, want only %s", csr.Subject.Organization, nodesGroup)
+	case len(csr.Subject.Names) != 2:
+		return "its subject has more than a common name and an organization"
+	case len(csr.URIs)+len(csr.EmailAddresses) > 0:
+		return "it has URIs or email addresses"
+	case len(csr.DNSNames)+len(csr.IPAddresses) == 0:
+		return "it has neither DNS names nor IP addresses"
+	}
+	for _, name := range csr.DNSNames {
+		if name != node {
+			return fmt.Sprintf("the DNS name %q is not the node's name %q", name, node)
+		}
+	}
+	return ""
 }

@@ -17,14 +17,16 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 )
 
-// askEviction is between two tries to evict a pod that may not go yet.
-const askEviction = 2 * time.Second
+// evictionRetry is the time between two attempts to evict a pod that may not be evicted yet.
+const evictionRetry = 2 * time.Second
 
 var errDrained = errors.New("drained")
 
-// Drain keeps new pods away from the node and moves away those that are there, by the eviction API, which heeds disruption
-// budgets. The pods of DaemonSets, the kubelet's own and finished ones stay. It returns when the last has gone, or after
-// timeout with what is left; say is told each thing that it does or waits for. An unknown node is [ErrNoNode].
+// Drain cordons the node and evicts its pods through the eviction API, which respects disruption budgets. Pods of DaemonSets, static
+// pods and finished pods stay. It returns when the last evicted pod is gone, or after timeout with an error that lists the pods that
+// are left. say is called with each thing that it does or waits for. An unknown node is [ErrNoNode].
+//
+// It does not use k8s.io/kubectl/pkg/drain: that polls pods, needs the typed clientset, and reports less about what it waits for.
 func (c *Client) Drain(ctx context.Context, node string, timeout time.Duration, say func(string)) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -33,31 +35,34 @@ func (c *Client) Drain(ctx context.Context, node string, timeout time.Duration, 
 	}
 	working, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	d := &drainer{Client: c, say: say, done: func() { stop(errDrained) }, left: map[string]*unstructured.Unstructured{}, told: map[string]string{}, again: make(chan struct{}, 1)}
+	d := &drainer{
+		Client: c, say: say, done: func() { stop(errDrained) },
+		left: map[string]*unstructured.Unstructured{}, reported: map[string]string{}, again: make(chan struct{}, 1),
+	}
 	q := query{resource: pods, fields: fields.OneTermEqualSelector("spec.nodeName", node), again: d.again, listed: func(begins bool) { d.list(working, begins) }}
-	err := c.follow(working, q, func(why string) { say("pods cannot be seen: " + why) }, func(o *unstructured.Unstructured, gone bool) (bool, error) {
-		d.see(working, o, gone)
+	err := c.follow(working, q, func(why string) { say("pods cannot be watched: " + why) }, func(o *unstructured.Unstructured, gone bool) (bool, error) {
+		d.observe(working, o, gone)
 		return false, nil
 	})
 	if errors.Is(context.Cause(working), errDrained) {
 		return nil
 	}
-	if left := d.remains(); left != "" && ctx.Err() != nil {
-		return fmt.Errorf("drain node %s: after %s there still are %s: %w", node, timeout, left, context.Cause(ctx))
+	if left := d.remaining(); left != "" && ctx.Err() != nil {
+		return fmt.Errorf("drain node %s: pods are left after %s: %s: %w", node, timeout, left, context.Cause(ctx))
 	}
 	return fmt.Errorf("drain node %s: %w", node, err)
 }
 
-// drainer sees the pods of one node and evicts them. Only the follower calls it, one call at a time.
+// drainer evicts the pods of one node. Only follow calls it, one call at a time.
 type drainer struct {
 	*Client
 	say  func(string)
 	done func()
 
-	listing bool
-	left    map[string]*unstructured.Unstructured // pods that have to go
-	told    map[string]string                     // the last word about each
-	again   chan struct{}
+	listing  bool
+	left     map[string]*unstructured.Unstructured // pods that have to be evicted
+	reported map[string]string                     // the last message about each pod
+	again    chan struct{}
 }
 
 func (d *drainer) list(ctx context.Context, begins bool) {
@@ -65,72 +70,70 @@ func (d *drainer) list(ctx context.Context, begins bool) {
 		clear(d.left)
 		return
 	}
-	d.work(ctx)
+	d.evictAll(ctx)
 }
 
-func (d *drainer) see(ctx context.Context, o *unstructured.Unstructured, gone bool) {
+func (d *drainer) observe(ctx context.Context, o *unstructured.Unstructured, gone bool) {
 	if o != nil {
 		name := o.GetNamespace() + "/" + o.GetName()
 		delete(d.left, name)
 		switch {
-		case gone && d.told[name] != "":
-			d.tell(name, "has gone")
-		case !gone && stays(o) == "":
+		case gone && d.reported[name] != "":
+			d.report(name, "is gone")
+		case !gone && !stays(o):
 			d.left[name] = o
 		}
 	}
 	if !d.listing {
-		d.work(ctx)
+		d.evictAll(ctx)
 	}
 }
 
-// stays is the reason why a pod is left where it is.
-func stays(o *unstructured.Unstructured) string {
+// stays reports whether a pod is not evicted: a static pod, a pod of a DaemonSet, or a finished pod.
+func stays(o *unstructured.Unstructured) bool {
 	if _, mirror := o.GetAnnotations()["kubernetes.io/config.mirror"]; mirror {
-		return "it is the kubelet's own"
+		return true
 	}
 	if owner := metav1.GetControllerOf(o); owner != nil && owner.Kind == "DaemonSet" {
-		return "it is of a DaemonSet"
+		return true
 	}
-	if phase := str(o.Object, "status", "phase"); o.GetDeletionTimestamp() == nil && (phase == "Succeeded" || phase == "Failed") {
-		return "it has finished"
-	}
-	return ""
+	phase := str(o.Object, "status", "phase")
+	return o.GetDeletionTimestamp() == nil && (phase == "Succeeded" || phase == "Failed")
 }
 
-func (d *drainer) tell(name, what string) {
-	if d.told[name] != what {
-		d.told[name] = what
+func (d *drainer) report(name, what string) {
+	if d.reported[name] != what {
+		d.reported[name] = what
 		d.say("pod " + name + " " + what)
 	}
 }
 
-// work evicts what has not been evicted, and is called again when one of them may not go yet.
-func (d *drainer) work(ctx context.Context) {
+// evictAll evicts the pods that have not been evicted. It arranges another list if one of them may not be evicted yet.
+func (d *drainer) evictAll(ctx context.Context) {
 	if len(d.left) == 0 {
 		d.done()
 		return
 	}
-	later := false
+	retry := false
 	for name, o := range d.left {
 		if o.GetDeletionTimestamp() != nil {
-			d.tell(name, "is ending")
+			d.report(name, "is terminating")
 			continue
 		}
-		if d.told[name] == "" && metav1.GetControllerOf(o) == nil {
-			d.tell(name, "has no controller: nobody makes it again elsewhere")
+		if d.reported[name] == "" && metav1.GetControllerOf(o) == nil {
+			d.report(name, "has no controller and will not be created again on another node")
 		}
 		switch err := d.evict(ctx, o); {
 		case err == nil:
-			d.tell(name, "is evicted")
-		case apierrors.IsNotFound(err) || apierrors.IsConflict(err): // it has gone, or another has its name
+			d.report(name, "is evicted")
+		case apierrors.IsNotFound(err) || apierrors.IsConflict(err): // it is gone, or another pod has its name
 		case ctx.Err() == nil:
-			d.tell(name, "does not go yet: "+reason(err))
-			later = true
+			d.report(name, "cannot be evicted yet: "+reason(err))
+			retry = true
 		}
 	}
-	if later {
-		time.AfterFunc(askEviction, func() {
+	if retry {
+		time.AfterFunc(evictionRetry, func() {
 			select {
 			case d.again <- struct{}{}:
 			default:
@@ -139,7 +142,7 @@ func (d *drainer) work(ctx context.Context) {
 	}
 }
 
-// evict asks without client-go's own retries, which would wait in silence when a budget refuses.
+// evict does not use client-go's own retries, which would wait silently for a disruption budget.
 func (d *drainer) evict(ctx context.Context, o *unstructured.Unstructured) error {
 	body, err := json.Marshal(map[string]any{
 		"apiVersion": "policy/v1", "kind": "Eviction", "metadata": map[string]any{"name": o.GetName(), "namespace": o.GetNamespace()},
@@ -152,11 +155,11 @@ func (d *drainer) evict(ctx context.Context, o *unstructured.Unstructured) error
 		SetHeader("Content-Type", "application/json").MaxRetries(0).Body(body).Do(ctx).Error()
 }
 
-// remains lists what has not gone, with the last word about each.
-func (d *drainer) remains() string {
+// remaining lists the pods that are left, with the last message about each.
+func (d *drainer) remaining() string {
 	var out []string
 	for name := range d.left {
-		out = append(out, "pod "+name+" ("+strings.TrimSpace(d.told[name])+")")
+		out = append(out, "pod "+name+" ("+strings.TrimSpace(d.reported[name])+")")
 	}
 	slices.Sort(out)
 	return strings.Join(out, ", ")

@@ -15,29 +15,30 @@ import (
 	"github.com/slipway-project/slipway/internal/core/objects"
 )
 
-// WatchDrift calls changed, for as long as ctx lasts, when an object of the add-ons is gone, is back, or has another content
-// than when it was last seen: then it is time to apply again. What is written by Apply itself is seen too. It begins with what
-// is there, and misses no object of which there is nothing. It returns only the context's error.
+// WatchDrift calls changed, until ctx ends, whenever an object of the add-ons is deleted, created again or changed since it was
+// last seen. The caller should then call Apply again. Changes made by Apply itself are reported too. The first list of objects is
+// the baseline; objects missing in it are reported. It returns only the context's error.
 func (c *Client) WatchDrift(ctx context.Context, addons []objects.AddOn, changed func(object string)) error {
 	kinds := map[schema.GroupVersionKind][]string{}
 	for _, addon := range addons {
 		for _, o := range addon.Objects {
-			kinds[gvkOf(o)] = append(kinds[gvkOf(o)], place(o.Namespace(), o.Name()))
+			kinds[gvkOf(o)] = append(kinds[gvkOf(o)], objectKey(o.Namespace(), o.Name()))
 		}
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for gvk, names := range kinds {
-		group.Go(func() error { return c.driftOf(ctx, gvk, names, changed) })
+		group.Go(func() error { return c.watchDrift(ctx, gvk, names, changed) })
 	}
-	<-ctx.Done() // also where there is nothing to watch
+	<-ctx.Done() // without objects to watch, too
 	_ = group.Wait()
 	return context.Cause(ctx)
 }
 
-func (c *Client) driftOf(ctx context.Context, gvk schema.GroupVersionKind, names []string, changed func(string)) error {
+// watchDrift watches the objects of one kind.
+func (c *Client) watchDrift(ctx context.Context, gvk schema.GroupVersionKind, names []string, changed func(string)) error {
 	var r resource
 	var pace backoff
-	for { // a kind of a definition that is not there yet, or no longer
+	for { // the definition of the kind may not exist yet, or may have been deleted
 		var err error
 		if r, err = c.resource(ctx, gvk); err == nil {
 			break
@@ -52,23 +53,23 @@ func (c *Client) driftOf(ctx context.Context, gvk schema.GroupVersionKind, names
 	}
 	q := query{resource: gvk.GroupVersion().WithResource(r.name), labels: objects.Label, listed: d.compare}
 	return c.follow(ctx, q, func(string) {}, func(o *unstructured.Unstructured, gone bool) (bool, error) {
-		d.see(o, gone)
+		d.observe(o, gone)
 		return false, nil
 	})
 }
 
-// drift remembers the content of one kind's objects, as far as it takes to see that it changes.
+// drift remembers the versions of one kind's objects.
 type drift struct {
 	kind       string
 	namespaced bool
-	seen       map[string]string // object to version; an empty version is one that nobody has seen
-	listed     map[string]string // what a list under way has shown; nil while changes are watched
+	seen       map[string]string // by object; "" until the object is first seen, "gone" after it was deleted
+	listed     map[string]string // the versions in the current list; nil while changes are watched
 	changed    func(string)
 }
 
-func place(namespace, name string) string { return namespace + "/" + name }
+func objectKey(namespace, name string) string { return namespace + "/" + name }
 
-// key gives an object of the manifest the name that the server has for it.
+// key turns the key of an object in a manifest into the key of the object on the server.
 func (d *drift) key(name string) string {
 	if d.namespaced && name[0] == '/' {
 		return "default" + name
@@ -76,28 +77,28 @@ func (d *drift) key(name string) string {
 	return name
 }
 
-func (d *drift) see(o *unstructured.Unstructured, gone bool) {
+func (d *drift) observe(o *unstructured.Unstructured, gone bool) {
 	if o == nil {
-		return // an empty list; compare comes next
+		return // an empty list; compare is called next
 	}
-	key, version := place(o.GetNamespace(), o.GetName()), version(o)
+	key, version := objectKey(o.GetNamespace(), o.GetName()), version(o)
 	switch _, known := d.seen[key]; {
 	case d.listed != nil:
 		d.listed[key] = version
 		return
 	case gone && known:
 		d.seen[key] = "gone"
-		d.tell(key)
+		d.report(key)
 		return
 	case gone:
 		return
 	case d.seen[key] != version:
 		d.seen[key] = version
-		d.tell(key)
+		d.report(key)
 	}
 }
 
-// compare ends a list: what is missing in it and what has changed since the one before.
+// compare is called before and after a list. After the list it reports what is missing and what has changed since the last list.
 func (d *drift) compare(begins bool) {
 	if begins {
 		d.listed = map[string]string{}
@@ -105,7 +106,7 @@ func (d *drift) compare(begins bool) {
 	}
 	for _, key := range slices.Sorted(gomaps.Keys(d.seen)) {
 		if now, ok := d.listed[key]; !ok || d.seen[key] != "" && d.seen[key] != now {
-			d.tell(key)
+			d.report(key)
 		}
 	}
 	for key := range d.seen {
@@ -116,9 +117,9 @@ func (d *drift) compare(begins bool) {
 	d.seen, d.listed = d.listed, nil
 }
 
-func (d *drift) tell(key string) { d.changed(d.kind + " " + key) }
+func (d *drift) report(key string) { d.changed(d.kind + " " + key) }
 
-// version changes with the content, and not with the status where the server tells the two apart.
+// version changes with the content of an object. It does not change with the status if the server counts generations.
 func version(o *unstructured.Unstructured) string {
 	if g := o.GetGeneration(); g > 0 {
 		return fmt.Sprintf("%s %d %v", o.GetUID(), g, o.GetLabels())

@@ -23,54 +23,54 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// leaseAPI is an API server in memory that has one lease, so that candidates run in fake time.
+// leaseAPI is an API server in memory with one lease, so that candidates run in fake time.
 type leaseAPI struct {
 	mu      sync.Mutex // guards the fields below
 	lease   map[string]any
 	version int
-	late    int      // writes of the lease that were refused
-	writes  []string // names of what was written other than the lease
+	stale   int      // writes of the lease that conflicted with an earlier one
+	writes  []string // names of other objects that were written
 }
 
-// door is one candidate's way to it.
-type door struct {
+// link is the connection of one candidate to the server.
+type link struct {
 	api *leaseAPI
 
 	mu   sync.Mutex // guards the fields below
-	shut bool       // nothing gets through
-	deaf int        // so many writes are done, and their answers are lost
+	cut  bool       // requests do not reach the server
+	deaf int        // number of writes whose responses are lost
 }
 
-func (d *door) set(change func(*door)) {
+func (d *link) set(change func(*link)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	change(d)
 }
 
-func (d *door) RoundTrip(r *http.Request) (*http.Response, error) {
+func (d *link) RoundTrip(r *http.Request) (*http.Response, error) {
 	d.mu.Lock()
-	shut, deaf := d.shut, !d.shut && d.deaf > 0 && r.Method != http.MethodGet
+	cut, deaf := d.cut, !d.cut && d.deaf > 0 && r.Method != http.MethodGet
 	if deaf {
 		d.deaf--
 	}
 	d.mu.Unlock()
-	if shut {
+	if cut {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}
-	answer := d.api.serve(r)
+	response := d.api.serve(r)
 	if deaf {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}
-	return answer, nil
+	return response, nil
 }
 
-// conflicts counts the writes that came after another that their writer did not know of.
+// conflicts returns how many writes conflicted with an earlier one.
 func (a *leaseAPI) conflicts() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.late
+	return a.stale
 }
 
 func (a *leaseAPI) serve(r *http.Request) *http.Response {
@@ -79,45 +79,45 @@ func (a *leaseAPI) serve(r *http.Request) *http.Response {
 	var body map[string]any
 	if r.Body != nil {
 		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
-			return answer(r, http.StatusBadRequest, nil)
+			return respond(r, http.StatusBadRequest, nil)
 		}
 	}
 	o := unstructured.Unstructured{Object: body}
 	switch {
 	case !strings.Contains(r.URL.Path, "/leases"):
 		a.writes = append(a.writes, o.GetName())
-		return answer(r, http.StatusOK, body)
+		return respond(r, http.StatusOK, body)
 	case r.Method == http.MethodGet && a.lease == nil, r.Method == http.MethodPut && a.lease == nil:
-		return answer(r, http.StatusNotFound, failure("NotFound", http.StatusNotFound))
+		return respond(r, http.StatusNotFound, failure("NotFound", http.StatusNotFound))
 	case r.Method == http.MethodGet:
-		return answer(r, http.StatusOK, a.lease)
+		return respond(r, http.StatusOK, a.lease)
 	case r.Method == http.MethodPost && a.lease != nil:
-		return answer(r, http.StatusConflict, failure("AlreadyExists", http.StatusConflict))
+		return respond(r, http.StatusConflict, failure("AlreadyExists", http.StatusConflict))
 	case r.Method == http.MethodPut && o.GetResourceVersion() != fmt.Sprint(a.version):
-		a.late++
-		return answer(r, http.StatusConflict, failure("Conflict", http.StatusConflict))
+		a.stale++
+		return respond(r, http.StatusConflict, failure("Conflict", http.StatusConflict))
 	}
 	a.version++
 	o.SetResourceVersion(fmt.Sprint(a.version))
 	a.lease = o.Object
-	return answer(r, http.StatusOK, a.lease)
+	return respond(r, http.StatusOK, a.lease)
 }
 
 func failure(reason string, code int) map[string]any {
 	return map[string]any{"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": reason, "code": code}
 }
 
-func answer(r *http.Request, code int, body map[string]any) *http.Response {
+func respond(r *http.Request, code int, body map[string]any) *http.Response {
 	text, _ := json.Marshal(body)
 	return &http.Response{
 		StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(text)), Request: r, ProtoMajor: 1, ProtoMinor: 1,
 	}
 }
 
-func (a *leaseAPI) client(t *testing.T) (*Client, *door) {
+func (a *leaseAPI) client(t *testing.T) (*Client, *link) {
 	t.Helper()
-	quiet()
-	d := &door{api: a}
+	silenceKlog()
+	d := &link{api: a}
 	c, err := newClient(&rest.Config{Host: "http://api.test", QPS: -1}, &http.Client{Transport: d}, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if err != nil {
 		t.Fatal(err)
@@ -125,9 +125,9 @@ func (a *leaseAPI) client(t *testing.T) (*Client, *door) {
 	return c, d
 }
 
-// candidate runs in the background and remembers its terms.
+// candidate runs Elect in the background and records its terms.
 type candidate struct {
-	*door
+	*link
 	client *Client
 	stop   context.CancelFunc
 	ended  chan error
@@ -137,10 +137,10 @@ type candidate struct {
 }
 
 type state struct {
-	terms []tenure
-	leads bool
-	fence Fence
-	said  []string
+	terms  []tenure
+	leads  bool
+	fence  Fence
+	follow []string // calls of Follow
 }
 
 type tenure struct{ begun, ended time.Time }
@@ -148,13 +148,13 @@ type tenure struct{ begun, ended time.Time }
 func (a *leaseAPI) candidate(t *testing.T, name string) *candidate {
 	t.Helper()
 	c := &candidate{ended: make(chan error, 1)}
-	c.client, c.door = a.client(t)
+	c.client, c.link = a.client(t)
 	var ctx context.Context
 	ctx, c.stop = context.WithCancel(t.Context())
 	follow := func(holder, why string) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.said = append(c.said, strings.TrimSpace(holder+" "+why))
+		c.state.follow = append(c.state.follow, strings.TrimSpace(holder+" "+why))
 	}
 	go func() {
 		c.ended <- c.client.Elect(ctx, ElectConfig{Namespace: "kube-system", Name: "x", Identity: name, Follow: follow}, c.lead)
@@ -162,7 +162,7 @@ func (a *leaseAPI) candidate(t *testing.T, name string) *candidate {
 	t.Cleanup(func() {
 		c.stop()
 		if err := <-c.ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("%s ended with %v", name, err)
+			t.Errorf("Elect of %s returned %v", name, err)
 		}
 	})
 	return c
@@ -181,15 +181,15 @@ func (c *candidate) lead(ctx context.Context, fence Fence) error {
 	return ctx.Err()
 }
 
-// now is a copy, when nothing moves.
+// now returns a copy of the state when all goroutines are blocked.
 func (c *candidate) now() state {
 	synctest.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return state{slices.Clone(c.terms), c.leads, c.fence, slices.Clone(c.said)}
+	return state{slices.Clone(c.terms), c.leads, c.fence, slices.Clone(c.state.follow)}
 }
 
-// put is what a leader writes.
+// put writes a ConfigMap, as a leader would.
 func put(ctx context.Context, c *Client, name string) error {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}}}
 	_, err := c.dyn.Resource(configMaps).Namespace("default").Create(ctx, o, metav1.CreateOptions{})

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// leaderProcess in the environment makes of the test binary a candidate that writes as long as it may, and longer.
+// leaderProcess in the environment makes the test binary a candidate that keeps writing.
 const leaderProcess = "SLIPWAY_TEST_LEADER"
 
 func quick(name, identity string) ElectConfig {
@@ -29,7 +29,7 @@ func quick(name, identity string) ElectConfig {
 	}
 }
 
-// leadAsProcess writes without looking at its context. Its lines: "leads", "wrote" each time, and "fenced" when it is refused.
+// leadAsProcess keeps writing and ignores its context. It prints "leads", "wrote" for each write, and "fenced" when one is refused.
 func leadAsProcess(kubeconfig string) int {
 	c, err := Connect(kubeconfig, nil)
 	if err != nil {
@@ -45,7 +45,7 @@ func leadAsProcess(kubeconfig string) int {
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
 		for range tick.C {
-			err := touch(context.Background(), guarded, "stopped")
+			err := createConfigMap(context.Background(), guarded, "stopped")
 			if errors.Is(err, ErrFenced) {
 				fmt.Println("fenced")
 				return nil
@@ -62,8 +62,8 @@ func leadAsProcess(kubeconfig string) int {
 	return 0
 }
 
-// touch makes a ConfigMap with a name of its own.
-func touch(ctx context.Context, c *Client, who string) error {
+// createConfigMap creates a ConfigMap with a generated name.
+func createConfigMap(ctx context.Context, c *Client, who string) error {
 	o := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"generateName": who + "-", "labels": map[string]any{"who": who}},
 	}}
@@ -71,7 +71,7 @@ func touch(ctx context.Context, c *Client, who string) error {
 	return err
 }
 
-func touches(t *testing.T, c *Client, who string) int {
+func countConfigMaps(t *testing.T, c *Client, who string) int {
 	t.Helper()
 	found, err := c.dyn.Resource(configMaps).Namespace("default").List(t.Context(), metav1.ListOptions{LabelSelector: "who=" + who})
 	if err != nil {
@@ -80,7 +80,7 @@ func touches(t *testing.T, c *Client, who string) int {
 	return len(found.Items)
 }
 
-// A process that was stopped while it led, and goes on when another leads, writes nothing.
+// A leader process that was stopped, and continues when another candidate is the leader, writes nothing.
 func TestStoppedLeader(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
@@ -94,14 +94,14 @@ func TestStoppedLeader(t *testing.T) {
 	}
 	begun := time.Now()
 	err := c.Elect(t.Context(), quick("stopped", "other"), func(context.Context, Fence) error {
-		t.Logf("the other leads %s after the first was stopped", time.Since(begun))
-		before := touches(t, c, "stopped")
+		t.Logf("the other candidate became the leader %s after the first was stopped", time.Since(begun))
+		before := countConfigMaps(t, c, "stopped")
 		if err := leader.Signal(syscall.SIGCONT); err != nil {
 			return err
 		}
 		waitLine(t, lines, "fenced")
-		if after := touches(t, c, "stopped"); before < 5 || after != before {
-			t.Errorf("%d writes before it was stopped, %d after it went on", before, after-before)
+		if after := countConfigMaps(t, c, "stopped"); before < 5 || after != before {
+			t.Errorf("got %d writes before the stop and %d after it continued, want at least 5 and none", before, after-before)
 		}
 		return nil
 	})
@@ -140,17 +140,18 @@ func waitLine(t *testing.T, lines <-chan string, want string) {
 			return
 		}
 	}
-	t.Fatalf("the leader's process ended before it said %q", want)
+	t.Fatalf("the leader process exited before it printed %q", want)
 }
 
-// With the usual times: given back, the lease is another's as soon as that looks again, every 2 s, and not only when it has run out; after a crash within 20 s.
+// With the default durations, a released lease is acquired at the next check of another candidate (every 2 s), and the lease of a
+// crashed leader within 20 s.
 func TestElectTimes(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
 	for name, tt := range map[string]struct {
 		crash bool
 		limit time.Duration
-	}{"given back": {limit: 8 * time.Second}, "crash": {crash: true, limit: 20 * time.Second}} {
+	}{"released": {limit: 8 * time.Second}, "crash": {crash: true, limit: 20 * time.Second}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			conf := ElectConfig{Namespace: "kube-system", Name: "times-" + map[bool]string{true: "crash", false: "release"}[tt.crash], Identity: "a"}
@@ -175,9 +176,9 @@ func TestElectTimes(t *testing.T) {
 			}
 			err := s.client(t, "super-admin").Elect(t.Context(), conf, func(context.Context, Fence) error {
 				took := time.Since(<-left)
-				t.Logf("b leads %s after a has left", took)
+				t.Logf("b became the leader %s after a left", took)
 				if took > tt.limit {
-					t.Errorf("b leads only %s after a has left", took)
+					t.Errorf("b became the leader %s after a left, want at most %s", took, tt.limit)
 				}
 				return nil
 			})
@@ -188,7 +189,7 @@ func TestElectTimes(t *testing.T) {
 	}
 }
 
-// cuttable is a client that can be cut off from the server.
+// cuttable returns a client that can be cut off from the server.
 func cuttable(t *testing.T, s *server) (*Client, *atomic.Bool) {
 	t.Helper()
 	c, cut := s.client(t, "super-admin"), &atomic.Bool{}

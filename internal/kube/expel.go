@@ -14,30 +14,31 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Standing says of nodes' names, by the records, who has them. A name is in one of the sets at most; of a name in none nothing
-// is known.
-type Standing struct {
-	In      map[string]bool // a node of the cluster
-	Leaving map[string]bool // a node that is being removed
-	Removed map[string]bool // a node that was removed, and no other has the name
+// NodeStates says what the cluster's records know of node names. A name is in at most one of the sets; nothing is known of other
+// names.
+type NodeStates struct {
+	In      map[string]bool // nodes of the cluster
+	Leaving map[string]bool // nodes that are being removed
+	Removed map[string]bool // nodes that were removed, unless another node has the name now
 }
 
 const (
-	removedName = "removed-nodes" // the policy slipway-removed-nodes reads it
-	expelSoon   = 2 * time.Second // for a Node that came in the moment before the API server had heard of a change
-	expelAgain  = time.Minute     // for one that came while the policy was away
+	removedName   = "removed-nodes" // the ConfigMap that the policy slipway-removed-nodes reads
+	recheckSoon   = 2 * time.Second // after a change: a Node may have registered before the API server knew the new list
+	recheckAlways = time.Minute     // a Node may have registered while the policy was missing
 )
 
-// Expel keeps those out who were removed, for as long as ctx lasts. Their kubelets' certificates are good for a while yet: by
-// the list that it keeps, the API server lets them neither register nor renew, and a Node that is there under such a name is
-// deleted. A name leaves the list only when a node of the cluster has it again. It returns only the context's error.
-func (c *Client) Expel(ctx context.Context, standing func() Standing, changed <-chan struct{}) error {
+// Expel keeps removed nodes out of the cluster until ctx ends. Their kubelets' certificates are still valid for a while. It
+// maintains the list by which the API server refuses their registration and their certificate requests, and it deletes Nodes with
+// such names. A name stays on the list until a node of the cluster has it again. changed makes it call states again. It returns
+// only the context's error.
+func (c *Client) Expel(ctx context.Context, states func() NodeStates, changed <-chan struct{}) error {
 	waiting := onChange(func(why string) { c.log.Warn("removed nodes cannot be kept out", "why", why) })
-	look := time.NewTimer(expelAgain)
-	defer look.Stop()
+	recheck := time.NewTimer(recheckAlways)
+	defer recheck.Stop()
 	var pace backoff
 	for {
-		moved, err := c.expel(ctx, standing())
+		acted, err := c.expelOnce(ctx, states())
 		if err != nil && ctx.Err() == nil {
 			waiting(reason(err))
 			if pace.pause(ctx) != nil {
@@ -46,45 +47,45 @@ func (c *Client) Expel(ctx context.Context, standing func() Standing, changed <-
 			continue
 		}
 		pace.reset()
-		look.Reset(expelAgain)
-		if moved {
-			look.Reset(expelSoon)
+		recheck.Reset(recheckAlways)
+		if acted {
+			recheck.Reset(recheckSoon)
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
-		case <-look.C:
+		case <-recheck.C:
 		}
 	}
 }
 
-// expel looks once; moved: it has written or deleted something.
-func (c *Client) expel(ctx context.Context, s Standing) (moved bool, err error) {
+// expelOnce brings the list up to date and deletes the Nodes of removed nodes. acted is true if it has written or deleted something.
+func (c *Client) expelOnce(ctx context.Context, s NodeStates) (acted bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, recordsPatience)
 	defer cancel()
-	if moved, err = c.list(ctx, s); err != nil {
-		return false, fmt.Errorf("list removed nodes: %w", err)
+	if acted, err = c.updateRemoved(ctx, s); err != nil {
+		return false, fmt.Errorf("update list of removed nodes: %w", err)
 	}
 	if len(s.Removed) == 0 {
-		return moved, nil
+		return acted, nil
 	}
-	there, err := c.ListNodes(ctx)
+	existing, err := c.ListNodes(ctx)
 	if err != nil {
 		return false, err
 	}
 	var errs []error
-	for _, n := range there {
+	for _, n := range existing {
 		if s.Removed[n.Name] {
-			c.log.Warn("a removed node has registered, and is deleted", "node", n.Name)
-			moved, errs = true, append(errs, c.DeleteNode(ctx, n.Name))
+			c.log.Warn("deleting the Node of a removed node", "node", n.Name)
+			acted, errs = true, append(errs, c.DeleteNode(ctx, n.Name))
 		}
 	}
-	return moved, errors.Join(errs...)
+	return acted, errors.Join(errs...)
 }
 
-// list brings the list up to date. What is on it stays, unless a node of the cluster has the name: lost records let nobody in.
-func (c *Client) list(ctx context.Context, s Standing) (changed bool, err error) {
+// updateRemoved writes the list if it has changed.
+func (c *Client) updateRemoved(ctx context.Context, s NodeStates) (changed bool, err error) {
 	in := c.dyn.Resource(configMaps).Namespace(recordsNamespace)
 	o, err := in.Get(ctx, removedName, metav1.GetOptions{})
 	missing := apierrors.IsNotFound(err)
@@ -99,7 +100,7 @@ func (c *Client) list(ctx context.Context, s Standing) (changed bool, err error)
 	} else if have, _, err = unstructured.NestedStringMap(o.Object, "data"); err != nil {
 		return false, err
 	}
-	want := banned(have, s)
+	want := removedNodes(have, s)
 	if gomaps.Equal(have, want) {
 		return false, nil
 	}
@@ -114,8 +115,9 @@ func (c *Client) list(ctx context.Context, s Standing) (changed bool, err error)
 	return true, err
 }
 
-// banned is what the list has to be.
-func banned(have map[string]string, s Standing) map[string]string {
+// removedNodes returns the new list: name to reason. Names stay on it unless a node of the cluster has them, so that lost records
+// admit no removed node.
+func removedNodes(have map[string]string, s NodeStates) map[string]string {
 	want := map[string]string{}
 	for name, why := range have {
 		if !s.In[name] {

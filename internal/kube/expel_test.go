@@ -19,8 +19,8 @@ import (
 	"github.com/slipway-project/slipway/internal/certtest"
 )
 
-// A removed node has its certificate still: it can neither register nor ask for another one, and the Node that it had registered
-// before is deleted. The role keeps it so with its own rights; another node, and one that comes back, are let in.
+// A removed node still has its certificate, but it can neither register nor request another certificate, and its Node is deleted.
+// Other nodes are not affected, and the removed node may come back. Expel only needs the rights of the control role.
 func TestExpel(t *testing.T) {
 	t.Parallel()
 	s := ownServer(t)
@@ -33,41 +33,41 @@ func TestExpel(t *testing.T) {
 		t.Fatal(err)
 	}
 	var mu sync.Mutex
-	now := Standing{In: map[string]bool{"a": true}, Removed: map[string]bool{"b": true}}
+	now := NodeStates{In: map[string]bool{"a": true}, Removed: map[string]bool{"b": true}}
 	changed, ended := make(chan struct{}, 1), make(chan error, 1)
 	ctx, stop := context.WithCancel(t.Context())
 	go func() {
-		ended <- s.client(t, "control").Expel(ctx, func() Standing {
+		ended <- s.client(t, "control").Expel(ctx, func() NodeStates {
 			mu.Lock()
 			defer mu.Unlock()
 			return now
 		}, changed)
 	}()
-	until(t, "the removed node's Node goes and stays away", func() bool {
+	until(t, "the removed node cannot register", func() bool {
 		return apierrors.IsForbidden(register(t, b, "b"))
 	})
-	until(t, "its Node is deleted", func() bool {
+	until(t, "the Node of the removed node is deleted", func() bool {
 		all, err := super.ListNodes(t.Context())
 		return err == nil && len(all) == 0
 	})
 	if err := renew(t, b, "system:node:b"); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "was removed from the cluster") {
-		t.Errorf("a removed node asks for a new certificate: %v", err)
+		t.Errorf("certificate request of a removed node: got %v, want Forbidden", err)
 	}
 	if err := errors.Join(register(t, a, "a"), renew(t, a, "system:node:a")); err != nil {
-		t.Errorf("a node of the cluster: %v", err)
+		t.Errorf("registration of a node of the cluster: %v", err)
 	}
 	mu.Lock()
-	now = Standing{In: map[string]bool{"a": true, "b": true}}
+	now = NodeStates{In: map[string]bool{"a": true, "b": true}}
 	mu.Unlock()
 	changed <- struct{}{}
-	until(t, "it is let in again", func() bool { return register(t, b, "b") == nil })
+	until(t, "the node can register again", func() bool { return register(t, b, "b") == nil })
 	stop()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("ended with %v", err)
+		t.Errorf("Expel returned %v", err)
 	}
 }
 
-// Rights to all Secrets are none to the records, and nobody deletes their namespace by mistake.
+// An administrator with rights to all Secrets cannot write records or delete their namespace.
 func TestRecordsAreGuarded(t *testing.T) {
 	t.Parallel()
 	s := ownServer(t)
@@ -81,28 +81,28 @@ func TestRecordsAreGuarded(t *testing.T) {
 		if _, err := in.Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
 			return err
 		}
-		return errors.New("it is taken")
+		return errors.New("the Secret was created")
 	}
-	until(t, "the guard is there", func() bool {
+	until(t, "the policy is in force", func() bool {
 		return strings.Contains(reason(forged()), "the cluster's records of its nodes")
 	})
 	lists := admin.dyn.Resource(configMaps).Namespace(recordsNamespace)
 	for name, want := range map[string]bool{removedName: true, "kube-root-ca.crt": false} {
 		o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}}}
 		if _, err := lists.Create(t.Context(), o, metav1.CreateOptions{}); apierrors.IsForbidden(err) != want {
-			t.Errorf("an administrator writes %s: %v", name, err)
+			t.Errorf("an administrator creates ConfigMap %s: got %v, want Forbidden=%t", name, err, want)
 		}
 	}
 	spaces := admin.dyn.Resource(nodes.GroupVersion().WithResource("namespaces"))
 	if err := spaces.Delete(t.Context(), recordsNamespace, metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("an administrator deletes the records' namespace: %v", err)
+		t.Errorf("an administrator deletes the namespace of the records: got %v, want Forbidden", err)
 	}
 	if _, err := s.client(t, "control").Records().List(t.Context(), "nodes"); err != nil {
-		t.Errorf("the control role: %v", err)
+		t.Errorf("the control role lists records: %v", err)
 	}
 }
 
-func TestBanned(t *testing.T) {
+func TestRemovedNodes(t *testing.T) {
 	t.Parallel()
 	set := func(names ...string) map[string]bool {
 		out := map[string]bool{}
@@ -112,14 +112,14 @@ func TestBanned(t *testing.T) {
 		return out
 	}
 	have := map[string]string{"back": "was removed", "lost": "was removed", "stays": "is being removed"}
-	got := banned(have, Standing{In: set("back", "in"), Leaving: set("leaves"), Removed: set("stays", "new")})
+	got := removedNodes(have, NodeStates{In: set("back", "in"), Leaving: set("leaves"), Removed: set("stays", "new")})
 	want := map[string]string{"lost": "was removed", "stays": "was removed", "new": "was removed", "leaves": "is being removed"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-// until asks a real server, which has no way to tell that a policy has come into force.
+// until calls ask until it returns true: whether a policy is in force cannot be watched.
 func until(t *testing.T, what string, ask func() bool) {
 	t.Helper()
 	var pace backoff
@@ -130,7 +130,7 @@ func until(t *testing.T, what string, ask func() bool) {
 	}
 }
 
-// register is what a kubelet does at its start.
+// register creates the Node, as a kubelet does when it starts.
 func register(t *testing.T, c *Client, name string) error {
 	t.Helper()
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": name}}}
@@ -141,7 +141,7 @@ func register(t *testing.T, c *Client, name string) error {
 	return err
 }
 
-// renew is what a kubelet does when its client certificate is due.
+// renew requests a client certificate, as a kubelet does when its own is due for renewal.
 func renew(t *testing.T, c *Client, user string) error {
 	t.Helper()
 	csr := &x509.CertificateRequest{}

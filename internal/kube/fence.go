@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// ErrFenced means that a write was not sent, because it is not certain that this process still leads.
-var ErrFenced = errors.New("this machine leads no longer")
+// ErrFenced means that a write was not sent, because this process may have lost its leadership.
+var ErrFenced = errors.New("this machine may not be the leader any more")
 
-// Fence knows for how long its holder leads for certain. It counts from before the last renewal was sent, by the clock that
-// nobody sets, so it ends before anybody else may lead, also in a process that was stopped and goes on. The zero value
-// holds nothing. Safe for concurrent use.
+// Fence tells until when its holder is certainly the leader. The time counts from before the last renewal was sent, by the
+// monotonic clock, so it ends before another candidate can become the leader. This also holds for a process that was stopped and
+// continued. The zero value is never held. A Fence is safe for concurrent use.
 type Fence struct{ held *held }
 
-// Until is the moment at which the lease ends; ok while it is certain that it is held.
+// Until returns the time at which the lease expires. ok is true while the lease is certainly held.
 func (f Fence) Until() (end time.Time, ok bool) {
 	if f.held == nil {
 		return time.Time{}, false
@@ -36,11 +36,11 @@ type held struct {
 	lease, renew time.Duration
 
 	mu        sync.Mutex // guards the fields below
-	stop, end time.Time  // without a renewal: no new writes after stop, no write under way after end
+	stop, end time.Time  // without a renewal: no new writes after stop, and no write may be in flight after end
 	over      bool
 }
 
-// renewed extends the term; asked is from before the request was sent.
+// renewed extends the term. asked is a time before the request was sent.
 func (h *held) renewed(asked time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -53,21 +53,21 @@ func (h *held) finish() {
 	h.over = true
 }
 
-// left is how long until no new writes are sent.
+// left returns the time until new writes are refused.
 func (h *held) left() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return time.Until(h.stop)
 }
 
-// Fenced is a client that reads as before and writes only while the fence holds: that is looked at right before a request is
-// sent, and a request under way ends with the lease. Nothing is sure between that look and the wire, where the process may be
-// stopped too: what must never be written twice needs a resource version besides.
+// Fenced returns a client that writes only while the fence is held. It checks the fence right before it sends a request, and
+// cancels the request when the lease expires. The process may be stopped between the check and the sending, so a write that must
+// never happen twice also needs a resource version. Reads are not restricted.
 func (c *Client) Fenced(fence Fence) (*Client, error) {
 	guarded := &http.Client{Transport: fenced{next: c.http.Transport, fence: fence}, Timeout: c.http.Timeout}
 	out, err := newClient(c.conf, guarded, c.log)
 	if err != nil {
-		return nil, fmt.Errorf("fence the client: %w", err)
+		return nil, fmt.Errorf("fence client: %w", err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,7 +80,9 @@ type fenced struct {
 	fence Fence
 }
 
-// RoundTrip sends what may be sent.
+var _ http.RoundTripper = fenced{}
+
+// RoundTrip sends reads, and writes while the fence is held.
 func (f fenced) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return f.next.RoundTrip(r)
@@ -88,32 +90,30 @@ func (f fenced) RoundTrip(r *http.Request) (*http.Response, error) {
 	end, ok := f.fence.Until()
 	if !ok {
 		if r.Body != nil {
-			_ = r.Body.Close() // a round tripper closes it, whatever happens; there is nothing to flush
+			_ = r.Body.Close() // a RoundTripper must always close it
 		}
 		return nil, fmt.Errorf("%s %s: %w", r.Method, r.URL.Path, ErrFenced)
 	}
 	ctx, cancel := context.WithDeadlineCause(r.Context(), end, ErrFenced)
-	answer, err := f.next.RoundTrip(r.WithContext(ctx))
+	response, err := f.next.RoundTrip(r.WithContext(ctx))
 	if err != nil {
 		cancel()
 		return nil, err
 	}
-	answer.Body = cancelling{answer.Body, cancel}
-	return answer, nil
+	response.Body = cancelOnClose{response.Body, cancel}
+	return response, nil
 }
 
-// WrappedRoundTripper lets client-go find what it looks for in a transport.
+// WrappedRoundTripper lets client-go inspect the transport.
 func (f fenced) WrappedRoundTripper() http.RoundTripper { return f.next }
 
-// cancelling frees a request's deadline when its answer has been read.
-type cancelling struct {
+// cancelOnClose releases the deadline of a request when its response has been read.
+type cancelOnClose struct {
 	io.ReadCloser
 	cancel context.CancelFunc
 }
 
-func (c cancelling) Close() error {
+func (c cancelOnClose) Close() error {
 	defer c.cancel()
 	return c.ReadCloser.Close()
 }
-
-var _ http.RoundTripper = fenced{}

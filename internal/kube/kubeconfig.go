@@ -18,30 +18,31 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// MergeKubeconfig puts the current context of src into the kubeconfig dst, with its cluster and user, all three as name, and makes
-// it the current one. Other entries stay as they are, comments do not, as with kubectl config; a context of that name for
-// another cluster is an error. The file keeps its owner; as it holds an administrator's key now, nobody else may read it.
+// MergeKubeconfig copies the current context of src with its cluster and user into the kubeconfig dst, all three under the given
+// name, and makes it the current context. It keeps other entries but not comments, like kubectl config. It is an error if dst has a
+// context of that name for another cluster. The file keeps its owner and gets mode 0600, because it now contains an administrator's
+// key.
 func MergeKubeconfig(ctx context.Context, dst, name string, src []byte) error {
 	from, err := clientcmd.Load(src)
 	if err != nil {
 		return errors.New("read cluster's kubeconfig: it cannot be parsed") // the cause may quote a key
 	}
-	now, ok := from.Contexts[from.CurrentContext]
+	current, ok := from.Contexts[from.CurrentContext]
 	if !ok {
 		return fmt.Errorf("read cluster's kubeconfig: its current context %q is missing", from.CurrentContext)
 	}
-	cluster, user := from.Clusters[now.Cluster], from.AuthInfos[now.AuthInfo]
+	cluster, user := from.Clusters[current.Cluster], from.AuthInfos[current.AuthInfo]
 	if cluster == nil || user == nil {
-		return fmt.Errorf("read cluster's kubeconfig: its context %q lacks the cluster or the user", from.CurrentContext)
+		return fmt.Errorf("read cluster's kubeconfig: the cluster or the user of its context %q is missing", from.CurrentContext)
 	}
 	return editKubeconfig(ctx, dst, func(to *api.Config) error {
 		entry := api.NewContext()
-		entry.Cluster, entry.AuthInfo, entry.Namespace = name, name, now.Namespace
-		if there := to.Contexts[name]; there != nil {
-			if there.Cluster != name {
-				return fmt.Errorf("it has a context %s for another cluster %q: rename that first (kubectl config rename-context)", name, there.Cluster)
+		entry.Cluster, entry.AuthInfo, entry.Namespace = name, name, current.Namespace
+		if existing := to.Contexts[name]; existing != nil {
+			if existing.Cluster != name {
+				return fmt.Errorf("its context %s is for another cluster %q: rename it first (kubectl config rename-context)", name, existing.Cluster)
 			}
-			entry.Namespace = there.Namespace // the user's choice
+			entry.Namespace = existing.Namespace // the user may have set it
 		}
 		to.Clusters[name], to.AuthInfos[name], to.Contexts[name] = cluster, user, entry
 		to.CurrentContext = name
@@ -49,7 +50,7 @@ func MergeKubeconfig(ctx context.Context, dst, name string, src []byte) error {
 	})
 }
 
-// editKubeconfig changes the file behind links, under the lock that kubectl uses too, and keeps its owner.
+// editKubeconfig changes a kubeconfig. It follows symbolic links, holds kubectl's lock, and keeps the owner of the file.
 func editKubeconfig(ctx context.Context, path string, edit func(*api.Config) error) (err error) {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
@@ -72,7 +73,7 @@ func editKubeconfig(ctx context.Context, path string, edit func(*api.Config) err
 			return fmt.Errorf("edit kubeconfig: %w", err)
 		}
 		if conf, err = clientcmd.Load(data); err != nil {
-			return fmt.Errorf("edit kubeconfig: %s cannot be parsed; it stays as it is", path)
+			return fmt.Errorf("edit kubeconfig: %s cannot be parsed and was not changed", path)
 		}
 	case !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("edit kubeconfig: %w", err)
@@ -91,12 +92,12 @@ func editKubeconfig(ctx context.Context, path string, edit func(*api.Config) err
 		return nil
 	}
 	if err := os.Lchown(path, int(owner.Uid), int(owner.Gid)); err != nil {
-		return fmt.Errorf("give kubeconfig back to its owner: %w", err)
+		return fmt.Errorf("restore owner of kubeconfig: %w", err)
 	}
 	return nil
 }
 
-// lockKubeconfig takes kubectl's lock, a file that must not exist. kubectl holds it for milliseconds.
+// lockKubeconfig acquires kubectl's lock by creating a file. kubectl holds it for milliseconds; it waits for five seconds.
 func lockKubeconfig(ctx context.Context, path string) (unlock func() error, err error) {
 	lock := path + ".lock"
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -111,7 +112,7 @@ func lockKubeconfig(ctx context.Context, path string) (unlock func() error, err 
 			return nil, fmt.Errorf("lock kubeconfig: %w", err)
 		}
 		if pace.pause(ctx) != nil {
-			return nil, fmt.Errorf("lock kubeconfig: %s exists: wait until kubectl has ended, or remove it if none runs", lock)
+			return nil, fmt.Errorf("lock kubeconfig: %s exists: wait until kubectl exits, or remove the file if kubectl is not running", lock)
 		}
 	}
 }

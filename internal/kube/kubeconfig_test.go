@@ -24,7 +24,7 @@ func clusterConf(cluster, server string) []byte {
 "clusters":[{"name":"` + cluster + `","cluster":{"server":"` + server + `"}}],"users":[{"name":"kubernetes-admin","user":{"client-key-data":"` + canary + `"}}]}`)
 }
 
-// contents is what a kubeconfig says, in a form to compare.
+// contents returns the content of a kubeconfig in a comparable form.
 func contents(t *testing.T, path string) (current string, lines []string) {
 	t.Helper()
 	c, err := clientcmd.LoadFromFile(path)
@@ -73,7 +73,7 @@ func TestMergeKubeconfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	merge("slipway-dev", clusterConf("dev", "https://127.0.0.1:3")) // the cluster was made anew
+	merge("slipway-dev", clusterConf("dev", "https://127.0.0.1:3")) // the cluster was created again
 
 	kept := []string{"cluster dev = https://work.example.test", "context work = dev/kubernetes-admin/team", "user kubernetes-admin"}
 	want := append([]string{
@@ -83,24 +83,24 @@ func TestMergeKubeconfig(t *testing.T) {
 	slices.Sort(want)
 	current, got := contents(t, dst)
 	if diff := cmp.Diff(want, got); diff != "" || current != "slipway-dev" {
-		t.Errorf("current %s, %s", current, diff)
+		t.Errorf("current context %s, want slipway-dev; entries (-want +got):\n%s", current, diff)
 	}
 	if info, err := os.Stat(dst); err != nil || info.Mode() != 0o600 {
-		t.Errorf("mode %v, %v", info.Mode(), err)
+		t.Errorf("got mode %v, error %v, want 0600", info.Mode(), err)
 	}
 	if info, err := os.Lstat(link); err != nil || info.Mode()&os.ModeSymlink == 0 {
-		t.Errorf("the link is no link any more: %v", err)
+		t.Errorf("the symbolic link was replaced: %v", err)
 	}
 }
 
-func TestMergeKubeconfigMakesTheFile(t *testing.T) {
+func TestMergeKubeconfigCreatesTheFile(t *testing.T) {
 	t.Parallel()
 	dst := filepath.Join(t.TempDir(), ".kube", "config")
 	if err := MergeKubeconfig(t.Context(), dst, "slipway-dev", clusterConf("dev", "https://127.0.0.1:1")); err != nil {
 		t.Fatal(err)
 	}
 	if current, _ := contents(t, dst); current != "slipway-dev" {
-		t.Errorf("current context %q", current)
+		t.Errorf("current context: got %q, want slipway-dev", current)
 	}
 }
 
@@ -113,12 +113,12 @@ func TestMergeKubeconfigRefuses(t *testing.T) {
 		lock    bool
 		wantErr string
 	}{
-		"a foreign context of the name": {there: foreign, conf: clusterConf("dev", "https://x"), wantErr: "it has a context slipway-dev for another cluster"},
-		"a damaged file":                {there: "{" + canary, conf: clusterConf("dev", "https://x"), wantErr: "cannot be parsed; it stays as it is"},
-		"a damaged source":              {there: others, conf: []byte("{" + canary), wantErr: "it cannot be parsed"},
-		"a source without its context":  {there: others, conf: []byte(`{"apiVersion":"v1","kind":"Config","current-context":"gone"}`), wantErr: `current context "gone" is missing`},
-		"a source without its user":     {there: others, conf: []byte(strings.Replace(string(clusterConf("dev", "x")), `"user":"kub`, `"user":"x`, 1)), wantErr: "lacks the cluster or the user"},
-		"a lock":                        {there: others, conf: clusterConf("dev", "https://x"), lock: true, wantErr: "config.lock exists: wait until kubectl has ended"},
+		"context of another cluster": {there: foreign, conf: clusterConf("dev", "https://x"), wantErr: "its context slipway-dev is for another cluster"},
+		"damaged file":               {there: "{" + canary, conf: clusterConf("dev", "https://x"), wantErr: "cannot be parsed and was not changed"},
+		"damaged source":             {there: others, conf: []byte("{" + canary), wantErr: "it cannot be parsed"},
+		"source without its context": {there: others, conf: []byte(`{"apiVersion":"v1","kind":"Config","current-context":"gone"}`), wantErr: `current context "gone" is missing`},
+		"source without its user":    {there: others, conf: []byte(strings.Replace(string(clusterConf("dev", "x")), `"user":"kub`, `"user":"x`, 1)), wantErr: "the cluster or the user of its context"},
+		"locked":                     {there: others, conf: clusterConf("dev", "https://x"), lock: true, wantErr: "config.lock exists: wait until kubectl exits"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -134,22 +134,22 @@ func TestMergeKubeconfigRefuses(t *testing.T) {
 			}
 			err := MergeKubeconfig(ctx, dst, "slipway-dev", tt.conf)
 			if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
-				t.Errorf("error %v, want %q", err, tt.wantErr)
+				t.Errorf("got %v, want %q", err, tt.wantErr)
 			}
 			if err != nil && strings.Contains(err.Error(), canary) {
-				t.Errorf("a key is in the error %q", err)
+				t.Errorf("the error contains a key: %q", err)
 			}
 			if data, _ := os.ReadFile(dst); string(data) != tt.there {
-				t.Errorf("the file was changed to %s", data)
+				t.Errorf("the file was changed: got %s", data)
 			}
 			if _, err := os.Stat(dst + ".lock"); (err == nil) != tt.lock {
-				t.Errorf("lock: %v", err)
+				t.Errorf("lock file: got %v, want it to exist: %t", err, tt.lock)
 			}
 		})
 	}
 }
 
-func TestMergeKubeconfigAtOnce(t *testing.T) {
+func TestMergeKubeconfigConcurrently(t *testing.T) {
 	t.Parallel()
 	dst := filepath.Join(t.TempDir(), "config")
 	names := []string{"a", "b", "c", "d", "e", "f"}
@@ -163,15 +163,15 @@ func TestMergeKubeconfigAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, lines := contents(t, dst); len(lines) != 3*len(names) {
-		t.Errorf("%d entries of %d clusters: one was lost", len(lines), len(names))
+		t.Errorf("got %d entries for %d clusters, want three each", len(lines), len(names))
 	}
 }
 
-// TestMergeKubeconfigKeepsTheOwner: root merges for a user, who must be able to read the file afterwards.
+// root merges into the file of a user, who must still be able to read it.
 func TestMergeKubeconfigKeepsTheOwner(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		t.Skip("only root can give files away")
+		t.Skip("needs root to change the owner of a file")
 	}
 	const uid, gid = 65534, 65533
 	dst := filepath.Join(t.TempDir(), "config")
@@ -187,7 +187,7 @@ func TestMergeKubeconfigKeepsTheOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || owner.Uid != uid || owner.Gid != gid {
-		t.Errorf("owner %+v, want %d:%d", owner, uid, gid)
+		t.Errorf("got owner %+v, want %d:%d", owner, uid, gid)
 	}
 }
 

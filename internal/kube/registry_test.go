@@ -68,7 +68,7 @@ func TestRecordSecrets(t *testing.T) {
 	// Somebody meddles: one that is no record makes the list an error, not shorter.
 	fake := parse(t, "x", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: seen.c, namespace: slipway-system, labels: {slipway.dev/registry: seen}}\n").Objects[0]
 	fake["kind"] = "Secret"
-	body, err := labelled(fake, "x")
+	body, err := withLabel(fake, "x")
 	if err != nil {
 		t.Fatal(err)
 	}

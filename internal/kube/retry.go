@@ -17,96 +17,92 @@ import (
 )
 
 const (
-	firstPause = 50 * time.Millisecond
-	startPause = 150 * time.Millisecond
-	startTime  = 15 * time.Second
-	lastPause  = 2 * time.Second
+	firstPause    = 50 * time.Millisecond
+	maxStartPause = 150 * time.Millisecond // during startTime
+	maxPause      = 2 * time.Second
+	startTime     = 15 * time.Second
 
-	// settle is how long a server may refuse what it would accept in a moment: RBAC's first roles, a namespace, a kind whose
-	// definition comes from another add-on.
-	settle = time.Minute
-	// believe is how long a request may be called wrong before that is believed.
-	believe = 3 * time.Second
+	// refusedLimit is how long a server may refuse what it will soon accept: the roles of RBAC, a namespace, or a kind whose
+	// definition comes from another add-on may not exist yet.
+	refusedLimit = time.Minute
+	// rejectedLimit is how long a server may reject a request as invalid before that is final.
+	rejectedLimit = 3 * time.Second
 )
 
-// backoff paces tries of one thing. The zero value is ready.
+// backoff paces the attempts of one operation. The zero value is ready to use.
 type backoff struct {
 	next  time.Duration
 	begun time.Time
 }
 
-// pause waits a little longer each time, and returns the context's error when that ends first.
+// pause waits a little longer each time. It returns the context's error if that ends first.
 func (b *backoff) pause(ctx context.Context) error {
 	if b.next == 0 {
 		b.next, b.begun = firstPause, time.Now()
 	}
-	d := b.next/2 + rand.N(b.next) // jitter: agents of many machines must not knock together
-	b.next = min(b.next*8/5, b.longest())
-	return sleep.For(ctx, d)
-}
-
-// longest keeps the pauses short while a server is likely to be starting, which is when somebody waits.
-func (b *backoff) longest() time.Duration {
+	d := b.next/2 + rand.N(b.next) // jitter: the agents of many machines must not retry at the same time
+	limit := maxPause
 	if time.Since(b.begun) < startTime {
-		return startPause
+		limit = maxStartPause // the server is probably starting, and a user is waiting for it
 	}
-	return lastPause
+	b.next = min(b.next*8/5, limit)
+	return sleep.For(ctx, d)
 }
 
 func (b *backoff) reset() { b.next = 0 }
 
-// class says what an error means for trying again.
+// class says whether an error may go away.
 type class int
 
 const (
-	away     class = iota // the server does not answer, or has trouble of its own
-	refused               // it will not, now
-	rejected              // the request itself is wrong
+	unavailable class = iota // the server does not respond, or has an internal problem
+	refused                  // the server does not accept the request now
+	rejected                 // the request itself is invalid
 )
 
 func classify(err error) class {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
-		return away
+		return unavailable
 	}
 	switch code := status.Status().Code; {
 	case code == 400 || code == 405 || code == 406 || code == 413 || code == 415 || code == 422:
 		return rejected
 	case code == 429 || code >= 500 || code == 0:
-		return away
+		return unavailable
 	}
 	return refused
 }
 
-// patience tells when trying again is pointless.
+// patience decides when trying again is pointless.
 type patience struct {
 	class class
 	since time.Time
 }
 
-// out takes each error in turn. ready is asked before a rejection is believed: a server that is just starting rejects what is
-// right, such as a Service address while it does not know its own range yet.
-func (p *patience) out(err error, ready func() bool) bool {
+// exhausted takes each error in turn. A rejection is final only if ready returns true: a server that is starting rejects valid
+// requests, for example a Service address before it has loaded its own range.
+func (p *patience) exhausted(err error, ready func() bool) bool {
 	if c := classify(err); c != p.class || p.since.IsZero() {
 		p.class, p.since = c, time.Now()
 	}
 	switch p.class {
 	case refused:
-		return time.Since(p.since) > settle
+		return time.Since(p.since) > refusedLimit
 	case rejected:
-		return time.Since(p.since) > believe && ready()
-	case away:
+		return time.Since(p.since) > rejectedLimit && ready()
+	case unavailable:
 	}
 	return false
 }
 
-// try calls do until it succeeds, trying again is pointless, or ctx ends; waiting is told each error in between.
+// try calls do until it succeeds, trying again is pointless, or ctx ends. waiting is called with each error in between.
 func (c *Client) try(ctx context.Context, waiting func(reason string), do func() error) error {
 	var pace backoff
-	var patient patience
+	var p patience
 	for {
 		err := do()
-		if err == nil || patient.out(err, func() bool { return c.Unready(ctx) == "" }) {
+		if err == nil || p.exhausted(err, func() bool { return c.Unready(ctx) == "" }) {
 			return err
 		}
 		if ctx.Err() != nil {
@@ -119,7 +115,7 @@ func (c *Client) try(ctx context.Context, waiting func(reason string), do func()
 	}
 }
 
-// ended is the context's error with what was waited for last.
+// ended is the context's error with the last reason for waiting.
 func ended(ctx context.Context, last string) error {
 	if last == "" {
 		return context.Cause(ctx)
@@ -127,19 +123,16 @@ func ended(ctx context.Context, last string) error {
 	return fmt.Errorf("%w, last: %s", context.Cause(ctx), last)
 }
 
-// Unanswered tells that an error is no answer: the API server is away, or in trouble of its own.
-func Unanswered(err error) bool {
+// IsStarting reports whether an error may come from an API server that is starting: it does not respond, has an internal problem,
+// or has not loaded its roles yet.
+func IsStarting(err error) bool {
 	var status apierrors.APIStatus
 	var wire net.Error // *url.Error is one
-	return (errors.As(err, &status) || errors.As(err, &wire)) && classify(err) == away
+	return (errors.As(err, &status) || errors.As(err, &wire)) && classify(err) == unavailable ||
+		apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
 }
 
-// Starting tells that an error may come from a server that has just started: it is away yet, or does not know its own roles yet.
-func Starting(err error) bool {
-	return Unanswered(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
-}
-
-// reason is an error for people: the URL and the client's wrappings are left out.
+// reason returns an error as a short text for users, without the URL and what client-go wraps around it.
 func reason(err error) string {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -147,29 +140,7 @@ func reason(err error) string {
 	}
 	var op *net.OpError
 	if errors.As(err, &op) && op.Addr != nil {
-		return fmt.Sprintf("the API server at %s: %s", op.Addr, op.Err)
+		return fmt.Sprintf("API server at %s: %s", op.Addr, op.Err)
 	}
 	return err.Error()
-}
-
-// onChange calls report when the text differs from the last one. Nobody else may call report meanwhile.
-func onChange(report func(string)) func(string) {
-	last := ""
-	return func(text string) {
-		if report != nil && text != last {
-			last = text
-			report(text)
-		}
-	}
-}
-
-// onState is onChange for what has a state from the start: the first text is told whatever it is, the empty one too.
-func onState(report func(string)) func(string) {
-	last, told := "", false
-	return func(text string) {
-		if !told || text != last {
-			last, told = text, true
-			report(text)
-		}
-	}
 }

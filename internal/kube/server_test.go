@@ -17,6 +17,10 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/slipway-project/slipway/internal/bintest"
 	"github.com/slipway-project/slipway/internal/ca"
 	"github.com/slipway-project/slipway/internal/core/pki"
@@ -29,7 +33,7 @@ type server struct {
 	api, etcd     *exec.Cmd
 }
 
-// shared is the server of all tests that do not need one of their own. TestMain ends it.
+// shared is the server for all tests that do not need their own. TestMain stops it.
 var shared = sync.OnceValues(func() (*server, error) {
 	dir, err := os.MkdirTemp("", "slipway-kube-test-")
 	if err != nil {
@@ -74,7 +78,7 @@ func sharedServer(t *testing.T) *server {
 	return s
 }
 
-// waitReadyz asks as long as the server is not ready; readiness cannot be watched.
+// waitReadyz polls until the server is ready: readiness cannot be watched.
 func waitReadyz(t *testing.T, c *Client) {
 	t.Helper()
 	var pace backoff
@@ -85,7 +89,7 @@ func waitReadyz(t *testing.T, c *Client) {
 	}
 }
 
-// ownServer starts one for this test alone and does not wait for it.
+// ownServer starts a server for this test and does not wait until it is ready.
 func ownServer(t *testing.T) *server {
 	t.Helper()
 	bintest.Dir(t, "kube", "etcd")
@@ -133,7 +137,7 @@ func (s *server) startAPI() (err error) {
 func (s *server) file(name string) string { return filepath.Join(s.dir, name) }
 
 func (s *server) run(name string, args ...string) (*exec.Cmd, error) {
-	cmd := exec.Command(filepath.Join(s.bin, name), args...) // ends with the server, not with one test
+	cmd := exec.Command(filepath.Join(s.bin, name), args...) // outlives the test that starts it
 	log, err := os.OpenFile(s.file(name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
@@ -162,7 +166,7 @@ func (s *server) logs() string {
 	return "last lines of kube-apiserver:\n" + string(data[max(0, len(data)-3000):])
 }
 
-// keys makes the certificates with package ca: what it makes has to please the API server.
+// keys creates the certificates with package ca, so that the API server tests them too.
 func (s *server) keys(ctx context.Context) error {
 	root := pki.Want{Name: "ca", Kind: pki.CA, CommonName: "test", Lifetime: time.Hour, CertPath: s.file("ca.crt"), KeyPath: s.file("ca.key")}
 	serving := s.leaf("apiserver", pki.ServerAuth, "kube-apiserver")
@@ -192,7 +196,7 @@ func (s *server) leaf(name string, usage pki.Usage, cn string, orgs ...string) p
 	}
 }
 
-// kubeconfig is of one of the identities that keys makes.
+// kubeconfig returns the path of a kubeconfig for one of the identities from keys.
 func (s *server) kubeconfig(t *testing.T, who string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), who+".conf")
@@ -225,4 +229,60 @@ func freePorts(ctx context.Context, n int) (ports []string, err error) {
 		ports = append(ports, port)
 	}
 	return ports, nil
+}
+
+func podSpec() map[string]any {
+	return map[string]any{"containers": []any{map[string]any{"name": "main", "image": "example.test/x:1"}}, "automountServiceAccountToken": false}
+}
+
+func create(t *testing.T, c *Client, r schema.GroupVersionResource, ns string, o map[string]any) {
+	t.Helper()
+	if _, err := c.dyn.Resource(r).Namespace(ns).Create(t.Context(), &unstructured.Unstructured{Object: o}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func setStatus(t *testing.T, c *Client, r schema.GroupVersionResource, ns, name string, status map[string]any) {
+	t.Helper()
+	in := c.dyn.Resource(r).Namespace(ns)
+	o, err := in.Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Object["status"] = status
+	if _, err := in.UpdateStatus(t.Context(), o, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// waiter is a function that reports reasons while it runs in the background.
+type waiter struct {
+	t       *testing.T
+	reasons chan string
+	ended   chan error
+}
+
+func startWait(t *testing.T, run func(context.Context, func(string)) error) waiter {
+	w := waiter{t, make(chan string, 100), make(chan error, 1)}
+	go func() { w.ended <- run(t.Context(), func(why string) { w.reasons <- why }) }()
+	return w
+}
+
+// until waits for a reason and skips others: which states are seen between two others depends on timing.
+func (w waiter) until(want string) {
+	w.t.Helper()
+	var others []string
+	for {
+		select {
+		case got := <-w.reasons:
+			if got == want {
+				return
+			}
+			others = append(others, got)
+		case err := <-w.ended:
+			w.t.Fatalf("the function returned %v before it reported %q", err, want)
+		case <-w.t.Context().Done():
+			w.t.Fatalf("got the reasons %q, want %q", others, want)
+		}
+	}
 }

@@ -103,7 +103,7 @@ func patiently(ctx context.Context, say func(string), do func() error) error {
 	begun, last := time.Now(), ""
 	for {
 		err := do()
-		if !kube.Starting(err) || errors.Is(err, context.DeadlineExceeded) || time.Since(begun) > startLimit {
+		if !kube.IsStarting(err) || errors.Is(err, context.DeadlineExceeded) || time.Since(begun) > startLimit {
 			return err
 		}
 		if text := err.Error(); say != nil && text != last {
@@ -144,7 +144,7 @@ func coded(err error) error {
 		code = codes.Canceled
 	case errors.Is(err, context.DeadlineExceeded):
 		code = codes.DeadlineExceeded
-	case kube.Starting(err):
+	case kube.IsStarting(err):
 		code = codes.Unavailable
 	case errors.Is(err, registry.ErrNotFound), errors.Is(err, kube.ErrNoNode):
 		code = codes.NotFound
