@@ -4,7 +4,6 @@ package artifact
 
 import (
 	"archive/tar"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/slipway-project/slipway/internal/core/catalog"
+	"github.com/slipway-project/slipway/internal/core/strictjson"
 )
 
 const (
@@ -156,9 +156,7 @@ func readManifest(in *tar.Reader, find finder) (manifest, error) {
 		return manifest{}, fmt.Errorf("read %s: %w", manifestName, err)
 	}
 	var m manifest
-	strict := json.NewDecoder(bytes.NewReader(text))
-	strict.DisallowUnknownFields()
-	if err := strict.Decode(&m); err != nil {
+	if err := strictjson.Decode(text, &m); err != nil {
 		return manifest{}, fmt.Errorf("read %s: %w", manifestName, err)
 	}
 	if m.Version != manifestVersion {

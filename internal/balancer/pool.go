@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/broadcast"
 	"github.com/slipway-project/slipway/internal/core/roster"
 )
 
@@ -33,8 +34,8 @@ type pool struct {
 	mu         sync.Mutex // guards the fields below, and those of the servers
 	generation uint64
 	servers    []*server
-	gone       []*server     // no longer in the roster, but with open connections
-	changed    chan struct{} // closed and replaced when servers changes
+	gone       []*server        // no longer in the roster, but with open connections
+	changed    broadcast.Signal // of servers
 }
 
 // server is one API server. Its fields are guarded by the pool's mutex.
@@ -69,7 +70,7 @@ type link struct{ client, server net.Conn }
 func (l *link) cut() { Reset(l.client); Reset(l.server) }
 
 func newPool(c Config, t timing, self string) *pool {
-	return &pool{c: c, timing: t, self: self, trust: &trust{file: c.ClusterCA}, changed: make(chan struct{})}
+	return &pool{c: c, timing: t, self: self, trust: &trust{file: c.ClusterCA}}
 }
 
 // use replaces the servers by those of a roster, but keeps the state of servers in both. It calls watch,
@@ -110,8 +111,7 @@ func (p *pool) use(r roster.Roster, watch func(s *server)) bool {
 			p.gone = append(p.gone, s)
 		}
 	}
-	close(p.changed)
-	p.changed = make(chan struct{})
+	p.changed.Notify()
 	p.cutLostLocked()
 	return true
 }
@@ -176,14 +176,14 @@ func (p *pool) order() (list []choice, release func(), changed <-chan struct{}) 
 		list = append(list, choice{s, s.falls})
 	}
 	if len(sorted) == 0 {
-		return nil, func() {}, p.changed
+		return nil, func() {}, p.changed.Wait()
 	}
 	sorted[0].meant++
 	return list, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		sorted[0].meant--
-	}, p.changed
+	}, p.changed.Wait()
 }
 
 // rank is the server's position in order: lower ranks first.

@@ -90,7 +90,7 @@ func serve(ctx context.Context, ln net.Listener, stagger time.Duration, backends
 // forward joins a client to a backend until both directions have ended, one has failed, or ctx is done.
 func forward(ctx context.Context, client net.Conn, stagger time.Duration, backends []dialer) {
 	defer client.Close()
-	to, err := (&race{client: client, backends: backends, stagger: stagger, changed: make(chan struct{})}).run(ctx)
+	to, err := (&race{client: client, backends: backends, stagger: stagger}).run(ctx)
 	if err != nil {
 		return // the client sees a closed connection
 	}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/broadcast"
 )
 
 const (
@@ -32,10 +34,10 @@ type race struct {
 
 	mu       sync.Mutex // guards the fields below and those of the attempts
 	attempts []*attempt
-	head     []byte        // what the client has sent
-	ended    bool          // the client has closed its side
-	broken   error         // reading from the client failed
-	changed  chan struct{} // closed and replaced at each change
+	head     []byte // what the client has sent
+	ended    bool   // the client has closed its side
+	broken   error  // reading from the client failed
+	changed  broadcast.Signal
 }
 
 // attempt is the state of one backend.
@@ -92,7 +94,7 @@ func (c *race) decide(ctx context.Context, start func(*attempt, dialer)) (*attem
 			settled = false
 		}
 		winner, err := c.winnerLocked(settled)
-		changed, failed, wasIdle, wasComplete := c.changed, c.failedLocked(), idle, complete
+		changed, failed, wasIdle, wasComplete := c.changed.Wait(), c.failedLocked(), idle, complete
 		idle, complete = c.idleLocked(), c.completeLocked()
 		connected := slices.ContainsFunc(c.attempts, func(r *attempt) bool { return r.conn != nil && r.err == nil })
 		c.mu.Unlock()
@@ -166,8 +168,7 @@ func (c *race) update(change func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	change()
-	close(c.changed)
-	c.changed = make(chan struct{})
+	c.changed.Notify()
 }
 
 // readClient reads what the client sends until ctx ends, the client does, or the head is full.
@@ -225,7 +226,7 @@ func (c *race) try(ctx context.Context, r *attempt, backend dialer) {
 func (c *race) sendHead(ctx context.Context, r *attempt) {
 	for {
 		c.mu.Lock()
-		rest, changed := c.head[r.sent:], c.changed
+		rest, changed := c.head[r.sent:], c.changed.Wait()
 		c.mu.Unlock()
 		if len(rest) == 0 {
 			select {

@@ -21,6 +21,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/broadcast"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -37,7 +38,7 @@ type Host struct {
 	doing     map[string]*failure
 	observing map[string]*failure
 	steps     []plan.Step
-	changed   chan struct{} // closed at each change, then replaced
+	changed   broadcast.Signal
 	closed    bool
 }
 
@@ -48,7 +49,6 @@ func New() *Host {
 	return &Host{
 		tree: map[string]node{}, made: map[plan.Ref]plan.Item{}, seen: map[plan.Ref]plan.Item{}, units: map[string]*unit{},
 		behaviour: map[string]Behaviour{}, open: map[string]bool{}, doing: map[string]*failure{}, observing: map[string]*failure{},
-		changed: make(chan struct{}),
 	}
 }
 
@@ -141,7 +141,7 @@ func (h *Host) Await(ctx context.Context, e plan.Entry, waiting func(reason stri
 		h.mu.Lock()
 		h.seen[e.Ref] = e.Item
 		s, err := h.observeLocked(e)
-		changed := h.changed
+		changed := h.changed.Wait()
 		h.mu.Unlock()
 		switch {
 		case err != nil:
@@ -164,8 +164,7 @@ func (h *Host) Await(ctx context.Context, e plan.Entry, waiting func(reason stri
 }
 
 func (h *Host) changeLocked() {
-	close(h.changed)
-	h.changed = make(chan struct{})
+	h.changed.Notify()
 }
 
 // Behaviour is what a unit's process does. The zero value runs until it is stopped and is ready

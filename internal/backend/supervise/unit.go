@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/backend/units"
+	"github.com/slipway-project/slipway/internal/broadcast"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/durable"
 )
@@ -42,13 +43,13 @@ type unit struct {
 	adopted     bool
 	adoptedAt   time.Time
 	notifyConn  *net.UnixConn // notify socket of the current process, opened before its start
-	changed     chan struct{} // closed at each change, then replaced
+	changed     broadcast.Signal
 	cancelWatch context.CancelFunc
 	watchEnded  chan struct{} // closed when the watcher has ended
 }
 
 func newUnit(h *Host, name string) *unit {
-	return &unit{host: h, name: name, changed: make(chan struct{})}
+	return &unit{host: h, name: name}
 }
 
 func (u *unit) observe(spec plan.Unit, inputs []units.Input) plan.State {
@@ -112,7 +113,7 @@ func (u *unit) await(ctx context.Context, waiting func(reason string)) error {
 	missedAfter := time.After(u.host.conf.intervals.notify)
 	for {
 		u.mu.Lock()
-		ready, watched, missed, reason, changed := u.rec.Ready, u.cancelWatch != nil, u.missedNotifyLocked(), u.reason, u.changed
+		ready, watched, missed, reason, changed := u.rec.Ready, u.cancelWatch != nil, u.missedNotifyLocked(), u.reason, u.changed.Wait()
 		u.mu.Unlock()
 		switch {
 		case ready:
@@ -140,8 +141,7 @@ func (u *unit) update(f func()) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	f()
-	close(u.changed)
-	u.changed = make(chan struct{})
+	u.changed.Notify()
 	return u.saveLocked()
 }
 
@@ -167,8 +167,7 @@ func (u *unit) setReason(reason string) {
 		return
 	}
 	u.reason = reason
-	close(u.changed)
-	u.changed = make(chan struct{})
+	u.changed.Notify()
 }
 
 func (u *unit) current() *process {

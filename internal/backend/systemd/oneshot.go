@@ -127,12 +127,12 @@ func (u *unit) inferResult(ctx context.Context, spec plan.Unit, before string, r
 func (u *unit) outcome(ctx context.Context) (state, error) {
 	for {
 		u.mu.Lock()
-		changed := u.changed // taken before the refresh, so that a reconnect during it is not missed
+		changed := u.changed.Wait() // taken before the refresh, so that a reconnect during it is not missed
 		u.mu.Unlock()
 		if err := u.refresh(ctx); err == nil {
 			u.mu.Lock()
 			s := u.state
-			changed = u.changed // the refresh has closed the previous channel
+			changed = u.changed.Wait() // the refresh has closed the previous channel
 			u.mu.Unlock()
 			if s.isGone() && !s.job {
 				return s, nil
@@ -154,7 +154,7 @@ func (u *unit) waitForEnd(ctx context.Context) error {
 			return err
 		}
 		u.mu.Lock()
-		gone, changed := u.state.isGone(), u.changed
+		gone, changed := u.state.isGone(), u.changed.Wait()
 		u.mu.Unlock()
 		if gone {
 			return nil

@@ -119,7 +119,7 @@ func (u *unit) start(ctx context.Context) error {
 			return err
 		}
 		u.mu.Lock()
-		s, changed := u.state, u.changed
+		s, changed := u.state, u.changed.Wait()
 		u.mu.Unlock()
 		if s.mainPID != 0 && !s.isStopping() || s.isRestarting() {
 			return nil
@@ -181,7 +181,7 @@ func (u *unit) stopLocked(ctx context.Context) error {
 func (u *unit) awaitStopped(ctx context.Context, result <-chan string) error {
 	for {
 		u.mu.Lock()
-		changed := u.changed
+		changed := u.changed.Wait()
 		u.mu.Unlock()
 		select {
 		case <-result:

@@ -16,6 +16,7 @@ import (
 	sd "github.com/coreos/go-systemd/v22/dbus"
 
 	"github.com/slipway-project/slipway/internal/backend/units"
+	"github.com/slipway-project/slipway/internal/broadcast"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/durable"
 	render "github.com/slipway-project/slipway/internal/render/systemd"
@@ -50,14 +51,14 @@ type unit struct {
 	stopping     bool               // the agent has asked it to stop
 	reason       string             // why it is not ready
 	hung         string             // why the hung process was ended, until its exit is reported
-	changed      chan struct{}
+	changed      broadcast.Signal
 }
 
 func newUnit(h *Host, name string) *unit {
 	service := render.ServiceName(h.conf.Prefix, name)
 	u := &unit{
 		host: h, name: name, service: service, object: sd.PathBusEscape(service),
-		wake: make(chan struct{}, 1), changed: make(chan struct{}), unwatch: func() {},
+		wake: make(chan struct{}, 1), unwatch: func() {},
 	}
 	u.ctx, u.cancel = context.WithCancel(h.ctx)
 	return u
@@ -110,8 +111,7 @@ func (u *unit) loadRecord() error {
 }
 
 func (u *unit) notifyLocked() {
-	close(u.changed)
-	u.changed = make(chan struct{})
+	u.changed.Notify()
 }
 
 // saveLocked writes the record. It writes nothing if the definition of the unit is unknown: PreStart would
@@ -219,7 +219,7 @@ func (u *unit) await(ctx context.Context, waiting func(reason string)) error {
 	last := ""
 	for {
 		u.mu.Lock()
-		ready, gone, reason, changed := u.rec.Ready && u.invocation != "", u.state.isGone(), u.reason, u.changed
+		ready, gone, reason, changed := u.rec.Ready && u.invocation != "", u.state.isGone(), u.reason, u.changed.Wait()
 		u.mu.Unlock()
 		switch {
 		case ready:

@@ -3,13 +3,13 @@
 package plan
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"path"
 	"strings"
+
+	"github.com/slipway-project/slipway/internal/core/strictjson"
 )
 
 // MarshalJSON encodes the reference as a string.
@@ -40,7 +40,7 @@ func (e *Entry) UnmarshalJSON(data []byte) error {
 		Kind Kind            `json:"kind"`
 		Item json.RawMessage `json:"item"`
 	}
-	if err := strict(data, &w); err != nil {
+	if err := strictjson.Decode(data, &w); err != nil {
 		return fmt.Errorf("entry %s: %w", w.Ref, err)
 	}
 	item, err := decodeItem(w.Kind, w.Item)
@@ -81,7 +81,7 @@ func decodeItem(kind Kind, raw []byte) (Item, error) {
 
 func decodeAs[T Item](raw []byte) (Item, error) {
 	var it T
-	err := strict(raw, &it)
+	err := strictjson.Decode(raw, &it)
 	return it, err
 }
 
@@ -98,7 +98,7 @@ func Decode(data []byte) (Plan, error) {
 		return Plan{}, fmt.Errorf("decode plan: version %d, want %d (use the same slipway version on the operator's host and the node)", head.Version, Version)
 	}
 	var p Plan
-	if err := strict(data, &p); err != nil {
+	if err := strictjson.Decode(data, &p); err != nil {
 		return Plan{}, fmt.Errorf("decode plan: %w", err)
 	}
 	seen := map[Ref]bool{}
@@ -118,18 +118,6 @@ func Decode(data []byte) (Plan, error) {
 
 // Encode returns the plan's wire form. Equal plans have identical encodings.
 func Encode(p Plan) ([]byte, error) { return json.MarshalIndent(p, "", " ") }
-
-func strict(data []byte, into any) error {
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("unexpected data after the document")
-	}
-	return nil
-}
 
 // Ticket is what init and join give a machine to make it a node. Like a plan it is a wire format without
 // secrets. The secrets of a control plane travel separately, sealed, as additional files.
@@ -164,7 +152,7 @@ func DecodeTicket(data []byte) (Ticket, error) {
 		Ticket
 		Plan json.RawMessage `json:"plan"`
 	}
-	if err := strict(data, &w); err != nil {
+	if err := strictjson.Decode(data, &w); err != nil {
 		return Ticket{}, fmt.Errorf("decode ticket: %w", err)
 	}
 	p, err := Decode(w.Plan)
@@ -184,7 +172,7 @@ func DecodeTicket(data []byte) (Ticket, error) {
 // DecodeTicketFiles reads the files that travel separately from a ticket, as strictly as DecodeTicket.
 func DecodeTicketFiles(data []byte) ([]TicketFile, error) {
 	var files []TicketFile
-	if err := strict(data, &files); err != nil {
+	if err := strictjson.Decode(data, &files); err != nil {
 		return nil, fmt.Errorf("decode files: %w", err)
 	}
 	for _, f := range files {

@@ -13,16 +13,16 @@
 package rosterfile
 
 import (
-	"bytes"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"sync"
 
+	"github.com/slipway-project/slipway/internal/broadcast"
 	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/core/strictjson"
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
@@ -42,13 +42,13 @@ type File struct {
 	mu      sync.Mutex // guards the fields below
 	current roster.Roster
 	err     error // why there is no current roster
-	changed chan struct{}
+	changed broadcast.Signal
 }
 
 // Open reads the file. If it is missing or damaged, [File.Now] returns the error, and the next roster taken
 // replaces the file.
 func Open(path string, ca *x509.Certificate) *File {
-	f := &File{path: path, ca: ca, changed: make(chan struct{})}
+	f := &File{path: path, ca: ca}
 	f.current, f.err = Load(path, ca)
 	return f
 }
@@ -78,9 +78,7 @@ func verify(data []byte, ca *x509.Certificate) (roster.Roster, error) {
 		return roster.Roster{}, fmt.Errorf("%d bytes exceed the limit of %d", len(data), maxSize)
 	}
 	var s roster.Signed
-	strict := json.NewDecoder(bytes.NewReader(data))
-	strict.DisallowUnknownFields()
-	if err := strict.Decode(&s); err != nil {
+	if err := strictjson.Decode(data, &s); err != nil {
 		return roster.Roster{}, fmt.Errorf("decode roster: %w", err)
 	}
 	r, err := s.Open(ca)
@@ -119,8 +117,7 @@ func (f *File) Take(signed []byte) (changed bool, err error) {
 		return false, fmt.Errorf("take roster %d: %w", r.Generation, err)
 	}
 	f.current, f.err = r, nil
-	close(f.changed)
-	f.changed = make(chan struct{})
+	f.changed.Notify()
 	return true, nil
 }
 
@@ -134,7 +131,7 @@ func (f *File) Read() (roster.Roster, error) {
 func (f *File) Now() (r roster.Roster, changed <-chan struct{}, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.current, f.changed, f.err
+	return f.current, f.changed.Wait(), f.err
 }
 
 // Generation is the generation of the current roster, 0 if there is none.
