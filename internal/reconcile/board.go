@@ -65,6 +65,8 @@ func (b *Board) Set(s Status) {
 	b.setLocked(s)
 }
 
+// setLocked records a status and notifies subscribers of a change. An item that went down before the loop
+// reports it ready is recorded as down instead.
 func (b *Board) setLocked(s Status) {
 	switch down, isDown := b.down[s.Ref]; {
 	case s.Phase == Doing: // a new step supersedes what was known
@@ -211,6 +213,7 @@ func (b *Board) span(ref string, change func(*trace.Span)) {
 	}
 }
 
+// spanLocked returns the item's span, and starts it if there is none. needs is only used for a new span.
 func (b *Board) spanLocked(ref string, needs []string) trace.Span {
 	s, known := b.spans[ref]
 	if !known {
@@ -328,6 +331,7 @@ func IsReady(p Phase) bool { return p == Ready }
 // belongs to the current plan. It is enough for callers that wait for readiness themselves.
 func IsStarted(p Phase) bool { return p == Starting || p == Ready }
 
+// missing returns the first of refs whose phase is not enough, or "".
 func (b *Board) missing(enough func(Phase) bool, refs []string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

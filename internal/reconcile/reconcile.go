@@ -73,6 +73,8 @@ type run struct {
 	ready map[plan.Ref]chan struct{} // closed when the entry is ready
 }
 
+// entry brings one entry to ready: it waits for the needs and then retries attempt without limit. It
+// returns an error only if ctx ends.
 func (r *run) entry(ctx context.Context, e plan.Entry, t *turn) error {
 	ref := e.Ref.String()
 	for _, need := range e.Needs {
@@ -118,6 +120,8 @@ func (r *run) attempt(ctx context.Context, e plan.Entry, t *turn) error {
 	})
 }
 
+// observeAndDo observes the entry and applies the step that it needs, if any. The returned state is zero
+// if a step was done, so that the caller waits for readiness.
 func (r *run) observeAndDo(ctx context.Context, e plan.Entry, t *turn) (plan.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, deadline(e))
 	defer cancel()
@@ -142,6 +146,7 @@ func (r *run) observeAndDo(ctx context.Context, e plan.Entry, t *turn) (plan.Sta
 	return plan.State{}, nil // Await checks readiness
 }
 
+// do applies one step, counts it and logs it.
 func (l *Loop) do(ctx context.Context, step plan.Step, e plan.Entry) error {
 	l.Board.Set(Status{Ref: e.Ref.String(), Phase: Doing, For: string(step.Verb), Step: &step})
 	if err := l.Host.Do(ctx, step, e); err != nil {
@@ -186,6 +191,7 @@ func backoff(n int) time.Duration {
 	return d - d/10 + rand.N(d/5)
 }
 
+// deadline is the time limit of one attempt to apply an entry.
 func deadline(e plan.Entry) time.Duration {
 	if e.Deadline > 0 {
 		return e.Deadline

@@ -163,6 +163,7 @@ func (h *Host) Await(ctx context.Context, e plan.Entry, waiting func(reason stri
 	}
 }
 
+// changeLocked wakes all goroutines that wait for a change.
 func (h *Host) changeLocked() {
 	h.changed.Notify()
 }
@@ -185,6 +186,7 @@ type failure struct {
 	times int // below 0: no limit
 }
 
+// next returns the injected error of an entry, if it has failures left.
 func next(all map[string]*failure, ref plan.Ref) error {
 	t := all[ref.String()]
 	if t == nil || t.times == 0 {

@@ -42,6 +42,7 @@ func nodeOf(it plan.Item) (where string, n node, ok bool) {
 	return "", node{}, false
 }
 
+// observeFileLocked returns the state of an item that is neither unit nor precondition.
 func (h *Host) observeFileLocked(it plan.Item) plan.State {
 	where, want, ok := nodeOf(it)
 	if !ok {
@@ -67,6 +68,7 @@ func (h *Host) observeFileLocked(it plan.Item) plan.State {
 	return right()
 }
 
+// doFileLocked makes or removes an item that is neither unit nor precondition.
 func (h *Host) doFileLocked(v plan.Verb, it plan.Item) error {
 	where, want, ok := nodeOf(it)
 	switch {

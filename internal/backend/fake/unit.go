@@ -88,6 +88,7 @@ func (h *Host) adoptLocked(u *unit, now map[plan.Ref]string) {
 	}
 }
 
+// differs describes how the running process differs from spec, or returns "".
 func (u *unit) differs(spec plan.Unit, inputs map[plan.Ref]string) string {
 	var why []string
 	if !slices.Equal(u.spec.Args, spec.Args) {
@@ -245,6 +246,7 @@ func (h *Host) stop(ctx context.Context, u *unit) error {
 	return nil
 }
 
+// runToEnd runs a oneshot to completion. If ctx ends first, the process is stopped.
 func (h *Host) runToEnd(ctx context.Context, u *unit) error {
 	if !u.does.Exit { // it would run forever
 		<-ctx.Done()

@@ -54,6 +54,7 @@ func (h *Host) observeArtifact(a plan.Artifact) (plan.State, error) {
 	return right(), nil
 }
 
+// makeArtifact verifies the blob, fetching it if necessary, and then replaces the link atomically.
 func (h *Host) makeArtifact(ctx context.Context, a plan.Artifact) error {
 	blob, err := h.blobs.verify(ctx, a.Digest)
 	if err != nil {
@@ -99,11 +100,14 @@ type blobs struct {
 	busy     map[string]*sync.Mutex // per blob, so that only one goroutine reads it
 }
 
+// verifiedRecord is the stored form of blobs. It is only valid for the boot that it names.
 type verifiedRecord struct {
 	Boot  string
 	Blobs map[string]stamp
 }
 
+// openBlobs loads the record of verified blobs. A record that is damaged or from an earlier boot is
+// ignored.
 func openBlobs(store, record string) (*blobs, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -117,6 +121,7 @@ func openBlobs(store, record string) (*blobs, error) {
 	return b, os.MkdirAll(filepath.Dir(record), 0o700)
 }
 
+// path returns the path of a blob. It rejects malformed digests, which might lead out of the store.
 func (b *blobs) path(digest string) (string, error) {
 	sum, ok := strings.CutPrefix(digest, "sha256:")
 	if raw, err := hex.DecodeString(sum); !ok || err != nil || len(raw) != sha256.Size || sum != strings.ToLower(sum) {
@@ -211,6 +216,7 @@ func (b *blobs) lockOf(digest string) *sync.Mutex {
 	return b.busy[digest]
 }
 
+// remember records that a blob was verified, in memory and on disk.
 func (b *blobs) remember(digest string, s stamp) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -218,6 +224,7 @@ func (b *blobs) remember(digest string, s stamp) error {
 	return durable.Save(b.record, verifiedSchema, verifiedRecord{b.boot, maps.Clone(b.verified)})
 }
 
+// stampOf returns the current metadata of a file.
 func stampOf(path string) (stamp, error) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -28,6 +28,7 @@ type content struct {
 	scratch string // directory for the temporary file; empty means the directory of path
 }
 
+// file returns the wanted content of a File, with the secrets of Fill filled in when it is rendered.
 func file(f plan.File) content {
 	return content{path: f.Path, mode: fs.FileMode(f.Mode).Perm(), secret: len(f.Fill) > 0, render: func() ([]byte, error) {
 		text := f.Content
@@ -42,6 +43,7 @@ func file(f plan.File) content {
 	}}
 }
 
+// observeContent compares a file with its wanted type, mode, owner and content. Links are not followed.
 func observeContent(c content) (plan.State, error) {
 	info, err := os.Lstat(c.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -61,7 +63,7 @@ func observeContent(c content) (plan.State, error) {
 	if err != nil {
 		return plan.State{}, err
 	}
-	details := drift(info, c.mode)
+	details := drift(info, c.mode, os.Geteuid(), -1)
 	if !bytes.Equal(have, want) {
 		details = append(details, c.difference(have, want))
 	}
@@ -71,6 +73,7 @@ func observeContent(c content) (plan.State, error) {
 	return right(), nil
 }
 
+// difference describes where the content differs, without printing any of it.
 func (c content) difference(have, want []byte) string {
 	if c.secret {
 		return "its content differs"
@@ -83,6 +86,7 @@ func (c content) difference(have, want []byte) string {
 	return fmt.Sprintf("its content differs from line %d onwards", line+1)
 }
 
+// makeContent writes a file atomically and durably. It refuses to replace a directory.
 func makeContent(c content) error {
 	if info, err := os.Lstat(c.path); err == nil && info.IsDir() {
 		return fmt.Errorf("write %s: it is a directory; remove it if its contents are not needed", c.path)
@@ -111,6 +115,7 @@ func makeContent(c content) error {
 	return durable.SyncDir(filepath.Dir(c.path))
 }
 
+// makeParent creates the missing parent directories of path.
 func makeParent(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("make parent directory of %s: %w", path, err)
@@ -118,14 +123,8 @@ func makeParent(path string) error {
 	return nil
 }
 
-// drift describes how mode and owner differ from what is wanted. Files belong to the agent's user, which
-// is root.
-func drift(info fs.FileInfo, mode fs.FileMode) []string {
-	return driftFrom(info, mode, os.Geteuid(), -1)
-}
-
-// driftFrom is drift with another owner. A negative gid allows any group.
-func driftFrom(info fs.FileInfo, mode fs.FileMode, uid, gid int) []string {
+// drift describes how mode and owner differ from what is wanted. A negative gid allows any group.
+func drift(info fs.FileInfo, mode fs.FileMode, uid, gid int) []string {
 	var details []string
 	if have := info.Mode().Perm(); have != mode {
 		details = append(details, fmt.Sprintf("mode %04o, want %04o", have, mode))
@@ -172,6 +171,8 @@ users:
     %[6]s
 `
 
+// kubeconfig returns the wanted content of a Kubeconfig. With Embed, the credentials are read when it is
+// rendered.
 func kubeconfig(k plan.Kubeconfig) content {
 	return content{path: k.Path, mode: 0o600, secret: k.Embed, render: func() ([]byte, error) {
 		var lines [3]string

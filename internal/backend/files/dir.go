@@ -33,12 +33,13 @@ func observeDir(d plan.Dir) (plan.State, error) {
 	if err != nil {
 		return plan.State{}, fmt.Errorf("observe directory %s: %w", d.Path, err)
 	}
-	if details := driftFrom(info, fs.FileMode(d.Mode).Perm(), uid, gid); len(details) > 0 {
+	if details := drift(info, fs.FileMode(d.Mode).Perm(), uid, gid); len(details) > 0 {
 		return wrong(strings.Join(details, "; ")), nil
 	}
 	return right(), nil
 }
 
+// makeDir creates a directory or corrects its mode and owner. It refuses to replace anything else.
 func makeDir(d plan.Dir) error {
 	if err := makeParent(d.Path); err != nil {
 		return err
@@ -102,7 +103,7 @@ func remove(item plan.Item) error {
 	case plan.StaticPod: // see removeStaticPod
 		return nil
 	case plan.Artifact:
-		return removeLink(it.Path)
+		return removeIf(it.Path, "a symlink", func(m fs.FileMode) bool { return m&fs.ModeSymlink != 0 })
 	case plan.Mount:
 		return unmount(it.Target)
 	case plan.Cert:
@@ -133,10 +134,7 @@ func removeFile(path string) error {
 	return removeIf(path, "a file", func(m fs.FileMode) bool { return m.IsRegular() })
 }
 
-func removeLink(path string) error {
-	return removeIf(path, "a symlink", func(m fs.FileMode) bool { return m&fs.ModeSymlink != 0 })
-}
-
+// removeIf removes a file if it has the wanted type. It returns nil if there is no file.
 func removeIf(path, want string, is func(fs.FileMode) bool) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

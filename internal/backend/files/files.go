@@ -152,6 +152,7 @@ func (h *Host) Await(ctx context.Context, e plan.Entry, waiting func(reason stri
 	return nil
 }
 
+// remember stores an item, so that static pods can name it as an input.
 func (h *Host) remember(e plan.Entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -213,6 +214,7 @@ func Fingerprint(item plan.Item) (string, error) {
 	return "", fmt.Errorf("fingerprint of %s: not handled by package files", plan.RefOf(item))
 }
 
+// sumFiles hashes the names, sizes and contents of files. Missing files are part of the hash.
 func sumFiles(paths ...string) (string, error) {
 	sum := sha256.New()
 	for _, path := range paths {
@@ -235,6 +237,7 @@ func sumFiles(paths ...string) (string, error) {
 
 var errNoKeys = errors.New("this host does not manage keys")
 
+// observeCert asks Keys for the state of key material.
 func (h *Host) observeCert(ctx context.Context, c plan.Cert) (plan.State, error) {
 	if h.conf.Keys == nil {
 		return plan.State{}, errNoKeys

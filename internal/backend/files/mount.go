@@ -22,6 +22,8 @@ type mounted struct {
 	options                []string
 }
 
+// observeMount compares the topmost mount at the target with the plan. Options that the file system
+// interprets are not compared, because mountinfo does not show them as written.
 func observeMount(m plan.Mount) (plan.State, error) {
 	have, ok, err := topMount(m.Target)
 	if err != nil {
@@ -54,6 +56,8 @@ func observeMount(m plan.Mount) (plan.State, error) {
 	return right(), nil
 }
 
+// makeMount mounts the file system, after unmounting a different one. A bind mount needs a second call to
+// mount(2) for its other flags; if that fails, it is unmounted again.
 func makeMount(m plan.Mount) error {
 	if err := os.MkdirAll(m.Target, 0o755); err != nil {
 		return err
@@ -81,6 +85,7 @@ func makeMount(m plan.Mount) error {
 	return nil
 }
 
+// unmount unmounts the topmost mount at target. It returns nil if nothing is mounted there.
 func unmount(target string) error {
 	if _, ok, err := topMount(target); err != nil || !ok {
 		return err
@@ -120,6 +125,7 @@ func mountFlag(option string) (flag uintptr, ok bool) {
 	return 0, false
 }
 
+// mountOptions splits options into flags of mount(2) and data for the file system.
 func mountOptions(options []string) (flags uintptr, data string) {
 	var rest []string
 	for _, o := range options {
@@ -173,6 +179,7 @@ func unescape(s string) string {
 	return out.String()
 }
 
+// sameFile reports whether a and b are the same file or device. It is false if either cannot be read.
 func sameFile(a, b string) bool {
 	x, errX := os.Stat(a)
 	y, errY := os.Stat(b)

@@ -34,6 +34,7 @@ func (h *Host) manifest(p plan.StaticPod) (pods.Manifest, error) {
 	return pods.NewManifest(p, inputs), nil
 }
 
+// observeStaticPod observes the manifest and, for a component, whether its pod is ready.
 func (h *Host) observeStaticPod(ctx context.Context, p plan.StaticPod) (plan.State, error) {
 	want, err := h.manifest(p)
 	if err != nil {
@@ -77,6 +78,8 @@ func observeManifest(p plan.StaticPod, text string) (plan.State, error) {
 
 const manifestMode = 0o600
 
+// makeStaticPod writes the manifest, unless the pod's data was lost or the path is taken by a file that
+// Slipway has not written.
 func (h *Host) makeStaticPod(p plan.StaticPod) error {
 	if err := dataguard.Check(p.DataGuard); err != nil { // checked here because the kubelet would retry forever
 		return err

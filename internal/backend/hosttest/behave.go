@@ -113,6 +113,7 @@ func BehaveIfAsked() {
 	os.Exit(o.behave())
 }
 
+// behave is the main function of the helper process. It returns the exit code.
 func (o order) behave() int {
 	heard := make(chan os.Signal, 1)
 	signal.Notify(heard, syscall.SIGTERM)

@@ -37,6 +37,7 @@ func NewManifest(p plan.StaticPod, inputs []string) Manifest {
 
 const header = "# Written by slipway, which overwrites what is changed here. sha256:"
 
+// head returns the first line of a manifest with the given body.
 func head(body string) string {
 	sum := sha256.Sum256([]byte(body))
 	return header + hex.EncodeToString(sum[:]) + "\n"

@@ -73,6 +73,7 @@ type Manager struct {
 	pods map[string]*pod
 }
 
+// pod is a tracked pod. Copies are snapshots; changes go through the Manager.
 type pod struct {
 	item     plan.StaticPod
 	uid      string
@@ -135,6 +136,7 @@ func (m *Manager) names() []string {
 	return names
 }
 
+// get returns a snapshot of a tracked pod.
 func (m *Manager) get(name string) (pod, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -236,6 +238,7 @@ func (m *Manager) Down(ctx context.Context, item plan.StaticPod, uid string) boo
 	return ctx.Err() == nil && time.Since(p.since) > units.DownAfter
 }
 
+// setProcess records the main process of a pod, unless the pod was replaced meanwhile.
 func (m *Manager) setProcess(p pod, main process) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -311,6 +314,7 @@ func (m *Manager) checkHealth(ctx context.Context, p pod, gone bool) {
 	}
 }
 
+// failed counts a failed check and returns the number of failed checks in a row.
 func (m *Manager) failed(p pod) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -359,6 +363,7 @@ func (m *Manager) Stop(ctx context.Context, names []string) error {
 	return errors.Join(errs...)
 }
 
+// end stops the processes of a pod: with SIGTERM once, and with SIGKILL after stopTimeout.
 func (m *Manager) end(ctx context.Context, uid string) error {
 	signal, deadline := unix.SIGTERM, time.Now().Add(stopTimeout)
 	signaled := map[process]bool{}

@@ -82,6 +82,7 @@ func (p *Prober) Ask(ctx context.Context, pr plan.Probe) error {
 	return fmt.Errorf("unknown probe %q: the agent is older than the plan", pr.Kind)
 }
 
+// askTCP connects once to host:port or unix:///path.
 func askTCP(ctx context.Context, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, netTimeout)
 	defer cancel()
@@ -107,6 +108,7 @@ func (p *Prober) askTask(ctx context.Context, pr plan.Probe) error {
 	return p.Task(ctx, pr.Args)
 }
 
+// askFile succeeds if the file exists and is not empty.
 func askFile(path string) error {
 	info, err := os.Stat(path)
 	switch {
@@ -201,6 +203,8 @@ func Until(ctx context.Context, ask func(context.Context) error, waiting func(re
 // credentials are the files of a TLS connection. Probes with the same credentials share connections.
 type credentials struct{ ca, cert, key string }
 
+// askHTTP succeeds if the server returns 200 and the body contains the wanted text. Redirects count as
+// failures.
 func (p *Prober) askHTTP(ctx context.Context, pr plan.Probe) error {
 	ctx, cancel := context.WithTimeout(ctx, netTimeout)
 	defer cancel()
@@ -241,6 +245,7 @@ func failingChecks(body string) string {
 	return strings.Join(failing, ", ")
 }
 
+// client returns the client for these credentials, which keeps its connections.
 func (p *Prober) client(c credentials) *http.Client {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -324,6 +329,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// lastLine returns the last line that is not blank.
 func (t tail) lastLine() string {
 	s := strings.TrimSpace(string(t))
 	return s[strings.LastIndexByte(s, '\n')+1:]

@@ -62,6 +62,7 @@ func removeFiles(ctx context.Context, h Host, p plan.Plan, extra []string) error
 	return errors.Join(errs...)
 }
 
+// unitsInReverse returns the names of the plan's units, dependents first.
 func unitsInReverse(p plan.Plan) (names []string) {
 	for i := len(p.Entries) - 1; i >= 0; i-- {
 		if u, ok := p.Entries[i].Item.(plan.Unit); ok {
@@ -71,6 +72,7 @@ func unitsInReverse(p plan.Plan) (names []string) {
 	return names
 }
 
+// dataDirs returns the directories in which units keep data and may have mounted file systems.
 func dataDirs(p plan.Plan) (paths []string) {
 	for _, e := range p.Entries {
 		if d, ok := e.Item.(plan.Dir); ok && d.Data {
@@ -83,7 +85,7 @@ func dataDirs(p plan.Plan) (paths []string) {
 // remove removes an entry and the temporary files that a crash has left behind, which may contain part of
 // a key.
 func remove(ctx context.Context, h Host, e plan.Entry) error {
-	if err := debris(e.Item); err != nil {
+	if err := removeTemporary(e.Item); err != nil {
 		return err
 	}
 	switch it := e.Item.(type) {
@@ -103,7 +105,9 @@ func remove(ctx context.Context, h Host, e plan.Entry) error {
 // stagedSuffixSuffix is the suffix of a certificate whose key is not in use yet (package ca).
 const stagedSuffix = ".new"
 
-func debris(item plan.Item) error {
+// removeTemporary removes the temporary files that a crash may have left behind while the item was
+// written.
+func removeTemporary(item plan.Item) error {
 	switch it := item.(type) {
 	case plan.Cert:
 		if it.Want.CertPath == "" {
@@ -122,6 +126,7 @@ func debris(item plan.Item) error {
 	}
 }
 
+// removeFile removes a file. It returns nil if there is none.
 func removeFile(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

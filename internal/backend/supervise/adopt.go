@@ -37,6 +37,7 @@ func (h *Host) adopt() error {
 	return nil
 }
 
+// adoptUnit takes over one unit by its record, and starts to watch it if it should be running.
 func (h *Host) adoptUnit(name string) error {
 	u := newUnit(h, name)
 	stale, err := durable.Read(h.recordPath(name), recordSchema, &u.rec)
@@ -101,6 +102,7 @@ func (u *unit) findProcess(stale bool) (err error) {
 	return u.update(func() { r.Phase, r.PID, r.Start, r.Token = started, u.proc.pid, u.proc.start, token })
 }
 
+// noProcess records that the unit has no process.
 func (u *unit) noProcess() error {
 	return u.update(func() {
 		if u.rec.Phase == stopping {

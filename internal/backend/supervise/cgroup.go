@@ -80,6 +80,8 @@ func enable(dir string) {
 	}
 }
 
+// make creates the unit's group in each hierarchy and returns the directories. Only the first hierarchy is
+// required.
 func (c cgroups) make(name string) (dirs []string, err error) {
 	for i, parent := range c.parents {
 		dir := filepath.Join(parent, name)
@@ -160,6 +162,7 @@ func (c cgroups) kill(ctx context.Context, name string) error {
 	}
 }
 
+// isZombie reports whether a process has ended, reaped or not.
 func isZombie(pid int) bool {
 	fields, err := statFields(pid)
 	return err != nil || fields[0] == "Z" || fields[0] == "X"

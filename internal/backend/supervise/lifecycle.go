@@ -67,6 +67,7 @@ func (u *unit) start() error {
 	return nil
 }
 
+// fork starts a process that runs Exec, with its output appended to the unit's log.
 func (u *unit) fork(spec plan.Unit, revision, token string) (pid int, err error) {
 	if len(spec.Args) == 0 || !strings.HasPrefix(spec.Args[0], "/") {
 		return 0, errors.New("the first argument must be an absolute path")
@@ -135,6 +136,7 @@ func (u *unit) startWatching() {
 	})
 }
 
+// stopWatching ends the watcher and waits for it. The process keeps running.
 func (u *unit) stopWatching() {
 	u.mu.Lock()
 	cancel, ended := u.cancelWatch, u.watchEnded
@@ -146,6 +148,7 @@ func (u *unit) stopWatching() {
 	}
 }
 
+// watchLoop waits for exits and restarts the unit until ctx ends.
 func (u *unit) watchLoop(ctx context.Context) {
 	for {
 		if p := u.current(); p != nil {
@@ -183,6 +186,7 @@ func (u *unit) watchUntilExit(ctx context.Context, p *process) (died bool) {
 	return died
 }
 
+// exited records and reports an unexpected exit, and schedules the restart.
 func (u *unit) exited(p *process) {
 	p.close()
 	exit := p.exit
@@ -216,6 +220,7 @@ func (u *unit) delay(reason string) {
 	})
 }
 
+// waitForRestart waits until the next restart is due. It returns false if ctx ends first.
 func (u *unit) waitForRestart(ctx context.Context) bool {
 	u.mu.Lock()
 	at := u.restartAt
@@ -253,6 +258,7 @@ func (u *unit) stop(ctx context.Context) error {
 	return u.stopLocked(ctx)
 }
 
+// stopLocked is stop for callers that hold u.ops.
 func (u *unit) stopLocked(ctx context.Context) error {
 	u.stopWatching()
 	u.mu.Lock()

@@ -86,6 +86,8 @@ func (u *unit) waitFor(ctx context.Context, p *process) error {
 	return u.finished(p)
 }
 
+// finished records the end of a oneshot, and returns an error with the last log lines unless it exited
+// with 0.
 func (u *unit) finished(p *process) error {
 	p.close()
 	u.event(units.Done, p.pid, p.exit.String())

@@ -40,6 +40,7 @@ func (u *unit) checkReady(ctx context.Context, p *process) {
 	}
 }
 
+// awaitReady waits until the process is ready for the first time. It returns false if ctx ends first.
 func (u *unit) awaitReady(ctx context.Context, pr plan.Probe) bool {
 	u.setReason("waiting for " + pr.String())
 	if pr.Kind == plan.ProbeNotify {
@@ -55,6 +56,7 @@ func (u *unit) awaitReady(ctx context.Context, pr plan.Probe) bool {
 	return u.host.conf.Probe.Await(ctx, pr, func(reason string) { u.setReason("waiting for " + pr.String() + ": " + reason) }) == nil
 }
 
+// setReady records a change of readiness, and the reason if the unit is unready.
 func (u *unit) setReady(ready bool, reason string) {
 	pid := 0
 	u.updateOrLog(func() {
@@ -152,6 +154,7 @@ func (u *unit) closeNotifyLocked() {
 	}
 }
 
+// listenNotify opens the socket and replaces an existing one.
 func listenNotify(path string) (*net.UnixConn, error) {
 	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
 		return nil, err

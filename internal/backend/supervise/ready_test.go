@@ -39,7 +39,7 @@ func TestHealth(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "a loss of readiness", func() bool { return !state(t, h, u).Ready })
-	if s := state(t, h, u); !s.Matches || !strings.Contains(s.Detail, "it does not exist") {
+	if s := state(t, h, u); !s.Matches || !strings.Contains(s.Detail, "the file does not exist") {
 		t.Errorf("got state %+v", s)
 	}
 	if err := os.WriteFile(u.Ready.Path, []byte("again"), 0o600); err != nil {

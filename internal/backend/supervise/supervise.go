@@ -102,6 +102,7 @@ func New(c Config) (*Host, error) {
 	return h, nil
 }
 
+// open finds the cgroup hierarchies and adopts the units of this boot.
 func (h *Host) open() (err error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -244,6 +245,7 @@ func (h *Host) fingerprints(spec plan.Unit) ([]units.Input, error) {
 	return h.entries.Fingerprints(spec, h.conf.Files.Fingerprint)
 }
 
+// remove stops a unit and deletes its cgroups and its record. The log is kept.
 func (h *Host) remove(ctx context.Context, name string) error {
 	u := h.units.Get(name)
 	if u == nil {

@@ -52,6 +52,7 @@ func newUnit(h *Host, name string) *unit {
 	return &unit{host: h, name: name}
 }
 
+// observe compares the unit with what the plan wants. Settings that need no restart take effect here.
 func (u *unit) observe(spec plan.Unit, inputs []units.Input) plan.State {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -160,6 +161,7 @@ func (u *unit) updateOrLog(f func()) {
 	}
 }
 
+// setReason changes only the reason why the unit is not ready. It is not recorded.
 func (u *unit) setReason(reason string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -170,6 +172,7 @@ func (u *unit) setReason(reason string) {
 	u.changed.Notify()
 }
 
+// current returns the unit's process, or nil.
 func (u *unit) current() *process {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -192,6 +192,7 @@ func (b *bus) reload(ctx context.Context) error {
 	})
 }
 
+// isUnknown reports whether systemd does not know the unit, or the unit has no process.
 func isUnknown(err error) bool {
 	var e dbus.Error
 	if !errors.As(err, &e) {
@@ -207,6 +208,7 @@ type reloads struct {
 	next *reload
 }
 
+// reload is one run shared by several callers.
 type reload struct {
 	done chan struct{}
 	err  error // valid once done is closed

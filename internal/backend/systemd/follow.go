@@ -102,6 +102,7 @@ func (u *unit) exitedLocked(s state) {
 	u.event(units.Exited, 0, reason)
 }
 
+// setReadyLocked records a change of readiness, and the reason if the unit is unready.
 func (u *unit) setReadyLocked(ready bool, reason string) {
 	u.rec.Ready, u.rec.UnhealthySince, u.reason = ready, time.Time{}, reason
 	if !ready {

@@ -148,6 +148,7 @@ func (u *unit) outcome(ctx context.Context) (state, error) {
 	}
 }
 
+// waitForEnd waits until the unit is not running.
 func (u *unit) waitForEnd(ctx context.Context) error {
 	for {
 		if err := u.refresh(ctx); err != nil {
@@ -169,6 +170,8 @@ func (u *unit) waitForEnd(ctx context.Context) error {
 	}
 }
 
+// finished records the result of a oneshot, and returns an error with the last log lines unless it
+// succeeded.
 func (u *unit) finished(ctx context.Context, result string) error {
 	if result == "done" {
 		u.event(units.Done, 0, "exited with 0")

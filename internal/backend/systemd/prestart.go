@@ -138,9 +138,12 @@ func recordPath(dir, unit string) string    { return filepath.Join(dir, unit+".s
 func startNotePath(dir, unit string) string { return filepath.Join(dir, unit+".start") }
 
 // removeRecord deletes both generations of a record.
-func removeRecord(path string) error {
+func removeRecord(path string) error { return removeFiles(path, path+".prev") }
+
+// removeFiles removes files. Missing files are no error.
+func removeFiles(paths ...string) error {
 	var errs []error
-	for _, p := range []string{path, path + ".prev"} {
+	for _, p := range paths {
 		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}

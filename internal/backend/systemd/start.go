@@ -151,6 +151,7 @@ func (u *unit) stop(ctx context.Context) error {
 	return u.stopLocked(ctx)
 }
 
+// stopLocked is stop for callers that hold u.ops.
 func (u *unit) stopLocked(ctx context.Context) error {
 	if err := u.refresh(ctx); err != nil {
 		return err

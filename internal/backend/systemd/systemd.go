@@ -23,7 +23,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -159,6 +158,7 @@ func (h *Host) wakeUnits(object string) {
 	}
 }
 
+// unitOrNew returns the named unit. A new unit follows its service from now on.
 func (h *Host) unitOrNew(name string) *unit {
 	return h.units.GetOrNew(name, func() *unit {
 		u := newUnit(h, name)
@@ -258,7 +258,7 @@ func (u *unit) remove(ctx context.Context) error {
 	}
 	dir := u.host.conf.StateDir
 	err := errors.Join(
-		removeIfExists(filepath.Join(UnitDir, u.service)), u.host.bus.resetFailed(ctx, u.service),
+		removeFiles(filepath.Join(UnitDir, u.service)), u.host.bus.resetFailed(ctx, u.service),
 		removeRecord(recordPath(dir, u.name)), removeRecord(startNotePath(dir, u.name)),
 	)
 	if err != nil {
@@ -266,13 +266,6 @@ func (u *unit) remove(ctx context.Context) error {
 	}
 	u.host.units.Delete(u.name, u)
 	u.cancel()
-	return nil
-}
-
-func removeIfExists(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
 	return nil
 }
 

@@ -110,6 +110,7 @@ func (u *unit) loadRecord() error {
 	return err
 }
 
+// notifyLocked wakes all goroutines that wait for a change of the unit.
 func (u *unit) notifyLocked() {
 	u.changed.Notify()
 }
@@ -255,6 +256,7 @@ type state struct {
 	stale                     bool // the unit file has changed since systemd loaded it
 }
 
+// stateOf extracts the state from the D-Bus properties of a service.
 func stateOf(props map[string]any) state {
 	text := func(name string) string { s, _ := props[name].(string); return s }
 	stamp := func(name string) time.Time {

@@ -75,7 +75,7 @@ func (h Health) Watch(ctx context.Context, p HealthTarget) {
 			p.EndHung(ctx)
 			return
 		}
-		reason := fmt.Sprintf("unhealthy, will be restarted after %s; waiting for %s: %s", h.HungAfter, s.Probe, err)
+		reason := fmt.Sprintf("unhealthy, will be restarted unless it recovers within %s; waiting for %s: %s", h.HungAfter, s.Probe, err)
 		if s.Ready {
 			p.SetReady(false, reason)
 			continue

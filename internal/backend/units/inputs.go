@@ -145,13 +145,14 @@ func unchangedSince(item plan.Item, at time.Time) bool {
 	if at.IsZero() || at.After(time.Now()) {
 		return false
 	}
+	_, isLink := item.(plan.Artifact)
 	for _, path := range inputFiles(item) {
 		info, err := os.Lstat(path)
 		if err != nil {
 			return false
 		}
 		stat, ok := info.Sys().(*syscall.Stat_t)
-		if !ok || !info.Mode().IsRegular() && !isArtifact(item) { // the target of a link has its own ctime
+		if !ok || !info.Mode().IsRegular() && !isLink { // the target of a link has its own ctime
 			return false
 		}
 		if changed := time.Unix(stat.Ctim.Unix()); changed.After(at.Add(-clockSkew)) {
@@ -185,9 +186,4 @@ func inputFiles(item plan.Item) []string {
 		return nil
 	}
 	return []string{""} // unknown kind: a file that does not exist
-}
-
-func isArtifact(item plan.Item) bool {
-	_, ok := item.(plan.Artifact)
-	return ok
 }

@@ -52,6 +52,7 @@ func (e *Entry) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
+// decodeItem decodes an item of the given kind. An unknown kind is an error that asks for a newer agent.
 func decodeItem(kind Kind, raw []byte) (Item, error) {
 	if len(raw) == 0 {
 		return nil, errors.New("no item")
