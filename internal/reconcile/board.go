@@ -235,7 +235,7 @@ func (b *Board) CountStep() int {
 }
 
 // Subscription collects the changes of a board until its reader takes them. Only the newest status of each
-// item is kept, so a slow reader blocks nobody, uses bounded memory, and always sees the latest status.
+// item is kept, so a slow reader does not block writers, uses bounded memory, and always sees the latest status.
 type Subscription struct {
 	C <-chan struct{} // receives a value when there are changes to take
 

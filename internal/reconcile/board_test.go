@@ -164,10 +164,10 @@ func TestAwait(t *testing.T) {
 		b := reconcile.NewBoard()
 		b.Set(reconcile.Status{Ref: "a", Phase: reconcile.Waiting})
 		b.Set(reconcile.Status{Ref: "b", Phase: reconcile.Waiting})
-		var told []string
+		var reported []string
 		done := make(chan error, 1)
 		go func() {
-			done <- b.Await(t.Context(), reconcile.IsReady, []string{"a", "b", "not announced"}, func(ref string) { told = append(told, ref) })
+			done <- b.Await(t.Context(), reconcile.IsReady, []string{"a", "b", "not announced"}, func(ref string) { reported = append(reported, ref) })
 		}()
 		synctest.Wait()
 		b.Set(reconcile.Status{Ref: "a", Phase: reconcile.Starting})
@@ -181,7 +181,7 @@ func TestAwait(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		if diff := cmp.Diff([]string{"a", "b"}, told); diff != "" {
+		if diff := cmp.Diff([]string{"a", "b"}, reported); diff != "" {
 			t.Errorf("reported (-want +got):\n%s", diff)
 		}
 

@@ -130,9 +130,9 @@ func TestDeadlines(t *testing.T) {
 		go func() { ended <- l.Converge(ctx, want, plan.Plan{}) }()
 
 		time.Sleep(24 * time.Hour)
-		gate, patient, never := phase(l.Board, "precondition/quorum"), phase(l.Board, "unit/patient"), phase(l.Board, "unit/never")
-		if gate.Phase != reconcile.Starting || gate.For != "it is closed" || gate.Provider != "the other members" || time.Since(gate.Since) != 24*time.Hour {
-			t.Errorf("precondition: %+v", gate)
+		precondition, patient, never := phase(l.Board, "precondition/quorum"), phase(l.Board, "unit/patient"), phase(l.Board, "unit/never")
+		if precondition.Phase != reconcile.Starting || precondition.For != "it is not fulfilled" || precondition.Provider != "the other members" || time.Since(precondition.Since) != 24*time.Hour {
+			t.Errorf("precondition: %+v", precondition)
 		}
 		if patient.Phase != reconcile.Starting || patient.For != "waiting for nothing" || h.Starts("patient") != 1 {
 			t.Errorf("patient: %+v, %d starts", patient, h.Starts("patient"))
@@ -312,7 +312,7 @@ func TestFailuresAreOnTheBoard(t *testing.T) {
 	}
 }
 
-// A state that nobody knows leads to no step at all, however often it is asked.
+// An unknown state never leads to a step, however often it is observed.
 func TestUnknownIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

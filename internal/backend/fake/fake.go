@@ -90,7 +90,7 @@ func (h *Host) observeLocked(e plan.Entry) (plan.State, error) {
 	case plan.Precondition:
 		s := plan.State{Existence: plan.Present, Matches: true, Ready: h.open[it.Name]}
 		if !s.Ready {
-			s.Detail = "it is closed"
+			s.Detail = "it is not fulfilled"
 		}
 		return s, nil
 	}
@@ -228,14 +228,6 @@ func (h *Host) Open(name string) {
 	if u := h.units[name]; u != nil {
 		u.readyLocked(h)
 	}
-	h.changeLocked()
-}
-
-// Shut makes a precondition unfulfilled again.
-func (h *Host) Shut(name string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.open[name] = false
 	h.changeLocked()
 }
 

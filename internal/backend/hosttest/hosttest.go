@@ -58,7 +58,7 @@ type Rig struct {
 	Record func(unit string) string
 }
 
-// Behaviour is what a unit's process does. The zero value runs until it is told to end, and is ready at
+// Behaviour is what a unit's process does. The zero value runs until it is stopped, and is ready at
 // once.
 type Behaviour struct {
 	Ready      plan.ProbeKind // none, http, tcp, notify or file

@@ -60,7 +60,7 @@ func everything(t *testing.T) (dir string, p plan.Plan, given []string) {
 	first := b.Add(plan.Unit{Name: "first"}, data, ca, file)
 	b.Add(plan.Unit{Name: "second"}, first)
 	for _, path := range []string{
-		"/etc/ca.crt", "/etc/ca.key", "/data/member/wal", "/data/x", "/etc/given", "/etc/somebody-elses",
+		"/etc/ca.crt", "/etc/ca.key", "/data/member/wal", "/data/x", "/etc/given", "/etc/foreign",
 		"/etc/.ca.key.41-0.tmp", "/etc/ca.crt.new", "/etc/.f.7-1.tmp", "/etc/.given.7-0.tmp", // left behind by a crash
 	} {
 		write(t, dir+path)
@@ -86,7 +86,7 @@ func TestRemovesWhatIsOurs(t *testing.T) {
 		left = append(left, path[len(dir):])
 		return err
 	})
-	if diff := cmp.Diff([]string{"", "/data", "/etc", "/etc/somebody-elses"}, left); diff != "" || err != nil {
+	if diff := cmp.Diff([]string{"", "/data", "/etc", "/etc/foreign"}, left); diff != "" || err != nil {
 		t.Errorf("remaining files (-want +got):\n%s, %v", diff, err)
 	}
 }

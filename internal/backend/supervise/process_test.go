@@ -136,7 +136,7 @@ func TestStopAllKeepsTheOrder(t *testing.T) {
 		do(t, h, plan.Create, u)
 		await(t, h, u)
 	}
-	if err := h.StopAll(t.Context(), []string{"c", "nobody", "a"}); err != nil {
+	if err := h.StopAll(t.Context(), []string{"c", "missing", "a"}); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"c", "a", "b"}, stoppedUnits); diff != "" {

@@ -98,7 +98,7 @@ func TestNotifyMissedWhileNoAgentListened(t *testing.T) {
 	b := newBed(t)
 	b.conf.intervals = intervals{health: time.Hour, unhealthy: time.Hour, logs: time.Hour, notify: 50 * time.Millisecond}
 	h := b.host(t)
-	u := plan.Unit{ // what it says is lost when nobody listens, as with sd_notify
+	u := plan.Unit{ // its message is lost if no one listens, as with sd_notify
 		Name: "u", Args: []string{"/bin/sh", "-c", "while [ ! -e go ]; do sleep 0.01; done; touch said; exec sleep 1000"},
 		Dir: b.dir, Ready: plan.Probe{Kind: plan.ProbeNotify},
 	}

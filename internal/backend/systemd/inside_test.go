@@ -82,7 +82,7 @@ func newBed(t *testing.T) *bed {
 
 // clean stops every service of the bed, kills remaining processes, and removes the unit files.
 func (b *bed) clean(t *testing.T) {
-	services, err := filepath.Glob(filepath.Join(UnitDir, b.conf.Prefix+"*.service"))
+	services, err := filepath.Glob(filepath.Join(unitDir, b.conf.Prefix+"*.service"))
 	if err != nil {
 		t.Error(err)
 	}
@@ -140,7 +140,7 @@ func (b *bed) rig(t *testing.T) hosttest.Rig {
 // limit writes a drop-in for all services with the bed's prefix.
 func (b *bed) limit(t *testing.T, settings []string) {
 	t.Helper()
-	dir := filepath.Join(UnitDir, b.conf.Prefix+".service.d")
+	dir := filepath.Join(unitDir, b.conf.Prefix+".service.d")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -39,17 +39,17 @@ func PreStart(ctx context.Context, args []string, fingerprint func(plan.Item) (s
 		return fmt.Errorf("unit-pre-start: %w", err)
 	}
 	path := startNotePath(*dir, *name)
-	b, err := delayStart(ctx, path)
+	note, err := delayStart(ctx, path)
 	if err != nil {
 		return err
 	}
-	b.Invocation = os.Getenv("INVOCATION_ID")
-	refused := b.prepare(recordPath(*dir, *name), fingerprint)
+	note.Invocation = os.Getenv("INVOCATION_ID")
+	refused := note.prepare(recordPath(*dir, *name), fingerprint)
 	if refused != nil {
-		b.Refused = refused.Error()
+		note.Refused = refused.Error()
 	}
-	b.At = time.Now()
-	return errors.Join(refused, durable.Save(path, recordSchema, b)) // a refused start counts too
+	note.At = time.Now()
+	return errors.Join(refused, durable.Save(path, recordSchema, note)) // a refused start counts too
 }
 
 // prepare checks whether the unit may be started, and records the fingerprints of its inputs.
@@ -109,7 +109,6 @@ type record struct {
 	Ready          bool          `json:"ready"`
 	UnhealthySince time.Time     `json:"unhealthySince,omitzero"` // since when the unit, once ready, fails its health check
 	Ran            bool          `json:"ran,omitempty"`           // a oneshot has succeeded
-	Stopped        bool          `json:"stopped,omitempty"`
 	Restarts       int           `json:"restarts"`
 	LastExit       *units.Exit   `json:"lastExit,omitempty"`
 }

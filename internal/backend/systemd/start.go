@@ -80,7 +80,7 @@ func (u *unit) writeRecord(spec plan.Unit, inputs []units.Input) error {
 // syncUnitFile writes the unit file and makes systemd use it. A unit that is not loaded yet is loaded at
 // its start; only one that systemd has loaded in another form needs a reload.
 func (u *unit) syncUnitFile(ctx context.Context, e plan.Entry, spec plan.Unit) error {
-	text, path := u.text(e, spec), filepath.Join(UnitDir, u.service)
+	text, path := u.text(e, spec), filepath.Join(unitDir, u.service)
 	have, err := os.ReadFile(path)
 	known := err == nil
 	if !known || string(have) != string(text) {
@@ -222,6 +222,6 @@ func (u *unit) text(e plan.Entry, spec plan.Unit) []byte {
 }
 
 func (u *unit) unitFileIs(text []byte) bool {
-	have, err := os.ReadFile(filepath.Join(UnitDir, u.service))
+	have, err := os.ReadFile(filepath.Join(unitDir, u.service))
 	return err == nil && string(have) == string(text)
 }

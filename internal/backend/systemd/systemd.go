@@ -36,8 +36,8 @@ import (
 	render "github.com/slipway-project/slipway/internal/render/systemd"
 )
 
-// UnitDir is the systemd directory for unit files that do not survive a boot.
-const UnitDir = "/run/systemd/system"
+// unitDir is the systemd directory for unit files that do not survive a boot.
+const unitDir = "/run/systemd/system"
 
 // Config configures a Host.
 type Config struct {
@@ -78,7 +78,7 @@ func New(c Config) (*Host, error) {
 		return nil, errors.New("systemd: StateDir, LogDir, Exe, Files, Probe and Log are required")
 	}
 	c = withDefaults(c)
-	if err := errors.Join(os.MkdirAll(c.StateDir, 0o700), os.MkdirAll(c.LogDir, 0o755), os.MkdirAll(UnitDir, 0o755)); err != nil {
+	if err := errors.Join(os.MkdirAll(c.StateDir, 0o700), os.MkdirAll(c.LogDir, 0o755), os.MkdirAll(unitDir, 0o755)); err != nil {
 		return nil, err
 	}
 	h := &Host{conf: c, logs: units.Logs{Dir: c.LogDir}}
@@ -258,7 +258,7 @@ func (u *unit) remove(ctx context.Context) error {
 	}
 	dir := u.host.conf.StateDir
 	err := errors.Join(
-		removeFiles(filepath.Join(UnitDir, u.service)), u.host.bus.resetFailed(ctx, u.service),
+		removeFiles(filepath.Join(unitDir, u.service)), u.host.bus.resetFailed(ctx, u.service),
 		removeRecord(recordPath(dir, u.name)), removeRecord(startNotePath(dir, u.name)),
 	)
 	if err != nil {

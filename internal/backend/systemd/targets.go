@@ -37,7 +37,7 @@ func (h *Host) nodeTarget() string { return strings.TrimSuffix(h.conf.Prefix, "-
 
 // setTarget starts or stops a target if it is not in that state already.
 func (h *Host) setTarget(ctx context.Context, target string, text []byte, ready bool) error {
-	path := filepath.Join(UnitDir, target)
+	path := filepath.Join(unitDir, target)
 	have, err := os.ReadFile(path)
 	known := err == nil
 	if ready && (!known || string(have) != string(text)) {

@@ -20,7 +20,7 @@ func TestInsideTargets(t *testing.T) {
 	h := b.host(t)
 	t.Cleanup(func() {
 		for _, target := range []string{h.nodeTarget(), b.conf.Prefix + "cluster.target"} {
-			_ = os.Remove(filepath.Join(UnitDir, target))
+			_ = os.Remove(filepath.Join(unitDir, target))
 		}
 	})
 	active := func(h *Host, want string) {

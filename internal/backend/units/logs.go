@@ -76,17 +76,17 @@ func (l Logs) Full() bool {
 func (l Logs) RotateLoop(ctx context.Context, interval time.Duration, limit int64, names func() []string, log *slog.Logger) {
 	for sleep.For(ctx, interval) == nil {
 		for _, name := range names() {
-			if err := l.Rotate(name, limit); err != nil {
+			if err := l.rotate(name, limit); err != nil {
 				log.Warn("log not rotated", "unit", name, "error", err)
 			}
 		}
 	}
 }
 
-// Rotate rotates a unit's log if it has reached the size limit. It copies and truncates the file because
+// rotate rotates a unit's log if it has reached the size limit. It copies and truncates the file because
 // the process keeps it open for appending, even after the agent has died. Lines written between the copy
 // and the truncation are lost.
-func (l Logs) Rotate(unit string, limit int64) error {
+func (l Logs) rotate(unit string, limit int64) error {
 	path := l.Path(unit)
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) || (err == nil && info.Size() < limit) {

@@ -22,12 +22,12 @@ func TestRotate(t *testing.T) {
 	defer log.Close() // a test's file
 	for i := range 6 {
 		fmt.Fprintf(log, "generation %d\n", i)
-		if err := logs.Rotate("u", 10); err != nil {
+		if err := logs.rotate("u", 10); err != nil {
 			t.Fatal(err)
 		}
 	}
 	fmt.Fprint(log, "short\n")
-	if err := logs.Rotate("u", 10); err != nil {
+	if err := logs.rotate("u", 10); err != nil {
 		t.Fatal(err)
 	}
 	got := map[string]string{}

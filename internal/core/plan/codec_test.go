@@ -30,11 +30,11 @@ func everyKind() plan.Plan {
 	conf := b.Add(plan.Kubeconfig{
 		Path: "/etc/k.conf", Cluster: "c", User: "u", Server: "https://127.0.0.1:6443", CAFile: "/ca", CertFile: "/c", KeyFile: "/k", Embed: true,
 	}, cert)
-	gate := b.Add(plan.Precondition{Name: "quorum", Provider: "the others", Ready: plan.Probe{Kind: plan.ProbeFile, Path: "/p"}})
+	precondition := b.Add(plan.Precondition{Name: "quorum", Provider: "the others", Ready: plan.Probe{Kind: plan.ProbeFile, Path: "/p"}})
 	b.Add(plan.StaticPod{
 		Name: "p", Path: "/etc/kubernetes/manifests/p.yaml", Manifest: "kind: Pod\n", At: "/data/p.yaml", Component: true, Image: "x:1",
 		Ready: plan.Probe{Kind: plan.ProbeTCP, Address: "a:2"}, Inputs: []plan.Ref{file}, DataGuard: plan.DataGuard{Mark: "/m", Data: "/d", FreshStart: "/n"},
-	}, gate, file)
+	}, precondition, file)
 	b.Add(plan.Unit{
 		Name: "u", Args: []string{"/opt/bin/x", "--a"}, Env: []string{"A=b"}, EnvFile: "/env", Dir: "/", Oneshot: true, Inputs: []plan.Ref{file},
 		Ready: plan.Probe{

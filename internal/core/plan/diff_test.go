@@ -14,7 +14,7 @@ import (
 func TestDiff(t *testing.T) {
 	t.Parallel()
 	dir, file := plan.Dir{Path: "/d"}, plan.Artifact{Path: "/d/f"}
-	gate := plan.Precondition{Name: "g"}
+	precondition := plan.Precondition{Name: "g"}
 	chain := func(items ...plan.Item) plan.Plan { // each needs the one before
 		var b plan.Builder
 		var needs []plan.Ref
@@ -39,10 +39,10 @@ func TestDiff(t *testing.T) {
 		},
 		"matches but is not ready": {want: chain(dir), have: map[string]plan.State{"dir//d": right}},
 		"preconditions have no steps": {
-			want: chain(gate), before: chain(plan.Precondition{Name: "old"}),
+			want: chain(precondition), before: chain(plan.Precondition{Name: "old"}),
 			have: map[string]plan.State{"precondition/g": absent, "precondition/old": right},
 		},
-		"precondition that differs": {want: chain(gate), have: map[string]plan.State{"precondition/g": differs}},
+		"precondition that differs": {want: chain(precondition), have: map[string]plan.State{"precondition/g": differs}},
 		"removals in reverse order": {
 			want: chain(plan.Dir{Path: "/new"}), before: chain(dir, file, plan.StaticPod{Name: "p", Path: "/p"}),
 			have: map[string]plan.State{"dir//d": right, "artifact//d/f": differs, "staticpod/p": right, "dir//new": absent},
