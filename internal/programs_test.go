@@ -38,9 +38,10 @@ func baseSystem() map[string]string {
 	return programs
 }
 
-// TestProgramsOfTests fails if a test or a test kit runs a program that a fresh machine lacks after `make test` has installed what the
-// preflight knows. It finds program names that are written as literals: in calls of os/exec and of functions that pass their
-// arguments on to it, in shell scripts, in commands for machines, and in .ci/run.
+// TestProgramsOfTests fails if a test or a test kit runs a program that a fresh machine lacks after `make
+// test` has installed what the preflight knows. It finds program names that are written as literals: in
+// calls of os/exec and of functions that pass their arguments on to it, in shell scripts, in commands for
+// machines, and in .ci/run.
 func TestProgramsOfTests(t *testing.T) {
 	t.Parallel()
 	found := programsOfTests(t, sources(t))
@@ -291,13 +292,15 @@ func (f *finder) function(fn *ast.FuncDecl) {
 	})
 }
 
-// inMachine reports whether the arguments are those of `slipway exec`, which runs a program in a machine. kubectl exec runs it in a pod.
+// inMachine reports whether the arguments are those of `slipway exec`, which runs a program in a machine.
+// kubectl exec runs it in a pod.
 func (f *finder) inMachine(args []ast.Expr) bool {
 	return slices.ContainsFunc(args, func(e ast.Expr) bool { text, _ := literal(e, nil); return text == "exec" }) &&
 		!slices.ContainsFunc(args, func(e ast.Expr) bool { text, _ := literal(e, nil); return text == "kubectl" || text == "-n" })
 }
 
-// runner looks up the function that is called: of os/exec, of this package, or an exported function of another test kit.
+// runner looks up the function that is called: of os/exec, of this package, or an exported function of
+// another test kit.
 func (f *finder) runner(fun ast.Expr) (runner, bool) {
 	var name string
 	switch fn := fun.(type) {

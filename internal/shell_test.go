@@ -24,8 +24,9 @@ var (
 	shellPrefixes = strings.Fields("if then elif else do while until ! { ( time exec command sudo nohup setsid env timeout xargs")
 )
 
-// shellPrograms lists the programs that a POSIX shell script runs, as far as they are written as plain words. It knows quotes, here
-// documents, command substitution and the reserved words; it is not a complete parser.
+// shellPrograms lists the programs that a POSIX shell script runs, as far as they are written as plain
+// words. It knows quotes, here documents, command substitution and the reserved words; it is not a complete
+// parser.
 func shellPrograms(script string) []string {
 	own := map[string]bool{}
 	for _, m := range function.FindAllStringSubmatch(script, -1) {

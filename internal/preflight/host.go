@@ -61,7 +61,8 @@ func (h host) meminfo(key string) (uint64, bool) {
 	return 0, false
 }
 
-// cgroupVersion returns 1 as soon as one controller is on a v1 hierarchy (hybrid hosts included), 2, or 0 if none is mounted.
+// cgroupVersion returns 1 as soon as one controller is on a v1 hierarchy (hybrid hosts included), 2, or 0
+// if none is mounted.
 func (h host) cgroupVersion() int {
 	version := 0
 	for line := range strings.Lines(h.read("proc/self/mountinfo")) {

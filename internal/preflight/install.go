@@ -13,9 +13,10 @@ import (
 	"github.com/slipway-project/slipway/internal/node/prepare"
 )
 
-// Install fixes what it can of the findings: it sets kernel settings until the next boot, loads kernel modules, and installs
-// packages in one call of the distribution's package manager. progress receives each command and its output, line by line. A module
-// that cannot be loaded is not an error: the next Run reports it. With nothing to fix it does nothing.
+// Install fixes what it can of the findings: it sets kernel settings until the next boot, loads kernel
+// modules, and installs packages in one call of the distribution's package manager. progress receives each
+// command and its output, line by line. A module that cannot be loaded is not an error: the next Run
+// reports it. With nothing to fix it does nothing.
 func Install(ctx context.Context, findings []Finding, progress func(line string)) error {
 	out := &lines{to: progress}
 	err := install(ctx, prepare.Host{Root: "/", Manager: facts.PackageManager("/"), Out: out}, findings, progress)
@@ -64,7 +65,8 @@ func settings(findings []Finding) []string {
 	return out
 }
 
-// modules includes those of warnings: a missing module does not prevent anything, but loading it costs nothing.
+// modules includes those of warnings: a missing module does not prevent anything, but loading it costs
+// nothing.
 func modules(findings []Finding) []string {
 	var out []string
 	for _, f := range findings {

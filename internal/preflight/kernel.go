@@ -93,8 +93,8 @@ func checkKernel(_ context.Context, h host, _ Options) []Finding {
 	return []Finding{version, namespaces, checkOverlay(h)}
 }
 
-// checkOverlay tries a mount in a new mount namespace, which loads the module if there is one. The attempt lacks options, so it
-// always fails and mounts nothing; the error tells whether the kernel knows overlayfs.
+// checkOverlay tries a mount in a new mount namespace, which loads the module if there is one. The attempt
+// lacks options, so it always fails and mounts nothing; the error tells whether the kernel knows overlayfs.
 func checkOverlay(h host) Finding {
 	ok := Finding{ID: "overlayfs", Severity: OK, What: "overlayfs"}
 	if strings.Contains(h.read("proc/filesystems"), "\toverlay\n") {
@@ -202,8 +202,8 @@ func checkCgroups(_ context.Context, h host, _ Options) []Finding {
 	return []Finding{version, controllers}
 }
 
-// checkModules looks for br_netfilter, the one module that nothing loads on demand. Local machines load no modules: the kernel is
-// the host's.
+// checkModules looks for br_netfilter, the one module that nothing loads on demand. Local machines load no
+// modules: the kernel is the host's.
 func checkModules(ctx context.Context, h host, _ Options) []Finding {
 	const name = "br_netfilter"
 	f := Finding{ID: name, Severity: OK, What: name}

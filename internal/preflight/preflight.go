@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package preflight finds everything that prevents a host from running Slipway's machines or its tests, all at once and before
-// anything is changed, and says for each problem what to type. It changes nothing on the host; only [Install] does.
+// Package preflight finds everything that prevents a host from running Slipway's machines or its tests, all
+// at once and before anything is changed, and says for each problem what to type. It changes nothing on the
+// host; only [Install] does.
 //
 // Read [Run] and [Finding] first.
 //
@@ -55,7 +56,8 @@ type Options struct {
 // check is one group of related checks. It must not change the host.
 type check func(context.Context, host, Options) []Finding
 
-// Run makes all checks concurrently. It takes a fraction of a second and returns the findings in a fixed order.
+// Run makes all checks concurrently. It takes a fraction of a second and returns the findings in a fixed
+// order.
 func Run(ctx context.Context, o Options) []Finding {
 	if o.Tests {
 		o.NeedBuild, o.Systemd = true, true

@@ -288,7 +288,8 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestRunHere checks the host that runs the tests: whatever it is like, Run is quick and its findings are complete.
+// TestRunHere checks the host that runs the tests: whatever it is like, Run is quick and its findings are
+// complete.
 func TestRunHere(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to create namespaces")

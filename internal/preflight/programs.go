@@ -116,7 +116,8 @@ func checkPrograms(_ context.Context, h host, o Options) []Finding {
 	return out
 }
 
-// checkBuild checks for what building the components takes: Go for all of them, a C compiler and libseccomp for runc.
+// checkBuild checks for what building the components takes: Go for all of them, a C compiler and libseccomp
+// for runc.
 func checkBuild(ctx context.Context, h host, o Options) []Finding {
 	if !o.NeedBuild {
 		return nil

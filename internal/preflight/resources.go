@@ -94,8 +94,8 @@ func checkClock(_ context.Context, _ host, o Options) []Finding {
 	return one(judgeClock(time.Now(), o.Built))
 }
 
-// judgeClock compares the clock with the time of the build: certificates issued by a clock that is behind are not valid yet on
-// machines whose clock is right.
+// judgeClock compares the clock with the time of the build: certificates issued by a clock that is behind
+// are not valid yet on machines whose clock is right.
 func judgeClock(now, built time.Time) Finding {
 	if built.IsZero() {
 		built = commitTime()
@@ -110,7 +110,8 @@ func judgeClock(now, built time.Time) Finding {
 	}
 }
 
-// commitTime returns when this program's commit was made, or a time before all commits if the build does not say.
+// commitTime returns when this program's commit was made, or a time before all commits if the build does
+// not say.
 func commitTime() time.Time {
 	oldest := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	info, ok := debug.ReadBuildInfo()
@@ -149,8 +150,8 @@ func checkHostname(_ context.Context, h host, _ Options) []Finding {
 	return one(Finding{ID: "hostname", Severity: OK, What: "host name " + name})
 }
 
-// inotify instances that a machine's components use, as counted on running machines, with room for some pods. A process that gets
-// none ends with "too many open files".
+// inotify instances that a machine's components use, as counted on running machines, with room for some
+// pods. A process that gets none ends with "too many open files".
 const (
 	inotifyControl = 32
 	inotifyWorker  = 16

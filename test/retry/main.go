@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command retry runs go test and runs each failed test once more. A test that then passes is reported as FLAKY, with its first
-// failure; one that fails twice fails the run. It takes go test's flags, written -flag=value, followed by packages:
+// Command retry runs go test and runs each failed test once more. A test that then passes is reported as
+// FLAKY, with its first failure; one that fails twice fails the run. It takes go test's flags, written
+// -flag=value, followed by packages:
 //
 //	go run ./test/retry -count=1 -p=1 -timeout=45m ./test/e2e/...
 //
-// Like go test, it prints the output of failed tests only. Packages that do not build are not run again. A package that ended before
-// all of its tests, because of a panic or its time limit, is run again as a whole.
+// Like go test, it prints the output of failed tests only. Packages that do not build are not run again. A
+// package that ended before all of its tests, because of a panic or its time limit, is run again as a
+// whole.
 package main
 
 import (
@@ -122,7 +124,8 @@ type event struct {
 	Action, Package, Test, Output, FailedBuild string
 }
 
-// goTest runs go test, copies what matters to out, and returns the results by package. Failed tests are not an error.
+// goTest runs go test, copies what matters to out, and returns the results by package. Failed tests are not
+// an error.
 func goTest(ctx context.Context, out io.Writer, args []string) (map[string]*result, error) {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json"}, args...)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // lets tests clean up

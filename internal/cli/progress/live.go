@@ -19,8 +19,8 @@ const (
 	reset     = "\x1b[0m"
 )
 
-// draw replaces the picture on the screen. Lines that are final go above it and stay; all in one write, so that it does not
-// flicker.
+// draw replaces the picture on the screen. Final lines are printed above it and stay. It writes once, to
+// avoid flicker.
 func (d *Display) draw(picture []string) {
 	if len(picture) == 0 && d.drawn == 0 && len(d.held) == 0 {
 		return
@@ -42,7 +42,8 @@ func (d *Display) draw(picture []string) {
 	_, _ = d.o.Out.Write(b.Bytes())
 }
 
-// picture is what is under way: a line for each running component, one for the many small items, one for what waits.
+// picture is the work in progress: a line for each running item, one for all quiet items, one for what is
+// waiting.
 func (rs *rows) picture(elapsed time.Duration, size func() (width, height int)) []string {
 	_, height := size()
 	var lines, waits []string
@@ -79,7 +80,7 @@ func liveLine(title string, e launch.Event, took time.Duration) string {
 	return fmt.Sprintf("%10s %-28s %s", seconds(took), clip(title, 28), doing(e))
 }
 
-// colour marks the words that say how things stand. The words alone say it too.
+// colour colours the words that name a state.
 func colour(line string) string {
 	for _, w := range []struct{ word, code string }{
 		{": failing", "\x1b[31m"}, {" failing: ", "\x1b[31m"}, {": ready", "\x1b[32m"}, {": finished", "\x1b[32m"},
@@ -91,7 +92,7 @@ func colour(line string) string {
 	return line
 }
 
-// clip cuts a line to a number of characters; a longer one would wrap and the next picture would stand wrong.
+// clip cuts a line to a number of characters. A longer line would wrap and displace the next picture.
 func clip(s string, width int) string {
 	if width < 1 || utf8.RuneCountInString(s) <= width {
 		return s

@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-project/slipway/internal/launch"
 )
 
-// screen is a terminal that knows what this package sends: it shows what a user would see.
+// screen emulates a terminal, as far as this package uses one.
 type screen struct {
 	rows   []string
 	at     int
@@ -38,7 +38,7 @@ func (s *screen) play(t *testing.T, data string) {
 		case m[2] == "A":
 			n, _ := strconv.Atoi(m[1])
 			if s.at -= n; s.at < 0 {
-				t.Fatalf("the cursor left the screen by %d lines", -s.at)
+				t.Fatalf("the cursor moved %d lines above the screen", -s.at)
 			}
 		case m[2] == "K":
 			s.rows[s.at] = string([]rune(s.rows[s.at])[:column])
@@ -84,15 +84,15 @@ func TestTerminalEnd(t *testing.T) {
 		t.Errorf("screen (-want +got):\n%s", diff)
 	}
 	if s.widest >= 100 {
-		t.Errorf("a line of %d characters wraps on a terminal of 100", s.widest)
+		t.Errorf("got a line of %d characters, which wraps on a terminal of 100", s.widest)
 	}
 }
 
-func TestTerminalOfNoChange(t *testing.T) {
+func TestTerminalWithoutChange(t *testing.T) {
 	t.Parallel()
 	raw := show(t, Terminal, time.Second, at(0, launch.StageSpec, "", "", "x"), converge(50, "unit/etcd", "ready", ""))
 	if raw != "" {
-		t.Errorf("want nothing on the screen, got %q", raw)
+		t.Errorf("got output %q, want none", raw)
 	}
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package progress shows how a launch goes: redrawn lines on a terminal, plain lines elsewhere, one JSON object per line for
-// programs. It decides nothing and never fails the work that it shows.
+// Package progress displays the progress of a command: redrawn lines on a terminal, plain lines elsewhere,
+// one JSON object per line for programs. An output that fails does not make the command fail.
 //
-// Read [Display] first, then rows.go for what becomes a line.
+// Read [Display] first, then rows.go for which events become a line.
 //
 //	d := progress.New(progress.Options{Out: os.Stderr, Mode: progress.ModeFor(os.Stderr, false, os.Getenv)})
 //	result, err := launcher.Up(ctx, launch.UpOptions{Report: d.Event})
@@ -22,7 +22,7 @@ import (
 	"github.com/slipway-project/slipway/internal/launch"
 )
 
-// Mode is the form of the output.
+// Mode is the format of the output.
 type Mode int
 
 // The modes.
@@ -32,7 +32,8 @@ const (
 	JSON                 // one object per line and event
 )
 
-// ModeFor chooses the mode for an output. Nothing moves where nobody watches.
+// ModeFor chooses the mode for an output: lines are redrawn only on a terminal, and neither in CI nor with
+// NO_COLOR.
 func ModeFor(out io.Writer, json bool, getenv func(string) string) Mode {
 	if json {
 		return JSON
@@ -44,21 +45,21 @@ func ModeFor(out io.Writer, json bool, getenv func(string) string) Mode {
 	return Terminal
 }
 
-// Options say where and how to show.
+// Options say where and how to display events.
 type Options struct {
 	Out  io.Writer
 	Mode Mode
-	Size func() (width, height int) // optional: of the terminal
+	Size func() (width, height int) // optional: the size of the terminal
 	Now  func() time.Time           // optional: the clock
 }
 
 const (
-	frame    = 100 * time.Millisecond // between two pictures on a terminal
-	beat     = 10 * time.Second       // a running component is heard of at least this often in plain mode
-	patience = 2 * time.Second        // a run that takes longer shows what it does, whether it changes something or not
+	frame    = 100 * time.Millisecond // interval between two pictures on a terminal
+	beat     = 10 * time.Second       // interval at which plain mode mentions a running component without news
+	patience = 2 * time.Second        // a command that takes longer is displayed even if it changes nothing
 )
 
-// Display shows events. Its methods may be called from several goroutines.
+// Display displays events. Its methods may be called from several goroutines.
 type Display struct {
 	o     Options
 	begun time.Time
@@ -67,13 +68,13 @@ type Display struct {
 
 	mu      sync.Mutex // guards the fields below
 	rows    rows
-	held    []string // lines of a run that has not changed anything yet: dropped when it never does
+	held    []string // lines of a command that has not changed anything yet; dropped if it never does
 	changed bool
-	drawn   int // lines on the screen that the next picture replaces
+	drawn   int // number of lines on the screen that the next picture replaces
 	partial bytes.Buffer
 }
 
-// New returns a display that shows until Close.
+// New returns a display. The caller must call Close.
 func New(o Options) *Display {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -103,7 +104,7 @@ func (d *Display) run() {
 	}
 }
 
-// Event takes up one event.
+// Event displays one event.
 func (d *Display) Event(e launch.Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -123,7 +124,7 @@ func (d *Display) Event(e launch.Event) {
 	}
 }
 
-// tick shows what time alone has changed.
+// tick displays what has changed by the passing of time.
 func (d *Display) tick() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -141,7 +142,7 @@ func (d *Display) tick() {
 	}
 }
 
-// flush prints the lines held so far, once there is a reason to print at all.
+// flush prints the lines held so far, once the command has changed something.
 func (d *Display) flush() {
 	if !d.changed || len(d.held) == 0 {
 		return
@@ -154,7 +155,8 @@ func (d *Display) flush() {
 	_, _ = d.o.Out.Write(b.Bytes())
 }
 
-// Close ends the display. What is under way disappears, what has happened stays.
+// Close ends the display. Lines about work in progress disappear, lines about completed work stay. It may
+// be called twice.
 func (d *Display) Close() {
 	select {
 	case <-d.end:
@@ -174,7 +176,7 @@ func (d *Display) Close() {
 	d.flush()
 }
 
-// Write prints whole lines of somebody else's, such as a log, without tearing the picture.
+// Write prints whole lines from another source, such as a log, without disturbing the picture.
 func (d *Display) Write(p []byte) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

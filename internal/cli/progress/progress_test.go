@@ -36,7 +36,7 @@ func converge(ms int, item, phase, text string) launch.Event {
 	return at(ms, launch.StageConverge, item, phase, text)
 }
 
-// show plays events at their times and returns what is on the output in the end.
+// show passes events at their times and returns the whole output.
 func show(t *testing.T, mode Mode, end time.Duration, events ...launch.Event) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -44,12 +44,12 @@ func show(t *testing.T, mode Mode, end time.Duration, events ...launch.Event) st
 		begun := time.Now()
 		d := New(Options{Out: &out, Mode: mode, Size: func() (int, int) { return 100, 24 }})
 		for _, e := range events {
-			time.Sleep(e.Elapsed - time.Since(begun)) // the clock of the bubble, not a real wait
+			time.Sleep(e.Elapsed - time.Since(begun)) // fake time
 			d.Event(e)
 		}
 		time.Sleep(end - time.Since(begun))
 		d.Close()
-		d.Close() // twice is no harm
+		d.Close() // may be called twice
 	})
 	return out.String()
 }
@@ -170,7 +170,7 @@ func TestJSON(t *testing.T) {
 	got := show(t, JSON, time.Second, at(0, launch.StageSpec, "", "", "a \"b\""), progressed(at(250, launch.StageBundle, "etcd 3.6.16", "compile", ""), 3, 9))
 	lines := strings.Split(strings.TrimSpace(got), "\n")
 	if len(lines) != 2 {
-		t.Fatalf("want one line for each event, got:\n%s", got)
+		t.Fatalf("got %d lines, want one per event:\n%s", len(lines), got)
 	}
 	var e map[string]any
 	if err := json.Unmarshal([]byte(lines[1]), &e); err != nil {
@@ -209,7 +209,7 @@ type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, errors.New("pipe is closed") }
 
-// TestConcurrent is for the race detector; a broken output must not stop the work.
+// TestConcurrent is for the race detector. An output that fails must not stop the command.
 func TestConcurrent(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []Mode{Plain, Terminal} {

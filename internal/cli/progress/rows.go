@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-project/slipway/internal/launch"
 )
 
-// state is where a row stands.
+// state is the state of a row.
 type state int
 
 const (
@@ -20,14 +20,14 @@ const (
 	finished
 )
 
-// row is one component as far as it is known.
+// row is what is known of one item.
 type row struct {
 	last   launch.Event
 	state  state
-	began  time.Duration // when it was first more than waiting, since the command began
-	told   time.Duration // when a line was last printed
-	active bool          // it was more than waiting at some time
-	worked bool          // something was done to it
+	began  time.Duration // when it was first seen in another state than waiting, since the command started
+	told   time.Duration // when its last line was printed
+	active bool          // it has been in another state than waiting
+	worked bool          // something was changed
 }
 
 type key struct {
@@ -35,15 +35,15 @@ type key struct {
 	machine, item string
 }
 
-// rows holds what was heard of each component, in the order of first mention.
+// rows are all items, in the order of their first event.
 type rows struct {
 	order   []*row
 	byKey   map[key]*row
-	machine string        // the first one heard of; others are named
+	machine string        // the first one that an event named; lines name only the others
 	told    time.Duration // when the last line was printed
 }
 
-// take notes an event and returns the line that it is worth, or "".
+// take notes an event and returns the line to print for it, "" for none.
 func (rs *rows) take(e launch.Event, plain bool) string {
 	if e.Stage == launch.StageDone {
 		rs.order = nil
@@ -78,7 +78,8 @@ func (rs *rows) take(e launch.Event, plain bool) string {
 	return line
 }
 
-// overtake drops what a later stage has made pointless to show: unfinished rows of earlier stages, and waits without a name.
+// overtake drops rows that a later stage has made obsolete: unfinished rows of earlier stages, and rows
+// without a name.
 func (rs *rows) overtake(e launch.Event) {
 	var kept []*row
 	for _, r := range rs.order {
@@ -93,8 +94,8 @@ func (rs *rows) overtake(e launch.Event) {
 	rs.order = kept
 }
 
-// line is what a change of state is worth in words; repeated news is worth nothing. On a terminal only endings and failures
-// are: the rest is in the picture.
+// line returns the line for a change of state, "" if nothing has changed. On a terminal only endings and
+// failures are printed: the picture has the rest.
 func (rs *rows) line(r *row, before launch.Event, was state, known, plain bool) string {
 	e := r.last
 	changed := !known || was != r.state
@@ -117,7 +118,7 @@ func (rs *rows) line(r *row, before launch.Event, was state, known, plain bool) 
 	return ""
 }
 
-// beats are lines about what runs and has not been heard of for a while.
+// beats returns lines about running rows that had no event for a while.
 func (rs *rows) beats(elapsed time.Duration) []string {
 	var lines []string
 	busy := false
@@ -145,10 +146,10 @@ func (rs *rows) beats(elapsed time.Duration) []string {
 	return lines
 }
 
-// noticeable is how long an item takes that was only looked at, at most.
+// noticeable is the longest time that a check of an item takes that needs no change.
 const noticeable = 100 * time.Millisecond
 
-// title names a row for people.
+// title is the name of a row for people.
 func (rs *rows) title(e launch.Event) string {
 	name := plainName(e.Item)
 	if name == "" {
@@ -163,6 +164,7 @@ func (rs *rows) title(e launch.Event) string {
 	return name
 }
 
+// stateOf derives the state from an event's phase.
 func stateOf(e launch.Event) state {
 	switch e.Phase {
 	case "waiting":
@@ -175,20 +177,21 @@ func stateOf(e launch.Event) state {
 	return running
 }
 
-// quiet items are counted, not named: there are dozens of them, and each takes a millisecond.
+// quiet reports whether an item is only counted and not named: there are dozens, and each takes a
+// millisecond.
 func quiet(e launch.Event) bool {
 	if e.Stage != launch.StageConverge {
 		return false
 	}
 	kind, _, _ := strings.Cut(e.Item, "/")
 	switch kind {
-	case "unit", "control", "gate", "staticpod":
+	case "unit", "control", "precondition", "staticpod":
 		return e.Item == "control/role"
 	}
 	return true
 }
 
-// isChange reports an event that tells of work, not of a look around.
+// isChange reports whether an event means that something is being changed.
 func isChange(e launch.Event) bool {
 	switch e.Stage {
 	case launch.StageBundle:
@@ -201,6 +204,7 @@ func isChange(e launch.Event) bool {
 	return false
 }
 
+// order is the position of a stage, -1 for unknown ones.
 func order(s launch.Stage) int {
 	for i, known := range []launch.Stage{
 		launch.StageSpec, launch.StagePreflight, launch.StageBundle, launch.StageMachine, launch.StagePlan, launch.StageConverge,

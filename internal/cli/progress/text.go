@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-project/slipway/internal/launch"
 )
 
-// seconds writes a duration for people: tenths only where they mean something.
+// seconds formats a duration for people, with tenths below 10 s.
 func seconds(d time.Duration) string {
 	switch {
 	case d < 10*time.Second:
@@ -24,15 +24,16 @@ func seconds(d time.Duration) string {
 	return d.Truncate(time.Second).String()
 }
 
-// stamp puts the time since the command began before a line.
+// stamp prefixes a line with the time since the command started.
 func stamp(at time.Duration, line string) string { return fmt.Sprintf("%10s %s", seconds(at), line) }
 
-// clean makes one printable line of a text that came from elsewhere: a program's output must not steer the terminal.
+// clean turns foreign text into one line without control characters: a program's output must not control
+// the terminal.
 func clean(s string) string {
 	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 }
 
-// wireEvent is an event as programs read it.
+// wireEvent is an event in the JSON output.
 type wireEvent struct {
 	APIVersion string       `json:"apiVersion"`
 	Kind       string       `json:"kind"`
@@ -55,4 +56,80 @@ func writeJSON(w io.Writer, e launch.Event, now time.Time) {
 	if err == nil {
 		_, _ = w.Write(append(line, '\n'))
 	}
+}
+
+// plainName is an item's name for people, without its kind.
+func plainName(item string) string {
+	for prefix, word := range map[string]string{"unit/": "", "staticpod/": "", "control/node/": "node ", "control/addon/": "add-on "} {
+		if name, ok := strings.CutPrefix(item, prefix); ok {
+			return word + name
+		}
+	}
+	if item == "control/dns" {
+		return "cluster DNS"
+	}
+	return item
+}
+
+// ending describes a row that has finished.
+func ending(r *row) string {
+	e := r.last
+	if e.Stage == launch.StageConverge || e.Stage == launch.StageBundle {
+		text := e.Phase
+		if took := e.Elapsed - r.began; took >= 10*time.Millisecond {
+			text += ", " + seconds(took)
+		}
+		return text
+	}
+	switch {
+	case e.Text == "":
+		return e.Phase
+	case e.Phase == "warning":
+		return e.Phase + ": " + e.Text
+	}
+	return e.Text
+}
+
+// doing describes what a running row does.
+func doing(e launch.Event) string {
+	text := e.Phase
+	switch {
+	case e.Stage == launch.StageBundle && e.Total > 0:
+		text += fmt.Sprintf(" %d/%d%s", e.Done, e.Total, unitOf(e.Phase))
+	case e.Stage == launch.StageBundle && e.Done > 0:
+		text += fmt.Sprintf(" %d%s", e.Done, unitOf(e.Phase))
+	case e.Stage == launch.StageConverge && e.Phase == "doing":
+		return participle(e.Text)
+	case e.Stage == launch.StageConverge && e.Phase == "starting" && e.Text != "":
+		text += ", waiting for " + strings.TrimPrefix(e.Text, "waiting for ")
+	case e.Text != "":
+		text += ": " + e.Text
+	}
+	return strings.TrimPrefix(text, ": ")
+}
+
+// participle turns a plan's verb into what is happening.
+func participle(verb string) string {
+	switch verb {
+	case "create":
+		return "starting"
+	case "replace":
+		return "replacing"
+	case "remove":
+		return "removing"
+	}
+	return verb
+}
+
+// unitOf is what a phase of a build counts.
+func unitOf(phase string) string {
+	switch phase {
+	case "download":
+		return " modules"
+	case "compile":
+		return " packages"
+	case "copy":
+		return " files"
+	}
+	return ""
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package distro is the table of package managers: how a distribution that has one is recognised, the command lines that query
-// it and install with it, and what it calls the packages that Slipway itself asks for. The spec checker, the preflight and the
-// preparation of machines all read this table, so supporting another package manager means adding one row to it.
+// Package distro is the table of package managers: how a distribution that has one is recognised, the
+// command lines that query it and install with it, and what it calls the packages that Slipway itself asks
+// for. The spec checker, the preflight and the preparation of machines all read this table, so supporting
+// another package manager means adding one row to it.
 //
 // Read [Manager] and [Managers].
 //
@@ -34,7 +35,8 @@ type Manager struct {
 	Packages map[Thing]string // the packages that bring a thing, separated by spaces; no key: this distribution has none
 }
 
-// Thing is a program, library or set of files that Slipway, its build or its tests need and that a package brings.
+// Thing is a program, library or set of files that Slipway, its build or its tests need and that a package
+// brings.
 type Thing string
 
 // The things.
@@ -67,7 +69,8 @@ func Managers() []Manager {
 		{
 			Name: "apt", Families: []string{"debian", "ubuntu"},
 			Install: strings.Fields("apt-get install -y --no-install-recommends"),
-			// Wait for another process that holds dpkg's lock, remove nothing, keep edited configuration files.
+			// Wait for another process that holds dpkg's lock, remove nothing, keep edited configuration
+			// files.
 			Unattended: strings.Fields("--no-remove -o DPkg::Lock::Timeout=300 -o Dpkg::Options::=--force-confold --"),
 			Refresh:    strings.Fields("apt-get update -o DPkg::Lock::Timeout=300"),
 			Lists:      "var/lib/apt/lists/*_Packages*",
@@ -130,8 +133,8 @@ func Names() []string {
 	return names
 }
 
-// FromOSRelease returns the package manager of the distribution that the text of os-release(5) describes: of its ID, otherwise
-// of the first distribution in ID_LIKE that the table has.
+// FromOSRelease returns the package manager of the distribution that the text of os-release(5) describes:
+// of its ID, otherwise of the first distribution in ID_LIKE that the table has.
 func FromOSRelease(text string) Manager {
 	id, like := "", ""
 	for line := range strings.Lines(text) {
@@ -152,7 +155,8 @@ func FromOSRelease(text string) Manager {
 	return Manager{}
 }
 
-// CommandLine is what a person types to install packages. The package lists are refreshed first where Install does not do it.
+// CommandLine is what a person types to install packages. The package lists are refreshed first where
+// Install does not do it.
 func (m Manager) CommandLine(packages ...string) string {
 	line := strings.Join(append(slices.Clone(m.Install), packages...), " ")
 	if len(m.Refresh) > 0 {

@@ -15,7 +15,8 @@ import (
 	"strings"
 )
 
-// Accounts are the groups and users that must exist. The task accounts takes them as its only argument, in JSON.
+// Accounts are the groups and users that must exist. The task accounts takes them as its only argument, in
+// JSON.
 type Accounts struct {
 	Groups []Group `json:"groups,omitempty"`
 	Users  []User  `json:"users,omitempty"`
@@ -72,7 +73,8 @@ func accountsDone(_ context.Context, h Host, args []string) error {
 	return summary(reasons)
 }
 
-// createAccounts creates and changes accounts. It never changes a UID or GID that differs: files belong to numbers.
+// createAccounts creates and changes accounts. It never changes a UID or GID that differs: files belong to
+// numbers.
 func createAccounts(ctx context.Context, h Host, args []string) error {
 	want, err := decodeAccounts(args)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// The arguments of the task hook are MARKER TIMEOUT PROGRAM ARGUMENT… . The marker file's name is the hook's name, a dot, and a
-// hash of what the hook does.
+// The arguments of the task hook are MARKER TIMEOUT PROGRAM ARGUMENT… . The marker file's name is the
+// hook's name, a dot, and a hash of what the hook does.
 
 func hookDone(_ context.Context, h Host, args []string) error {
 	if len(args) == 0 {
@@ -27,7 +27,8 @@ func hookDone(_ context.Context, h Host, args []string) error {
 	return nil
 }
 
-// runHook writes the marker file when the command has succeeded, and removes the markers of the hook's earlier versions.
+// runHook writes the marker file when the command has succeeded, and removes the markers of the hook's
+// earlier versions.
 func runHook(ctx context.Context, h Host, args []string) error {
 	if len(args) < 3 {
 		return errors.New("run hook: want marker, timeout and command")

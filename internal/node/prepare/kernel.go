@@ -61,7 +61,8 @@ func (h Host) missingModules(args []string) []string {
 	return missing
 }
 
-// moduleList reads the names in a file of /lib/modules, whose lines look like "kernel/fs/overlayfs/overlay.ko.zst: …".
+// moduleList reads the names in a file of /lib/modules, whose lines look like
+// "kernel/fs/overlayfs/overlay.ko.zst: …".
 func (h Host) moduleList(file string) []string {
 	release, _ := h.read("/proc/sys/kernel/osrelease")
 	text, _ := h.read("/lib/modules/" + strings.TrimSpace(release) + "/" + file)
@@ -162,7 +163,8 @@ func (h Host) differingSysctls(args []string) []sysctl {
 	return out
 }
 
-// namespaced reports whether a setting belongs to the machine's own network or IPC namespace even if the kernel is shared.
+// namespaced reports whether a setting belongs to the machine's own network or IPC namespace even if the
+// kernel is shared.
 func namespaced(name string) bool {
 	for _, prefix := range []string{"net.", "kernel.shm", "kernel.msg", "fs.mqueue."} {
 		if strings.HasPrefix(name, prefix) {

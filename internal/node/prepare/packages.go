@@ -14,7 +14,8 @@ import (
 	"github.com/slipway-project/slipway/internal/core/distro"
 )
 
-// The arguments of the task packages are MANAGER=NAME,NAME…, one for each package manager that the spec lists packages for.
+// The arguments of the task packages are MANAGER=NAME,NAME…, one for each package manager that the spec
+// lists packages for.
 
 func packagesDone(ctx context.Context, h Host, args []string) error {
 	missing, err := h.missingPackages(ctx, args)
@@ -67,7 +68,8 @@ func (h Host) hasLists() bool {
 	return len(found) > 0
 }
 
-// installError tells a machine without network from a package that does not exist. lists is the output of Refresh.
+// installError tells a machine without network from a package that does not exist. lists is the output of
+// Refresh.
 func installError(err error, names []string, lists string) error {
 	if err == nil {
 		return nil
@@ -81,7 +83,8 @@ func installError(err error, names []string, lists string) error {
 	return fmt.Errorf("install %s: %w", strings.Join(names, ", "), err)
 }
 
-// missingPackages returns the packages of this machine's package manager that the arguments name and that are not installed.
+// missingPackages returns the packages of this machine's package manager that the arguments name and that
+// are not installed.
 func (h Host) missingPackages(ctx context.Context, args []string) ([]string, error) {
 	m := h.Manager
 	if m.Name == "" {
@@ -122,7 +125,8 @@ func (h Host) queryAll(ctx context.Context, names []string) (missing []string, e
 	return slices.DeleteFunc(slices.Clone(names), func(n string) bool { return have[n] }), nil
 }
 
-// queryEach runs a query for each package. A query program that does not exist is an error, not a missing package.
+// queryEach runs a query for each package. A query program that does not exist is an error, not a missing
+// package.
 func (h Host) queryEach(ctx context.Context, names []string) (missing []string, err error) {
 	h.Out = nil // what queries print is not part of the task's output
 	for _, name := range names {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package prepare brings a machine's operating system to what a plan requires: kernel modules and settings, packages, accounts,
-// swap, host name and the user's hooks. Each is a task with string arguments; the same arguments query whether the task is done. It
-// makes no decisions, removes nothing, does not rewrite what is right already, and leaves a kernel that belongs to another host
-// alone.
+// Package prepare brings a machine's operating system to what a plan requires: kernel modules and settings,
+// packages, accounts, swap, host name and the user's hooks. Each is a task with string arguments; the same
+// arguments query whether the task is done. It makes no decisions, removes nothing, does not rewrite what
+// is right already, and leaves a kernel that belongs to another host alone.
 //
 // Read [Host], [Host.Done] and [Host.Do].
 //
@@ -60,7 +60,8 @@ func tasks() map[string]task {
 	}
 }
 
-// Done returns nil if the task's work is done, otherwise an error that says what is missing. It changes nothing.
+// Done returns nil if the task's work is done, otherwise an error that says what is missing. It changes
+// nothing.
 func (h Host) Done(ctx context.Context, args []string) error {
 	t, rest, err := find(args)
 	if err != nil {
@@ -111,8 +112,8 @@ func (h Host) exists(path string) bool {
 	return err == nil
 }
 
-// run runs a program with additional environment variables and returns the end of its output. The error names the program and ends
-// with the last line of its output.
+// run runs a program with additional environment variables and returns the end of its output. The error
+// names the program and ends with the last line of its output.
 func (h Host) run(ctx context.Context, env []string, args ...string) (string, error) {
 	execute := h.Execute
 	if execute == nil {
@@ -133,7 +134,8 @@ func (h Host) run(ctx context.Context, env []string, args ...string) (string, er
 // byPath is a command line whose program is looked up in PATH.
 func byPath(args ...string) []string { return append([]string{"/usr/bin/env"}, args...) }
 
-// execute runs a program in a process group of its own, so that no child of it outlives ctx. Its output is also copied to h.Out.
+// execute runs a program in a process group of its own, so that no child of it outlives ctx. Its output is
+// also copied to h.Out.
 func (h Host) execute(ctx context.Context, env, args []string) (string, error) {
 	kept := tail{limit: 16 << 10}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
@@ -153,7 +155,8 @@ func (h Host) execute(ctx context.Context, env, args []string) (string, error) {
 	return string(kept.text), err
 }
 
-// output runs a program that answers a question and returns its whole standard output. Nothing is copied to h.Out.
+// output runs a program that answers a question and returns its whole standard output. Nothing is copied to
+// h.Out.
 func (h Host) output(ctx context.Context, args []string) (string, error) {
 	if h.Execute != nil {
 		return h.Execute(ctx, nil, args)

@@ -31,8 +31,8 @@ func open(ns netns.NsHandle) (*netlink.Handle, error) {
 	return netlink.NewHandleAt(ns)
 }
 
-// list reads the main table of both IP families. It fails if the dump was interrupted: an incomplete list would make routes look
-// missing.
+// list reads the main table of both IP families. It fails if the dump was interrupted: an incomplete list
+// would make routes look missing.
 func list(h *netlink.Handle) (map[netip.Prefix]existing, error) {
 	all, err := h.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	if err != nil {
@@ -68,7 +68,8 @@ func prefix(n *net.IPNet) (netip.Prefix, bool) {
 	return p, ok && p.IsValid() && ones > 0
 }
 
-// ensure sets one route. A route of ours via another address is replaced atomically; a route that is not ours is an error.
+// ensure sets one route. A route of ours via another address is replaced atomically; a route that is not
+// ours is an error.
 func ensure(h *netlink.Handle, e existing, dst netip.Prefix, via netip.Addr, log *slog.Logger) error {
 	if e.ours != nil && e.via == via {
 		return nil
@@ -103,8 +104,8 @@ func remove(h *netlink.Handle, r *netlink.Route) error {
 	return nil
 }
 
-// watch returns a channel that receives a value after the kernel's links or routes have changed, until ctx ends. Events may be
-// spurious; the regular checks make up for lost ones.
+// watch returns a channel that receives a value after the kernel's links or routes have changed, until ctx
+// ends. Events may be spurious; the regular checks make up for lost ones.
 func watch(ctx context.Context, ns netns.NsHandle) (<-chan struct{}, error) {
 	s, err := nl.SubscribeAt(ns, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
 	if err != nil {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package routes maintains the host's routes to the pods of other nodes: one route per node of the roster, via the node's address.
-// It marks its routes with a protocol number and never changes other routes; a conflicting route is reported. It does not need the
-// cluster: the last roster on disk is enough.
+// Package routes maintains the host's routes to the pods of other nodes: one route per node of the roster,
+// via the node's address. It marks its routes with a protocol number and never changes other routes; a
+// conflicting route is reported. It does not need the cluster: the last roster on disk is enough.
 //
 //	10.244.1.0/24 via 10.89.0.11 proto 93
 //	10.244.2.0/24 via 10.89.0.12 proto 93
@@ -32,8 +32,8 @@ const Protocol netlink.RouteProtocol = roster.RouteProtocol
 // Config says whose routes to maintain.
 type Config struct {
 	Self string // this node's name: it has no route to its own pods
-	// Now returns the roster and a channel that is closed when there is a newer one. While it returns an error, no route is
-	// changed. rosterfile.File has this method.
+	// Now returns the roster and a channel that is closed when there is a newer one. While it returns an
+	// error, no route is changed. rosterfile.File has this method.
 	Now func() (r roster.Roster, changed <-chan struct{}, err error)
 	Log *slog.Logger
 	Say func(problem string) // optional: called when the problem has changed; "" when all routes are set
@@ -47,9 +47,9 @@ const (
 	debounce = 50 * time.Millisecond // minimum delay between two checks: each start of a pod causes several events
 )
 
-// Keep adds missing routes and removes routes of ours that are not wanted, at each change of the roster or of the kernel's routes
-// and at regular intervals, until ctx ends. It leaves the routes when it ends: pods outlive the agent. It returns an error only if
-// it cannot start.
+// Keep adds missing routes and removes routes of ours that are not wanted, at each change of the roster or
+// of the kernel's routes and at regular intervals, until ctx ends. It leaves the routes when it ends: pods
+// outlive the agent. It returns an error only if it cannot start.
 func Keep(ctx context.Context, c Config) error {
 	ns := netns.None()
 	if c.Netns != nil {
@@ -109,7 +109,8 @@ func pause(ctx context.Context, limit time.Duration, changed, events <-chan stru
 	return true
 }
 
-// reconcile makes the kernel's routes match the roster. A route that cannot be set does not prevent the others.
+// reconcile makes the kernel's routes match the roster. A route that cannot be set does not prevent the
+// others.
 func reconcile(h *netlink.Handle, self string, r roster.Roster, log *slog.Logger) error {
 	want, err := wanted(self, r)
 	have, listErr := list(h)
@@ -133,8 +134,9 @@ func reconcile(h *netlink.Handle, self string, r roster.Roster, log *slog.Logger
 	return errors.Join(problems...)
 }
 
-// wanted returns the routes that this node needs for a roster, by pod CIDR. An entry that would cut the node off or contradicts
-// another one is left out and reported: the roster is signed, but the signer may have made a mistake.
+// wanted returns the routes that this node needs for a roster, by pod CIDR. An entry that would cut the
+// node off or contradicts another one is left out and reported: the roster is signed, but the signer may
+// have made a mistake.
 func wanted(self string, r roster.Roster) (map[netip.Prefix]netip.Addr, error) {
 	var own roster.Node
 	for _, n := range r.Nodes {

@@ -241,7 +241,8 @@ func TestKeep(t *testing.T) {
 	p.await(t, theirs)
 }
 
-// TestConflictingRoute checks that a route that is not ours stays, is reported, and does not prevent other routes.
+// TestConflictingRoute checks that a route that is not ours stays, is reported, and does not prevent other
+// routes.
 func TestConflictingRoute(t *testing.T) {
 	t.Parallel()
 	p := newNamespace(t)
@@ -253,8 +254,8 @@ func TestConflictingRoute(t *testing.T) {
 	p.await(t, "10.244.1.0/24 via 10.89.0.99 proto 3", "10.244.2.0/24 via 10.89.0.12 proto 93")
 }
 
-// TestRepair checks that a route that was removed, by hand or by the kernel with an interface that went down, is set again at once
-// and not at the next regular check.
+// TestRepair checks that a route that was removed, by hand or by the kernel with an interface that went
+// down, is set again at once and not at the next regular check.
 func TestRepair(t *testing.T) {
 	t.Parallel()
 	p := newNamespace(t)
