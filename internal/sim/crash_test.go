@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/testkit/cluster"
 )
 
 // sweeps are the short stories in which a machine falls between every two steps: the one that joins and the one that lets it in.
@@ -108,9 +110,6 @@ func sweepsOf(sampled sample) map[string]string {
 	return all
 }
 
-// back is how long a machine stays off after a crash.
-const back = 3 * time.Second
-
 // Sizes of the samples of each sweep.
 const (
 	crashPoints  = 80 // of TestCrashEverywhere
@@ -130,7 +129,7 @@ func TestCrashEverywhere(t *testing.T) {
 			missed := 0
 			for _, i := range picked {
 				p := points[i/2]
-				missed += crashAt(t, s, &crash{machine: p.machine, name: p.name, n: p.n, agentOnly: i%2 == 1})
+				missed += crashAt(t, s, &cluster.Crash{Machine: p.Machine, Name: p.Name, N: p.N, AgentOnly: i%2 == 1})
 			}
 			if missed*5 > len(picked) {
 				t.Errorf("%d of %d crash points were not reached again, want at most a fifth", missed, len(picked))
@@ -152,67 +151,84 @@ func TestCrashTwice(t *testing.T) {
 				again := recovery(t, s, p)
 				for _, j := range sampled.pick(t, secondPoints, len(again), fmt.Sprintf("crash points after %s", p)) {
 					q := again[j]
-					crashAt(t, s, &crash{machine: p.machine, name: p.name, n: p.n, then: &crash{machine: q.machine, name: q.name, n: q.n}})
+					crashAt(t, s, &cluster.Crash{Machine: p.Machine, Name: p.Name, N: p.N, Then: &cluster.Crash{Machine: q.Machine, Name: q.Name, N: q.N}})
 				}
 			}
 		})
 	}
 }
 
-// survey tells the story without a fault and gives its steps; of a story with a change of the plan, those since then.
-func survey(t *testing.T, name, text string) (s story, points []step) {
+// survey runs the story without a crash and returns its steps, or those since its first change of the plan.
+func survey(t *testing.T, name, text string) (cluster.Story, []cluster.Step) {
 	t.Helper()
-	s, err := parse(name, text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	bubble(t, name+" without a crash", func(t *testing.T) *world {
-		w := s.run(t, 1, nil)
-		points = slices.Clone(w.steps[w.changedAt:])
-		return w
-	})
-	return s, points
+	s := parse(t, name, text)
+	return s, s.Run(t, name+" without a crash", 1).StepsOfChange()
 }
 
-// recovery gives the steps of a machine after its crash.
-func recovery(t *testing.T, s story, at step) (after []step) {
+// recovery returns the steps of a machine after its crash.
+func recovery(t *testing.T, s cluster.Story, at cluster.Step) (after []cluster.Step) {
 	t.Helper()
-	c := &crash{machine: at.machine, name: at.name, n: at.n}
-	bubble(t, fmt.Sprintf("%s, crash at %s", s.name, at), func(t *testing.T) *world {
-		c.back, c.done = back, make(chan struct{})
-		w := s.run(t, 1, func(w *world) { w.armed = append(w.armed, c) })
-		i := slices.Index(w.steps, at)
-		for _, p := range w.steps[i+1:] {
-			if p.machine == at.machine {
-				after = append(after, p)
-			}
-		}
-		if i < 0 {
-			after = nil
-		}
-		return w
-	})
-	return after
+	c := &cluster.Crash{Machine: at.Machine, Name: at.Name, N: at.N}
+	steps := s.Run(t, fmt.Sprintf("%s, crash at %s", s, at), 1, c).Steps()
+	i := slices.Index(steps, at)
+	if i < 0 {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(steps[i+1:]), func(p cluster.Step) bool { return p.Machine != at.Machine })
 }
 
 // crashAt runs the story with a crash. It returns 1 if the run did not reach the crash's step, otherwise 0.
-func crashAt(t *testing.T, s story, c *crash) (missed int) {
+func crashAt(t *testing.T, s cluster.Story, c *cluster.Crash) (missed int) {
 	t.Helper()
-	what := fmt.Sprintf("%s, crash of %s at %q #%d (agent only: %t)", s.name, c.machine, c.name, c.n, c.agentOnly)
-	if c.then != nil {
-		what += fmt.Sprintf(", then at %q #%d", c.then.name, c.then.n)
+	what := fmt.Sprintf("%s, crash of %s at %q #%d (agent only: %t)", s, c.Machine, c.Name, c.N, c.AgentOnly)
+	if c.Then != nil {
+		what += fmt.Sprintf(", then at %q #%d", c.Then.Name, c.Then.N)
 	}
-	bubble(t, what, func(t *testing.T) *world {
-		for d := c; d != nil; d = d.then {
-			if d.done = make(chan struct{}); d.back == 0 {
-				d.back = back
+	if !s.Run(t, what, 1, c).Happened(c) {
+		return 1
+	}
+	return 0
+}
+
+// changes is a story of turns: the plan changes, and each control plane restarts what has changed.
+const changes = `machines 3
+init n1
+join n2 control-plane
+join n3 control-plane
+wait
+change etcd v2
+change kube-apiserver v2
+wait
+expect runs etcd v2 3
+expect runs kube-apiserver v2 3
+expect clusters 1
+expect members 3
+expect nodes 3`
+
+// TestCrashInTurn lets each machine fall once at each step of a change: by power, its agent alone for a moment or for longer than a
+// turn lives, or so that the answer to a write is lost.
+func TestCrashInTurn(t *testing.T) {
+	t.Parallel()
+	for kind, how := range map[string]cluster.Crash{
+		"power": {}, "power, for long": {Back: 4 * time.Minute}, "agent": {AgentOnly: true}, "agent, for long": {AgentOnly: true, Agentless: 45 * time.Second},
+		"answer": {Mislay: true},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			s, points := survey(t, "a change", changes)
+			points = slices.DeleteFunc(points, func(p cluster.Step) bool { return how.Mislay && p.Name != "put turn done" })
+			if len(points) < 6 {
+				t.Fatalf("%d steps: the survey says nothing", len(points))
 			}
-		}
-		w := s.run(t, 1, func(w *world) { w.armed = append(w.armed, c) })
-		if slices.Contains(w.armed, c) {
-			missed = 1
-		}
-		return w
-	})
-	return missed
+			picked, missed := newSample(t).pick(t, 16, len(points), "crash points"), 0
+			for _, i := range picked {
+				c := how
+				c.Machine, c.Name, c.N = points[i].Machine, points[i].Name, points[i].N
+				missed += crashAt(t, s, &c)
+			}
+			if missed*2 > len(picked) {
+				t.Errorf("%d of %d crash points were not reached again, want at most half", missed, len(picked))
+			}
+		})
+	}
 }

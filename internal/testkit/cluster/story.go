@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sim
+package cluster
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,22 +19,22 @@ import (
 // verbose puts the agents' logs and all steps into the log of a failed run.
 const verbose = false
 
-var seedFlag = flag.Uint64("seed", 0, "replay this one seed")
-
-// story is a run that somebody has written down.
-type story struct {
+// Story is a run that somebody has written down.
+type Story struct {
 	name  string
 	lines []line
 }
+
+func (s Story) String() string { return s.name }
 
 type line struct {
 	n     int // in the file
 	words []string
 }
 
-// parse reads a story; # begins a remark. Words in quotes may hold spaces.
-func parse(name, text string) (story, error) {
-	s := story{name: name}
+// Parse reads a story; # begins a remark. Words in quotes may hold spaces.
+func Parse(name, text string) (Story, error) {
+	s := Story{name: name}
 	for i, raw := range strings.Split(text, "\n") {
 		words, err := split(raw)
 		if err != nil {
@@ -77,7 +75,7 @@ func split(raw string) (words []string, err error) {
 
 // teller carries a story out in its world.
 type teller struct {
-	*world
+	*World
 	ctx   context.Context //nolint:containedctx // the whole run's
 	work  *sync.WaitGroup
 	inits map[string]*outcome
@@ -89,24 +87,42 @@ type teller struct {
 	handing  int // plans on their way
 }
 
-// run tells the story with a seed, and gives what went wrong. It is called in a bubble.
-func (s story) run(t testing.TB, seed uint64, prepare func(*world)) (w *world) {
+// Run runs the story with a seed, under a clock of its own, and has the given crashes happen. It reports everything
+// that went wrong as errors of t, with the log and with what, which says how to run it again.
+func (s Story) Run(t *testing.T, what string, seed uint64, crashes ...*Crash) (w *World) {
+	t.Helper()
+	begun := time.Now()
+	ended := make(chan struct{})
+	defer close(ended)
+	time.AfterFunc(time.Minute, func() {
+		select {
+		case <-ended:
+		default:
+			fmt.Fprintf(os.Stderr, "cluster: %s has been running since %s\n", what, begun.Format(time.TimeOnly))
+		}
+	})
+	synctest.Test(t, func(t *testing.T) { w = s.run(t, seed, crashes) })
+	if text := w.failed(); text != "" {
+		t.Errorf("%s: %s", what, text)
+	}
+	return w
+}
+
+func (s Story) run(t testing.TB, seed uint64, crashes []*Crash) *World {
 	t.Helper()
 	n, err := strconv.Atoi(s.lines[0].words[1])
 	if err != nil || n < 1 || n > 9 {
-		t.Fatalf("%s: machines %s", s.name, s.lines[0].words[1])
+		t.Fatalf("%s: got %s machines, want 1 to 9", s.name, s.lines[0].words[1])
 	}
-	w = newWorld(t, seed, n)
+	w := newWorld(t, seed, n)
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
-	tell := &teller{world: w, ctx: ctx, work: &work, inits: map[string]*outcome{}}
+	tell := &teller{World: w, ctx: ctx, work: &work, inits: map[string]*outcome{}}
 	tell.foresee(s)
 	for _, m := range w.order {
 		m.start()
 	}
-	if prepare != nil {
-		prepare(w)
-	}
+	w.arm(crashes)
 	for _, l := range s.lines[1:] {
 		w.note("%d: %s", l.n, strings.Join(l.words, " "))
 		if err := commands()[l.words[0]](tell, l.words[1:]); err != nil {
@@ -125,7 +141,7 @@ func (s story) run(t testing.TB, seed uint64, prepare func(*world)) (w *world) {
 }
 
 // foresee prepares what the operator knows before: which machines are in the spec, and which is to be the first.
-func (t *teller) foresee(s story) {
+func (t *teller) foresee(s Story) {
 	counts := map[string]int{}
 	add := func(machine, pool string) {
 		for _, n := range t.prepared {
@@ -161,7 +177,7 @@ func pool(role string) string {
 }
 
 // tellAll ends the log with where each machine stands.
-func (w *world) tellAll() {
+func (w *World) tellAll() {
 	for _, m := range w.order {
 		state := "off"
 		if a := m.running(); a != nil {
@@ -173,70 +189,5 @@ func (w *world) tellAll() {
 	defer w.mu.Unlock()
 	for pin, c := range w.clusters {
 		w.noteLocked("cluster %.20s: %s", pin, last(c.etcd.History()))
-	}
-}
-
-func readStories(t testing.TB) (all []story) {
-	t.Helper()
-	files, err := filepath.Glob("testdata/*.story")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no stories: %v", err)
-	}
-	for _, f := range files {
-		text, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := parse(strings.TrimSuffix(filepath.Base(f), ".story"), string(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, s)
-	}
-	return all
-}
-
-// TestStories tells each story with the first seed and one of the next eight that the sample selects.
-func TestStories(t *testing.T) {
-	t.Parallel()
-	second := 2 + newSample(t).dice("stories").Uint64N(8)
-	for _, s := range readStories(t) {
-		t.Run(s.name, func(t *testing.T) {
-			t.Parallel()
-			seeds := []uint64{1, second}
-			if testing.Short() {
-				seeds = seeds[:1]
-			}
-			if *seedFlag != 0 {
-				seeds = []uint64{*seedFlag}
-			}
-			for _, seed := range seeds {
-				bubble(t, fmt.Sprintf("story %s, seed %d", s.name, seed), func(t *testing.T) *world { return s.run(t, seed, nil) })
-			}
-		})
-	}
-}
-
-// bubble runs a world under its own clock, and reports what went wrong with how to see it again.
-func bubble(t *testing.T, what string, run func(t *testing.T) *world) {
-	t.Helper()
-	begun := time.Now()
-	ended := make(chan struct{})
-	defer close(ended)
-	time.AfterFunc(time.Minute, func() {
-		select {
-		case <-ended:
-		default:
-			fmt.Fprintf(os.Stderr, "sim: %s hangs since %s\n", what, begun.Format(time.TimeOnly))
-		}
-	})
-	text := ""
-	synctest.Test(t, func(t *testing.T) {
-		if w := run(t); w != nil {
-			text = w.failed()
-		}
-	})
-	if text != "" {
-		t.Errorf("%s: %s", what, text)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sim
+package cluster
 
 import (
 	"context"
@@ -96,7 +96,7 @@ func (t *teller) hand(m *machine, revision int, flags map[string]string) error {
 }
 
 // document is what the operator tells a control plane.
-func (w *world) document(self string, flags map[string]string) (document, error) {
+func (w *World) document(self string, flags map[string]string) (document, error) {
 	doc := document{Self: self, ControlPlanes: w.planes, Flags: flags}
 	for i, n := range w.prepared {
 		pin, err := w.machines[n.machine].pin()
@@ -165,11 +165,11 @@ func (t *teller) turn(args []string) error {
 
 // mislayWord: mislay n1 at "put turn done": it is done, and its answer is lost.
 func (t *teller) mislayWord(args []string) error {
-	return t.fall(args, crash{mislay: true}, nil)
+	return t.fall(args, Crash{Mislay: true}, nil)
 }
 
 // planes counts the machines that are to be control planes.
-func (s story) planes() int {
+func (s Story) planes() int {
 	seen := map[string]bool{}
 	for _, l := range s.lines {
 		if l.words[0] == "init" || l.words[0] == "join" && len(l.words) > 2 && pool(l.words[2]) == poolMain {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sim
+package cluster
 
 import (
 	"context"
@@ -28,7 +28,7 @@ type cluster struct {
 }
 
 // cluster is the one with this pin.
-func (w *world) cluster(pin string) *cluster {
+func (w *World) cluster(pin string) *cluster {
 	if pin == "" {
 		return nil
 	}
@@ -45,7 +45,7 @@ func (w *world) cluster(pin string) *cluster {
 }
 
 // hears tells what Kubernetes says of a node: its kubelet, or that of a copy of its disk, was heard less than 40 s ago.
-func (w *world) hears(node string) bool {
+func (w *World) hears(node string) bool {
 	for _, m := range w.order {
 		name := m.nodeName()
 		m.mu.Lock()

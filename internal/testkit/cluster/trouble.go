@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sim
+package cluster
 
 import (
 	"errors"
@@ -114,7 +114,7 @@ func (t *teller) stallWord(args []string) error {
 	if err != nil {
 		return err
 	}
-	return t.fall(args[:3], crash{stall: d}, nil)
+	return t.fall(args[:3], Crash{stall: d}, nil)
 }
 
 // withinWord: within 3s ready n4. The time counts.
@@ -144,7 +144,7 @@ func (m *machine) killFor(d time.Duration) {
 }
 
 // suffer is what happens at a step that a story or a seed has chosen.
-func (a *agent) suffer(due *crash) {
+func (a *agent) suffer(due *Crash) {
 	switch {
 	case due.stall > 0:
 		close(due.done)
@@ -152,24 +152,24 @@ func (a *agent) suffer(due *crash) {
 		return
 	case due.cutOnly:
 		a.m.cut(true)
-	case due.mislay:
+	case due.Mislay:
 		a.mislaid.Store(true)
 		close(due.done)
 		return
-	case due.agentless > 0:
-		a.m.killFor(due.agentless)
+	case due.Agentless > 0:
+		a.m.killFor(due.Agentless)
 		close(due.done)
 		return
-	case due.agentOnly:
+	case due.AgentOnly:
 		a.m.kill()
 	default:
 		a.m.crash()
 	}
 	close(due.done)
-	if due.back > 0 {
+	if due.Back > 0 {
 		a.m.mu.Lock()
 		a.m.returning = true
 		a.m.mu.Unlock()
-		a.m.w.later(due.back, a.m.start)
+		a.m.w.later(due.Back, a.m.start)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sim
+package cluster
 
 import (
 	"context"
@@ -17,23 +17,23 @@ import (
 )
 
 // pass counts a step, looks whether all that must always hold does, and lets the machine crash if that is due here.
-func (w *world) pass(a *agent, name string) {
+func (w *World) pass(a *agent, name string) {
 	w.checkMachine(a)
 	w.mu.Lock()
 	key := a.m.name + " " + name
 	w.counts[key]++
 	n := w.counts[key]
-	w.steps = append(w.steps, step{a.m.name, name, n})
+	w.steps = append(w.steps, Step{a.m.name, name, n})
 	if verbose {
 		w.noteLocked("%s: step %q #%d", a.m.name, name, n)
 	}
-	i := slices.IndexFunc(w.armed, func(c *crash) bool { return c.machine == a.m.name && c.name == name && (c.n == 0 || c.n == n) })
-	var due *crash
+	i := slices.IndexFunc(w.armed, func(c *Crash) bool { return c.Machine == a.m.name && c.Name == name && (c.N == 0 || c.N == n) })
+	var due *Crash
 	if i >= 0 {
 		due = w.armed[i]
 		w.armed = slices.Delete(w.armed, i, i+1)
-		if due.then != nil {
-			w.armed = append(w.armed, due.then)
+		if due.Then != nil {
+			w.armed = append(w.armed, due.Then)
 		}
 		w.noteLocked("%s crashes at %q #%d", a.m.name, name, n)
 	}
@@ -45,7 +45,7 @@ func (w *world) pass(a *agent, name string) {
 }
 
 // checkMachine: what is committed stays so, and nobody who is free is somebody.
-func (w *world) checkMachine(a *agent) {
+func (w *World) checkMachine(a *agent) {
 	a.m.mu.Lock()
 	now := a.lock.State()
 	before, resetting := a.m.committed, a.m.resetting
@@ -80,7 +80,7 @@ func (m *machine) madeOnce(a *agent, name, pin string) {
 }
 
 // checkRecords: no two records share what is one machine's, and a token lets one key in.
-func (w *world) checkRecords(c *cluster, item registry.Item) {
+func (w *World) checkRecords(c *cluster, item registry.Item) {
 	switch item.Kind {
 	case "token":
 		var t admission.Token
@@ -123,7 +123,7 @@ func (w *world) checkRecords(c *cluster, item registry.Item) {
 }
 
 // checkMembers: one change at a time, and never the quorum's end by us.
-func (w *world) checkMembers(c *cluster, what string, hadQuorum bool) {
+func (w *World) checkMembers(c *cluster, what string, hadQuorum bool) {
 	now := last(c.etcd.History())
 	if strings.Count(now, ":learner") > 1 {
 		w.wrong("%s: two learners at once: %s", what, now)
@@ -149,7 +149,7 @@ func (c *cluster) hasQuorum() bool {
 }
 
 // heard keeps what join services have decided.
-func (w *world) heard(e joinserver.Entry) {
+func (w *World) heard(e joinserver.Entry) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.audits = append(w.audits, e)
@@ -197,7 +197,7 @@ func (m *machine) says() string {
 const maxSilence = 5 * time.Second
 
 // checkVoices: every machine that is not done says what it waits for.
-func (w *world) checkVoices() {
+func (w *World) checkVoices() {
 	for _, m := range w.order {
 		m.mu.Lock()
 		on := m.on && !(m.returning && m.agent == nil)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sim
+package cluster
 
 import (
 	"context"
@@ -96,7 +96,7 @@ func argsOf(unit, name string, flags map[string]string) []string {
 }
 
 // initTicket is what the operator hands the first machine.
-func (w *world) initTicket(name string, m *machine) (plan.Ticket, error) {
+func (w *World) initTicket(name string, m *machine) (plan.Ticket, error) {
 	doc, err := w.document(name, nil)
 	if err != nil {
 		return plan.Ticket{}, err

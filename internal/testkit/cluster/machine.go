@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sim
+package cluster
 
 import (
 	"net/netip"
@@ -19,7 +19,7 @@ import (
 
 // machine is a computer: a disk, processes, a place in the network, and at most one agent at a time.
 type machine struct {
-	w       *world
+	w       *World
 	name    string
 	address netip.Addr
 

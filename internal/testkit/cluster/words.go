@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sim
+package cluster
 
 import (
 	"errors"
@@ -45,18 +45,18 @@ func on(do func(m *machine)) func(t *teller, args []string) error {
 	}
 }
 
-func (t *teller) crashWord(args []string) error { return t.fall(args, crash{}, (*machine).crash) }
+func (t *teller) crashWord(args []string) error { return t.fall(args, Crash{}, (*machine).crash) }
 func (t *teller) killWord(args []string) error {
-	return t.fall(args, crash{agentOnly: true}, (*machine).kill)
+	return t.fall(args, Crash{AgentOnly: true}, (*machine).kill)
 }
 
 func (t *teller) cutWord(args []string) error {
-	return t.fall(args, crash{cutOnly: true}, func(m *machine) { m.cut(true) })
+	return t.fall(args, Crash{cutOnly: true}, func(m *machine) { m.cut(true) })
 }
 
 // fall: crash n1, or crash n1 at "step" [#2] [back 3s]. With back the machine comes again by itself, and nobody minds if the step
 // never comes.
-func (t *teller) fall(args []string, how crash, now func(m *machine)) error {
+func (t *teller) fall(args []string, how Crash, now func(m *machine)) error {
 	if len(args) < 3 || args[1] != "at" {
 		return on(now)(t, args)
 	}
@@ -65,18 +65,18 @@ func (t *teller) fall(args []string, how crash, now func(m *machine)) error {
 		return err
 	}
 	c := &how
-	c.machine, c.name, c.done = m.name, args[2], make(chan struct{})
-	if unit, ok := strings.CutSuffix(c.name, " started"); ok { // as people say it
-		c.name = "create unit/" + unit + " done"
+	c.Machine, c.Name, c.done = m.name, args[2], make(chan struct{})
+	if unit, ok := strings.CutSuffix(c.Name, " started"); ok { // as people say it
+		c.Name = "create unit/" + unit + " done"
 	}
 	for i := 3; i < len(args); i++ {
 		if args[i] != "back" && args[i] != "for" {
-			if c.n, err = strconv.Atoi(strings.TrimPrefix(args[i], "#")); err != nil {
+			if c.N, err = strconv.Atoi(strings.TrimPrefix(args[i], "#")); err != nil {
 				return err
 			}
 			continue
 		}
-		into := map[string]*time.Duration{"back": &c.back, "for": &c.agentless}[args[i]]
+		into := map[string]*time.Duration{"back": &c.Back, "for": &c.Agentless}[args[i]]
 		if i++; i == len(args) {
 			return errors.New("how long?")
 		}
@@ -112,12 +112,12 @@ func (t *teller) startWord(args []string) error {
 func (t *teller) toFall(name string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.ContainsFunc(t.pending, func(c *crash) bool {
+	return slices.ContainsFunc(t.pending, func(c *Crash) bool {
 		select {
 		case <-c.done:
 			return false
 		default:
-			return c.machine == name && c.back == 0 && !c.agentOnly
+			return c.Machine == name && c.Back == 0 && !c.AgentOnly
 		}
 	})
 }

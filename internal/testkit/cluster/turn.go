@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sim
+package cluster
 
 import (
 	"context"
@@ -126,7 +126,7 @@ func (m *machine) wellLocked(unit string) bool {
 }
 
 // checkTurn is called before a unit is exchanged: nobody takes away what works while another control plane is at it.
-func (w *world) checkTurn(m *machine, unit string) {
+func (w *World) checkTurn(m *machine, unit string) {
 	m.mu.Lock()
 	works, in := m.wellLocked(unit), m.committed
 	m.mu.Unlock()

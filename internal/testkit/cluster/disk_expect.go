@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sim
+package cluster
 
 import (
 	"fmt"
@@ -59,8 +59,8 @@ func (t *teller) fallen(args []string) error {
 		select {
 		case <-c.done:
 		default:
-			if slices.Contains(args, c.machine) {
-				return fmt.Errorf("%s has not come to %q", c.machine, c.name)
+			if slices.Contains(args, c.Machine) {
+				return fmt.Errorf("%s has not come to %q", c.Machine, c.Name)
 			}
 		}
 	}
