@@ -6,6 +6,9 @@ package cluster_test
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -210,4 +213,70 @@ func upAgain(t *testing.T, c *kit.Cluster) {
 func units(t *testing.T, c *kit.Cluster) map[string]kit.Unit {
 	t.Helper()
 	return c.For(t).MustUnits()
+}
+
+// commands are those that one uses on a running cluster; each says what it is for.
+func commands(t *testing.T, c *kit.Cluster) {
+	for name, x := range map[string]struct {
+		args []string
+		code int
+		says string
+	}{
+		"kubectl":        {[]string{"kubectl", "get", "nodes", "--output", "name"}, 0, "node/" + c.Node},
+		"kubectl fails":  {[]string{"kubectl", "get", "unicorns"}, 1, "unicorns"},
+		"exec":           {[]string{"exec", "--", "uname", "-n"}, 0, c.Node},
+		"exec fails":     {[]string{"exec", "--", "sh", "-c", "exit 7"}, 7, ""},
+		"list":           {[]string{"status", "--output", "yaml"}, 0, "ready: true"},
+		"logs":           {[]string{"logs", "agent"}, 0, "converged"},
+		"logs of what":   {[]string{"logs", "unicorn"}, 1, "kube-apiserver"},
+		"kubeconfig":     {[]string{"kubeconfig", "--path"}, 0, c.Kubeconfig()},
+		"plan":           {[]string{"plan"}, 0, "kube-apiserver"},
+		"diff":           {[]string{"diff", "--output", "json"}, 0, `"steps": []`},
+		"why item":       {[]string{"why", "kubelet"}, 0, "containerd"},
+		"why flag":       {[]string{"why", "scheduler.flags.v"}, 0, "user"}, // an earlier part has edited it
+		"why default":    {[]string{"why", "apiserver.flags.audit-log-path"}, 0, "default"},
+		"trace":          {[]string{"trace"}, 0, ""},
+		"wait":           {[]string{"wait", "--for", "cluster"}, 0, ""},
+		"version":        {[]string{"version"}, 0, "1.36.4"},
+		"another's name": {[]string{"exec", "no-such-machine", "--", "true"}, 1, c.Node},
+	} {
+		if r := c.Slipway(x.args...); r.Code != x.code || !strings.Contains(r.Out+r.Err, x.says) {
+			t.Errorf("%s: want exit code %d and %q: %s", name, x.code, x.says, r)
+		}
+	}
+
+	merged := filepath.Join(t.TempDir(), "config")
+	t.Setenv("KUBECONFIG", merged)
+	if r := c.Slipway("kubeconfig", "--merge"); r.Code != 0 {
+		t.Error(r)
+	}
+	if r := kit.Run(t, kit.Component(t, "kubectl"), "get", "nodes", "--output", "name"); r.Code != 0 || !strings.Contains(r.Out, c.Node) {
+		t.Errorf("kubectl with the merged kubeconfig: %s", r)
+	}
+}
+
+// editedFlag edits a flag and then a field of a configuration file; each restarts the component that reads it, and no other.
+func editedFlag(t *testing.T, c *kit.Cluster) {
+	const head = "apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: %s}\nspec:\n  components:\n%s"
+	for _, edit := range []struct{ component, spec string }{
+		{"kube-scheduler", "    scheduler: {flags: {v: 1}}\n"},
+		{"kube-proxy", "    scheduler: {flags: {v: 1}}\n    kubeProxy: {config: {configSyncPeriod: 14m}}\n"},
+	} {
+		file := filepath.Join(t.TempDir(), "cluster.yaml")
+		if err := os.WriteFile(file, fmt.Appendf(nil, head, c.Name, edit.spec), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		before := units(t, c)
+		c.MustUp("--file", file)
+		c.Healthy(30 * time.Second)
+		var restarted []string
+		for name, u := range units(t, c) {
+			if before[name].PID != u.PID {
+				restarted = append(restarted, name)
+			}
+		}
+		if !slices.Equal(restarted, []string{edit.component}) {
+			t.Errorf("restarted: %v, want only %s, after this edit:\n%s", restarted, edit.component, edit.spec)
+		}
+	}
 }

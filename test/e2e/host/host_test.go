@@ -4,9 +4,12 @@
 package host_test
 
 import (
+	"crypto/sha256"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -125,3 +128,180 @@ kind: Service
 metadata: {name: web, namespace: default}
 spec: {type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 `
+
+// look describes the host, aspect by aspect, in sorted lines. What belongs to other clusters of this host is left out: they
+// come and go as they like.
+func look(t *testing.T, c *kit.Cluster) map[string][]string {
+	t.Helper()
+	foreign := otherClusters(t, c)
+	aspects := map[string][]string{
+		"nftables":  output(t, "nft", "list", "ruleset"),
+		"addresses": output(t, "ip", "-oneline", "address"),
+		"links":     output(t, "ip", "-oneline", "link"),
+		"routes":    output(t, "ip", "route", "show", "table", "all"),
+		"routes6":   output(t, "ip", "-6", "route", "show", "table", "all"),
+		"rules":     output(t, "ip", "rule"),
+		"netns":     output(t, "ip", "netns"),
+		"etc":       tree(t, "/etc", true),
+		"mounts":    mounts(t),
+		"cgroups":   folders(t, "/sys/fs/cgroup"),
+		"sysctls":   sysctls(t),
+		"run":       names(t, "/run/*", "/run/netns/*", "/run/containerd/*", "/run/slipway*/*"),
+		"data": append(names(t, "/var/lib/*", "/opt/*", "/opt/cni/bin/*", "/var/log/pods/*", "/var/log/containers/*"),
+			slices.Concat(tree(t, "/var/lib/kubelet", false), tree(t, "/var/lib/etcd", false), tree(t, "/var/lib/containerd", false))...),
+	}
+	for aspect, lines := range aspects {
+		lines = slices.DeleteFunc(lines, func(line string) bool {
+			return slices.ContainsFunc(foreign, func(name string) bool { return strings.Contains(line, "/"+name) })
+		})
+		slices.Sort(lines)
+		aspects[aspect] = slices.Compact(lines)
+	}
+	for _, aspect := range []string{"addresses", "links", "etc", "mounts", "cgroups", "sysctls", "run", "data"} {
+		if len(aspects[aspect]) == 0 {
+			t.Fatalf("the host has no %s: the test looks at the wrong place", aspect)
+		}
+	}
+	return aspects
+}
+
+func otherClusters(t *testing.T, c *kit.Cluster) []string {
+	var names []string
+	for _, folder := range []string{"machines", "clusters"} {
+		found, err := filepath.Glob(filepath.Join(kit.Root, folder, "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range found {
+			if name := filepath.Base(path); name != c.Name {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// passing is what changes by itself in the output of ip: lifetimes and the states of queues.
+var passing = regexp.MustCompile(`(valid_lft|preferred_lft|expires) \S+|\bqlen \d+`)
+
+func output(t *testing.T, name string, args ...string) []string {
+	t.Helper()
+	r := kit.Run(t, name, args...)
+	if r.Code != 0 {
+		t.Fatal(r)
+	}
+	return strings.Split(strings.TrimSpace(passing.ReplaceAllString(r.Out, "")), "\n")
+}
+
+// tree lists everything below dir with mode, size and digest or link. A folder that is missing is one line.
+func tree(t *testing.T, dir string, digests bool) []string {
+	t.Helper()
+	var lines []string
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if os.IsNotExist(err) {
+			lines = append(lines, path+" is missing")
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		line := fmt.Sprintf("%s %s", path, info.Mode())
+		if link, err := os.Readlink(path); err == nil {
+			line += " -> " + link
+		}
+		if digests && info.Mode().IsRegular() {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			line += fmt.Sprintf(" %x", sha256.Sum256(text))
+		}
+		lines = append(lines, line)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
+func names(t *testing.T, patterns ...string) []string {
+	t.Helper()
+	var all []string
+	for _, p := range patterns {
+		found, err := filepath.Glob(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, found...)
+	}
+	return all
+}
+
+// mounts lists place, options and source of each mount, without the numbers that the kernel gives out.
+func mounts(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 5 {
+			_, source, _ := strings.Cut(line, " - ")
+			lines = append(lines, f[4]+" "+f[5]+" "+strings.TrimSpace(source))
+		}
+	}
+	return lines
+}
+
+func folders(t *testing.T, dir string) []string {
+	t.Helper()
+	var lines []string
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if os.IsNotExist(err) { // ended since
+			return nil
+		}
+		if err == nil && e.IsDir() {
+			lines = append(lines, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
+// moving are the kernel's own figures that stand among the settings.
+var moving = regexp.MustCompile(`/(random/|ns_last_pid$|file-nr$|inode-nr$|inode-state$|dentry-state$|aio-nr$|nf_conntrack_count$|pty/nr$|sched_domain/|numa_balancing|binfmt_misc/|` +
+	`quota/|epoll/|usermodehelper/|nf_conntrack_expect|cad_pid$|perf_event_max_sample_rate$|stat_refresh$|(drop_caches|compact_memory|route/flush|keys/users)$|hostname$)`)
+
+// sysctls reads every kernel setting. They are the host's own even where a machine writes them, unless they belong to a
+// namespace.
+func sysctls(t *testing.T) []string {
+	t.Helper()
+	var lines []string
+	err := filepath.WalkDir("/proc/sys", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || moving.MatchString(path) {
+			return nil //nolint:nilerr // what cannot be listed cannot be compared
+		}
+		if text, err := os.ReadFile(path); err == nil { // some can only be written
+			lines = append(lines, path+" = "+strings.TrimSpace(string(text)))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, must := range []string{"/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/panic", "/proc/sys/kernel/panic_on_oops", "/proc/sys/net/ipv4/ip_forward"} {
+		if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, must+" =") }) {
+			t.Fatalf("%s was not read", must)
+		}
+	}
+	return lines
+}

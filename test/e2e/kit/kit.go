@@ -18,9 +18,12 @@ package kit
 
 import (
 	"cmp"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -160,5 +163,86 @@ func (c *Cluster) Down() {
 	c.T.Helper()
 	if r := c.Slipway("down"); r.Code != 0 {
 		c.T.Errorf("slipway down: %s", r)
+	}
+}
+
+// formed gives a first up, or one with a spec of the test's, the form of the control plane that the cluster is to have. A cluster that
+// is there keeps its form.
+func (c *Cluster) formed(args []string) []string {
+	if i := slices.Index(args, "--file"); i >= 0 && i+1 < len(args) {
+		text, err := os.ReadFile(args[i+1])
+		if err != nil || strings.Contains(string(text), "controlPlane:") {
+			return args // for slipway to refuse, or for the test to decide
+		}
+		before, after, _ := strings.Cut(string(text), "\nspec:\n")
+		out := slices.Clone(args)
+		out[i+1] = c.spec(before + "\nspec:\n  controlPlane: {form: " + c.Form + "}\n" + after)
+		return out
+	}
+	if _, err := os.Stat(filepath.Join(Root, "clusters", c.Name, "cluster.yaml")); err == nil {
+		return args
+	}
+	rest, mains := without(args, "--control-planes")
+	rest, workers := without(rest, "--workers")
+	roles, more := "control-plane, worker", ""
+	if workers > 0 {
+		roles, more = "control-plane", fmt.Sprintf(", {name: worker, roles: [worker], count: %d}", workers)
+	}
+	return append(rest, "--file", c.spec(fmt.Sprintf(`apiVersion: slipway.dev/v1alpha1
+kind: Cluster
+metadata: {name: %s}
+spec:
+  controlPlane: {form: %s}
+  pools: [{name: main, roles: [%s], count: %d}%s]
+`, c.Name, c.Form, roles, max(mains, 1), more)))
+}
+
+// without takes a flag and its number out of a command line.
+func without(args []string, flag string) (rest []string, n int) {
+	i := slices.Index(args, flag)
+	if i < 0 || i+1 >= len(args) {
+		return slices.Clone(args), 0
+	}
+	n, _ = strconv.Atoi(args[i+1]) // slipway refuses what is no number
+	return slices.Concat(args[:i], args[i+2:]), n
+}
+
+func (c *Cluster) spec(text string) string {
+	c.T.Helper()
+	path := filepath.Join(c.T.TempDir(), "cluster.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		c.T.Fatal(err)
+	}
+	return path
+}
+
+// OtherForm is a spec with the form that the cluster does not have.
+func (c *Cluster) OtherForm() string {
+	c.T.Helper()
+	other := map[string]string{"StaticPods": "HostUnits"}[c.Form]
+	if other == "" {
+		other = "StaticPods"
+	}
+	return c.spec(fmt.Sprintf("apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: %s}\nspec:\n  controlPlane: {form: %s}\n", c.Name, other))
+}
+
+// Diagnose prints what one wants to know of a cluster that failed a test. It never fails itself.
+func (c *Cluster) Diagnose() {
+	r := run(c.T, upLimit, nil, c.Bin, "status", "--name", c.Name)
+	c.T.Logf("---- slipway status\n%s%s", r.Out, r.Err)
+	for _, machine := range c.Machines() {
+		on := c.On(machine)
+		logs, _ := filepath.Glob(on.Data("log", "slipway", "*.log"))
+		for _, path := range append(logs, filepath.Join(on.Folder(), "console.log")) {
+			text, err := os.ReadFile(path)
+			if err != nil || len(strings.TrimSpace(string(text))) == 0 {
+				continue
+			}
+			c.T.Logf("---- last lines of %s, %s\n%s", filepath.Base(path), machine, lastLines(string(text), 6))
+		}
+	}
+	if _, err := os.Stat(c.Kubeconfig()); err == nil {
+		r := run(c.T, upLimit, nil, Component(c.T, "kubectl"), "--kubeconfig", c.Kubeconfig(), "--request-timeout", "5s", "get", "nodes,pods", "--all-namespaces", "--output", "wide")
+		c.T.Logf("---- kubectl get nodes,pods\n%s%s", r.Out, r.Err)
 	}
 }

@@ -5,14 +5,20 @@
 package systemd_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/test/e2e/kit"
@@ -169,4 +175,175 @@ func pids(c *kit.Cluster) map[string]int {
 		c.T.Fatal(err)
 	}
 	return kit.Steady(units)
+}
+
+const workload = `
+apiVersion: v1
+kind: Pod
+metadata: {name: server, namespace: default, labels: {app: web}}
+spec:
+  containers:
+  - {name: web, image: "slipway.dev/testpod:1", imagePullPolicy: Never, args: [serve], ports: [{containerPort: 8080}],
+     readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}}
+` + kit.WebService + kit.Reader
+
+// podsAndNames: an image that is on the disk, a pod made right after the boot, and the Service's name from the machine and from
+// within the pod.
+func podsAndNames(c *kit.Cluster) {
+	c.ImportTestImage()
+	c.Apply(workload)
+	c.Wait("pod/server", "condition=Ready")
+	address := c.Kubectl("get", "service", "web", "--output", "jsonpath={.spec.clusterIP}")
+	kit.Until(c.T, soon, "in a pod the name web is "+address, func() error { // CoreDNS and kube-proxy hear of it in their own time
+		if r := c.TryKubectl("", "exec", "server", "--", "/testpod", "lookup", "web"); r.Code != 0 || !strings.HasPrefix(r.Out, address+" ") {
+			return fmt.Errorf("%s", r)
+		}
+		return nil
+	})
+	dns := c.Kubectl("get", "service", "kube-dns", "--namespace", "kube-system", "--output", "jsonpath={.spec.clusterIP}")
+	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return c.Dial(ctx, network, net.JoinHostPort(dns, "53"))
+	}}
+	kit.Until(c.T, soon, "on the machine the Service's name is "+address, func() error {
+		got, err := resolver.LookupHost(c.T.Context(), "web.default.svc.cluster.local.")
+		if err == nil && !slices.Equal(got, []string{address}) {
+			err = fmt.Errorf("it is %v", got)
+		}
+		return err
+	})
+	kit.Until(c.T, soon, "the Service answers", func() error {
+		said, err := get(c, "http://"+address)
+		if err == nil && strings.TrimSpace(said) != "server" {
+			err = fmt.Errorf("it says %q", said)
+		}
+		return err
+	})
+}
+
+// get asks from within the machine's network.
+func get(c *kit.Cluster, url string) (string, error) {
+	client := http.Client{Transport: &http.Transport{DialContext: c.Dial, DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	r, err := http.NewRequestWithContext(c.T.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	reply, err := client.Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer reply.Body.Close()
+	said, err := io.ReadAll(reply.Body)
+	return string(said), err
+}
+
+// rights: the reader's token lists pods, and neither makes nor deletes any.
+func rights(c *kit.Cluster) {
+	token := strings.TrimSpace(c.Kubectl("create", "token", "reader"))
+	const pods = kit.API + "/api/v1/namespaces/default/pods"
+	for request, want := range map[string]int{"GET " + pods: 200, "POST " + pods: 403, "DELETE " + pods + "/server": 403} {
+		method, url, _ := strings.Cut(request, " ")
+		if code, body := c.HTTPS(c.T, method, url, kit.BearerToken(token)); code != want {
+			c.T.Errorf("%s as reader: %d, want %d: %s", request, code, want, body)
+		}
+	}
+}
+
+// poweredOff shuts the machine down from within: what others need ends after them. Then somebody presses the button.
+func poweredOff(c *kit.Cluster) {
+	c.Kubectl("create", "configmap", "written-before", "--from-literal=value=kept")
+	late := outliving(c, "etcd", "kubelet", "kube-apiserver")
+	c.Exec("systemctl start --no-block halt.target")
+	select {
+	case programs := <-late:
+		if len(programs) > 0 {
+			c.T.Errorf("etcd has ended before %v", programs)
+		}
+	case <-time.After(2 * soon):
+		c.T.Fatal("etcd does not end")
+	}
+	down(c)
+	c.Machine("start", c.Node)
+	backAgain(c)
+}
+
+func down(c *kit.Cluster) {
+	c.T.Helper()
+	kit.Until(c.T, soon, "the machine is down", func() error {
+		s, err := c.Status()
+		for _, m := range s.Machines {
+			if m.Name == c.Node && m.Running {
+				return fmt.Errorf("process %d runs", m.PID)
+			}
+		}
+		return err
+	})
+}
+
+// backAgain: the same cluster with what was written, by itself.
+func backAgain(c *kit.Cluster) {
+	c.T.Helper()
+	kit.Until(c.T, 2*soon, "the cluster is ready again", func() error { return converged(c) })
+	c.Healthy(soon)
+	if v := c.Kubectl("get", "configmap", "written-before", "--output", "jsonpath={.data.value}"); v != "kept" {
+		c.T.Errorf("the ConfigMap of before holds %q", v)
+	}
+	c.Wait("pod/server", "condition=Ready")
+	if got := c.Exec("systemctl is-system-running --wait"); got != "running\n" {
+		c.T.Errorf("the system is %s", got)
+	}
+}
+
+// cutAtBoot pulls the plug and the cable, and powers the machine on without its network.
+func cutAtBoot(c *kit.Cluster) {
+	c.Machine("stop", c.Node)
+	c.Machine("cut", c.Node)
+	c.Machine("start", c.Node)
+	backAgain(c)
+	c.Machine("heal", c.Node)
+	kit.Until(c.T, soon, "with its network back it is ready", func() error { return converged(c) })
+}
+
+// outliving sends, as soon as a program of the machine has ended, which of the others still run: those have for certain not ended
+// before it, however late this process is to look.
+func outliving(c *kit.Cluster, program string, others ...string) <-chan []string {
+	c.T.Helper()
+	last := watched(c, program)
+	fds := map[string]int{}
+	for _, other := range others {
+		fds[other] = watched(c, other)
+	}
+	late := make(chan []string, 1)
+	go func() {
+		if is, err := ended(last, 3*soon); !is || err != nil {
+			return // nothing comes, and the test says so
+		}
+		var running []string
+		for other, fd := range fds {
+			if is, err := ended(fd, 0); !is || err != nil {
+				running = append(running, other)
+			}
+		}
+		late <- running
+	}()
+	return late
+}
+
+// watched is a descriptor of the one process of a program.
+func watched(c *kit.Cluster, program string) int {
+	c.T.Helper()
+	fd, err := unix.PidfdOpen(c.Process(program).PID, 0)
+	if err != nil {
+		c.T.Fatalf("watch %s: %v", program, err)
+	}
+	c.T.Cleanup(func() { _ = unix.Close(fd) })
+	return fd
+}
+
+func ended(fd int, limit time.Duration) (bool, error) {
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(limit.Milliseconds()))
+		if !errors.Is(err, unix.EINTR) {
+			return n > 0, err
+		}
+	}
 }
