@@ -8,12 +8,15 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
+	"sync"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -86,4 +89,137 @@ func (a api) ask(ctx context.Context, method, path, body string) (int, string) {
 		return 0, err.Error()
 	}
 	return r.StatusCode, string(text)
+}
+
+// object is what bench wants to know of nodes and pods.
+type object struct {
+	Metadata struct{ Name string }
+	Status   struct {
+		Phase      string
+		Conditions []struct{ Type, Status string }
+	}
+}
+
+func (o object) ready() bool {
+	for _, c := range o.Status.Conditions {
+		if c.Type == "Ready" {
+			return c.Status == "True"
+		}
+	}
+	return false
+}
+
+// follow calls each for every object as it is and whenever it changes, until each returns true.
+func (a api) follow(ctx context.Context, path string, each func(object) (done bool)) error {
+	return poll(ctx, step, func() bool { return a.watch(ctx, path+"?watch=1", each) })
+}
+
+// watch takes one answer to its end; the server may refuse while it starts, and may end it at any time.
+func (a api) watch(ctx context.Context, path string, each func(object) bool) (done bool) {
+	r, err := a.do(ctx, http.MethodGet, path, "")
+	if err != nil {
+		return false
+	}
+	defer r.Body.Close()
+	if r.StatusCode != http.StatusOK {
+		return false
+	}
+	for dec := json.NewDecoder(r.Body); ; {
+		var e struct {
+			Type   string
+			Object object
+		}
+		if dec.Decode(&e) != nil || e.Type == "ERROR" {
+			return false
+		}
+		if each(e.Object) {
+			return true
+		}
+	}
+}
+
+// asker asks again and again, and remembers for how long there was no answer.
+type asker struct {
+	ask func(ctx context.Context) error
+
+	mu      sync.Mutex // guards the fields below
+	answers int
+	last    time.Time // of the last answer
+	gap     time.Duration
+	err     error // the last one
+}
+
+// patience is how long a client waits for an answer.
+const patience = time.Second
+
+func newAsker(ask func(context.Context) error) *asker { return &asker{ask: ask, last: time.Now()} }
+
+// run asks until ctx ends.
+func (q *asker) run(ctx context.Context) error {
+	return poll(ctx, step, func() bool {
+		limited, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		err := q.ask(limited)
+		if ctx.Err() == nil { // else the end broke it off
+			q.note(err, time.Now())
+		}
+		return false
+	})
+}
+
+func (q *asker) note(err error, now time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.gap = max(q.gap, now.Sub(q.last))
+	if err != nil {
+		q.err = err
+		return
+	}
+	q.answers++
+	q.last = now
+}
+
+func (q *asker) answered() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.answers
+}
+
+func (q *asker) longest() time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.gap
+}
+
+func (q *asker) complaint() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.err
+}
+
+// reset begins to count anew.
+func (q *asker) reset() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.answers, q.gap, q.err, q.last = 0, 0, nil, time.Now()
+}
+
+// anew is the same API over a new connection for each question.
+func (a api) anew() api {
+	t := a.http.Transport.(*http.Transport).Clone()
+	t.DisableKeepAlives, t.ForceAttemptHTTP2, t.TLSNextProto = true, false, map[string]func(string, *tls.Conn) http.RoundTripper{}
+	t.TLSClientConfig.NextProtos = []string{"http/1.1"}
+	return api{&http.Client{Transport: t}}
+}
+
+// expect is an error unless the answer has this status.
+func (a api) expect(ctx context.Context, method, path, body string, want int) error {
+	switch status, text := a.ask(ctx, method, path, body); status {
+	case want:
+		return nil
+	case 0:
+		return fmt.Errorf("no answer: %s", text)
+	default:
+		return fmt.Errorf("status %d: %.200s", status, text)
+	}
 }

@@ -3,15 +3,29 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/slipway-project/slipway/internal/artifact"
+	"github.com/slipway-project/slipway/internal/core/catalog"
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/trace"
 )
 
@@ -170,4 +184,263 @@ func (r Report) save(path string) error {
 		return fmt.Errorf("encode report: %w", err)
 	}
 	return os.WriteFile(path, append(data, '\n'), 0o644)
+}
+
+// result is how a command ended.
+type result struct {
+	elapsed time.Duration
+	cpu     float64 // seconds, of the command and the children that it waited for
+	output  string  // both streams
+	err     error
+}
+
+// command runs slipway to its end, or interrupts it as Ctrl-C does when ctx is done.
+func (b *bench) command(ctx context.Context, args ...string) result {
+	return runLine(ctx, append([]string{b.launcher.Exe}, args...)...)
+}
+
+// runLine runs a command line. It is a process group of its own: the terminal's Ctrl-C reaches bench alone, which interrupts what
+// measures, once, and never what cleans up.
+func runLine(ctx context.Context, line ...string) result {
+	var output bytes.Buffer
+	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Stdout, cmd.Stderr = &output, &output
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	cmd.WaitDelay = 10 * time.Second
+	begun := time.Now()
+	err := cmd.Run()
+	r := result{elapsed: time.Since(begun), output: output.String()}
+	if cmd.ProcessState != nil {
+		r.cpu = (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()
+	}
+	if err != nil {
+		r.err = fmt.Errorf("%s: %w\n%s", strings.Join(line, " "), err, r.output)
+	}
+	return r
+}
+
+// ownCPU is what this process has taken so far, in seconds.
+func ownCPU() float64 { return rusage(unix.RUSAGE_SELF) }
+
+// childrenCPU is what children of this process have taken that have ended.
+func childrenCPU() float64 { return rusage(unix.RUSAGE_CHILDREN) }
+
+func rusage(who int) float64 {
+	var u unix.Rusage
+	_ = unix.Getrusage(who, &u) // fails for a bad address only
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
+}
+
+// cycleLimit is far beyond any boot: what takes longer hangs.
+const cycleLimit = 5 * time.Minute
+
+// cycle boots a cluster, measures, and destroys it unless it is to be kept. Idle, if there is one, is called while the cluster has nothing
+// to do. Form are more arguments of slipway up.
+func (b *bench) cycle(ctx context.Context, keep bool, idle func(context.Context) error, form ...string) (Run, error) {
+	ctx, cancel := context.WithTimeout(ctx, cycleLimit+2*b.idle)
+	defer cancel()
+	run, err := b.boot(ctx, form)
+	if err != nil {
+		return run, err
+	}
+	if run.Path, err = b.path(ctx); err != nil {
+		return run, err
+	}
+	if idle != nil {
+		if err := idle(ctx); err != nil {
+			return run, err
+		}
+	}
+	again := b.command(ctx, "up", "--name", b.cluster)
+	if again.err != nil {
+		return run, again.err
+	}
+	run.SecondUp = again.elapsed.Seconds()
+	if keep {
+		return run, nil
+	}
+	down := b.command(ctx, "down", "--name", b.cluster)
+	run.Down = down.elapsed.Seconds()
+	return run, down.err
+}
+
+// boot runs slipway up, and everything that watches it, side by side.
+func (b *bench) boot(ctx context.Context, form []string) (Run, error) {
+	var up result
+	before, err := busy()
+	if err != nil {
+		return Run{}, err
+	}
+	self := ownCPU()
+	p := &prober{bench: b, begun: time.Now()}
+	m := newMeter(b.place.cgroup)
+	metering, stop := context.WithCancel(ctx)
+	defer stop()
+	go m.run(metering)
+
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		args := append([]string{"up", "--name", b.cluster}, form...)
+		if b.spec != "" {
+			args = append(args, "-f", b.spec)
+		}
+		up = b.command(ctx, args...)
+		return up.err
+	})
+	group.Go(func() error { return p.run(ctx) })
+	if err := group.Wait(); err != nil {
+		return Run{}, err
+	}
+	stop()
+	run := p.seen
+	run.Up = up.elapsed.Seconds()
+	run.CPU, run.CPUBy = m.until(p.dnsAt)
+	run.CPU += up.cpu
+	run.CPUBy["slipway up"] = up.cpu
+	after, err := busy()
+	if err != nil {
+		return Run{}, err
+	}
+	total, _ := m.until(time.Now())
+	run.Foreign = max(0, (after-before)-total-up.cpu-(ownCPU()-self)-run.Imported)
+	return run, nil
+}
+
+// path is the critical path of the boot, from the agent's trace.
+func (b *bench) path(ctx context.Context) ([]trace.Segment, error) {
+	agent, err := launch.DialAgent(ctx, b.place.agentSocket())
+	if err != nil {
+		return nil, err
+	}
+	defer agent.Close()
+	spans, err := agent.Trace(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(spans) == 0 {
+		return nil, fmt.Errorf("read trace: it is empty")
+	}
+	return trace.CriticalPath(spans, ""), nil
+}
+
+// place is where the one machine of the cluster can be found, before it exists.
+type place struct {
+	node   string
+	local  *machine.Local // for paths only
+	name   string         // of the cluster
+	cgroup cgroup
+}
+
+func placeOf(l *launch.Launcher, c launch.Cluster) (place, error) {
+	var nodes []string
+	for _, p := range c.Config.Pools {
+		for _, n := range p.Nodes {
+			nodes = append(nodes, n.Name)
+		}
+	}
+	if len(nodes) != 1 {
+		return place{}, fmt.Errorf("the spec has %d machines: bench measures one", len(nodes))
+	}
+	local, err := l.Machines("")
+	if err != nil {
+		return place{}, err
+	}
+	group, err := findCgroup(filepath.Join("slipway", c.Name, nodes[0]))
+	if err != nil {
+		return place{}, err
+	}
+	return place{node: nodes[0], local: local, name: c.Name, cgroup: group}, nil
+}
+
+func (p place) agentSocket() string {
+	return filepath.Join(p.local.RunDir(p.name, p.node), "agent.sock")
+}
+
+func (p place) apiSocket() string { return filepath.Join(p.local.RunDir(p.name, p.node), "api.sock") }
+
+// credential is allowed everything from the first moment, before RBAC knows anybody.
+func (p place) credential() string {
+	return filepath.Join(p.local.DataDir(p.name, p.node, "etc-kubernetes"), "super-admin.conf")
+}
+
+// step is how often everything is asked that cannot be watched.
+const step = 25 * time.Millisecond
+
+// poll calls ask until it returns true.
+func poll(ctx context.Context, every time.Duration, ask func() bool) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for !ask() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+const thousandSpec = `apiVersion: slipway.dev/v1alpha1
+kind: Cluster
+metadata: {name: thousand}
+spec:
+  networking: {podCIDR: 10.244.0.0/14}
+  pools:
+  - {name: main, roles: [control-plane, worker], count: 3}
+  - {name: work, roles: [worker], count: 997}
+`
+
+// thousand completes and prints a spec of 1 000 machines and plans every one of them: the median of five times, in seconds,
+// on one core.
+func thousand() (float64, error) {
+	var times []float64
+	for range 5 {
+		begun := time.Now()
+		if err := planThousand(); err != nil {
+			return 0, fmt.Errorf("plan 1 000 machines: %w", err)
+		}
+		times = append(times, time.Since(begun).Seconds())
+	}
+	slices.Sort(times)
+	return times[len(times)/2], nil
+}
+
+func planThousand() error {
+	cluster, err := launch.Complete("thousand.yaml", []byte(thousandSpec), "")
+	if err != nil {
+		return err
+	}
+	config.Print(cluster.Config)
+	components := digests(cluster.Release)
+	address := netip.MustParseAddr("10.89.0.10")
+	for _, pool := range cluster.Config.Pools {
+		for _, n := range pool.Nodes {
+			node, err := config.ForNode(cluster.Config, n.Name, config.Facts{Address: address, OOMScoreAdj: true})
+			if err != nil {
+				return err
+			}
+			node.Pool = cluster.Config.Pools[0] // all roles on every machine: the most that a plan can hold
+			if _, err := planner.For(node, components); err != nil {
+				return err
+			}
+			address = address.Next()
+		}
+	}
+	return nil
+}
+
+// digests are made up: plans differ in nothing but their text.
+func digests(r catalog.Release) planner.Components {
+	const digest = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
+	out := planner.Components{}
+	for _, c := range r.Components {
+		for _, b := range c.Binaries {
+			out[b.Name] = digest
+		}
+	}
+	for _, i := range r.Images() {
+		out[i.Name] = digest
+	}
+	return out
 }

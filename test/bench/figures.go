@@ -3,7 +3,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"io"
 	"slices"
 )
 
@@ -110,4 +112,149 @@ func (r Report) figures() []figure {
 		)
 	}
 	return append(out, r.Several.figures()...)
+}
+
+// values are those that were measured while others did not disturb, or all when that leaves too few.
+func values(list []Timed) []float64 {
+	var calm, all []float64
+	for _, t := range list {
+		all = append(all, t.Value)
+		if t.Others <= disturbed {
+			calm = append(calm, t.Value)
+		}
+	}
+	if len(calm) < min(3, len(all)) {
+		return all
+	}
+	return calm
+}
+
+// figures are the lines about several machines.
+func (s *Several) figures() []figure {
+	if s == nil {
+		return nil
+	}
+	once := func(v float64) Spread { return Spread{v, v, v} }
+	var out []figure
+	for _, m := range []struct {
+		name   string
+		list   []Timed
+		target float64
+		peers  peers
+	}{
+		{"worker: agent started to Ready", s.Worker, 1, peersWorker},
+		{"control planes 1 to 3, whole command", s.Grow, 20, peers{}},
+		{"five machines (3+2) all Ready", s.Five, 45, peers{}},
+		{"five machines, whole command", s.FiveUp, 0, peers{}},
+		{"API server killed: no answer on a worker", s.Killed, 3, peers{}},
+		{"its machine lost: no answer on a worker", s.Lost, 3, peers{}},
+		{"etcd's leader lost: no acknowledged write", s.Writes, 15, peers{}},
+	} {
+		if len(m.list) > 0 { // what was not measured keeps no target
+			out = append(out, figure{m.name, "s", spread(values(m.list)), 2, m.target, m.peers})
+		}
+	}
+	if j := s.Joins; j != nil {
+		out = append(out,
+			figure{"join, one of 1 000, p50", "ms", once(j.P50), 2, 0, peers{}},
+			figure{"join, one of 1 000, p99", "ms", once(j.P99), 2, 0, peers{}},
+			figure{"join, p50 to a bare handshake", "times", once(j.Ratio), 2, 4, peers{}},
+			figure{"1 000 joins at once, p50", "s", once(j.StormP50), 2, 0, peers{}},
+			figure{"1 000 joins at once, p99", "s", once(j.StormP99), 2, 0, peers{}},
+			figure{"1 000 joins at once, heap of both sides", "MiB", once(j.Peak), 0, 0, peers{}},
+			figure{"join service, heap kept for a machine", "KiB", once(j.Kept), 1, 0, peers{}},
+		)
+	}
+	if l := s.Live; l != nil {
+		n := fmt.Sprintf("real join service, %d machines: ", l.Machines)
+		out = append(out,
+			figure{n + "tokens, at once, p50", "s", once(l.NewP50), 2, 0, peers{}},
+			figure{n + "tokens, at once, p99", "s", once(l.NewP99), 2, 0, peers{}},
+			figure{n + "known, at once, p50", "s", once(l.AllP50), 2, 0, peers{}},
+			figure{n + "known, at once, p99", "s", once(l.AllP99), 2, 0, peers{}},
+			figure{n + "known, one by one, p50", "ms", once(l.OneP50), 1, 0, peers{}},
+			figure{n + "known, one by one, p99", "ms", once(l.OneP99), 1, 0, peers{}},
+			figure{n + "PSS of its agent grows by", "MiB", once(l.Grown), 1, 0, peers{}},
+		)
+	}
+	return out
+}
+
+// printSeveral says what the figures about several machines are worth.
+func printSeveral(w io.Writer, s *Several) {
+	if s == nil {
+		return
+	}
+	var others []float64
+	for _, t := range slices.Concat(s.Worker, s.Grow, s.Five, s.Killed, s.Lost, s.Writes) {
+		others = append(others, 100*t.Others)
+	}
+	o := spread(others)
+	fmt.Fprintf(w, "\nSeveral machines: of %d acknowledged writes %d are gone. Others took %.0f %% of the CPUs meanwhile (%.0f–%.0f %%); what was\n"+
+		"measured while they took more than %.0f %% is left out if enough remains. A worker's time counts from the line on its console that its\n"+
+		"agent was started; it has a token and is told at once. Answers are missed by the unluckiest of %d clients on a worker, %d of which\n"+
+		"keep their connections. Seconds in which an API did not answer count from the answer before.\n",
+		s.Acked, s.Missing, o.Median, o.Min, o.Max, 100*disturbed, keeping+anew, keeping)
+	if o.Max > 100*disturbed {
+		fmt.Fprintln(w, "WARNING: other work on this host disturbed these figures where too few calm values were left")
+	}
+	if s.Missing > 0 {
+		fmt.Fprintf(w, "MISSED: %d acknowledged writes are lost\n", s.Missing)
+	}
+}
+
+// peers are medians of others on the reference host, measured on another day with a prober like this one and all images
+// imported: kubeadm 1.36.3 with containerd, kubelet and the CNI configuration in place before; the same with the
+// controller-manager's known waste mended; k3s with sqlite and with etcd, k0s as a single node, all three from nothing.
+type peers struct{ kubeadm, tuned, k3s, k3sEtcd, k0s string }
+
+func (p peers) columns() []string { return []string{p.kubeadm, p.tuned, p.k3s, p.k3sEtcd, p.k0s} }
+
+var (
+	peersAPI  = peers{"4.8", "4.6", "3.4", "4.4", "3.7"}
+	peersNode = peers{"4.0", "3.6", "5.7", "5.7", "12.3"}
+	peersPod  = peers{"13.2", "8.2", "11.2", "11.1", "14.1"}
+	peersDNS  = peers{"16.7", "11.4", "12.8", "13.0", "45.5"}
+	peersCPU  = peers{"9.3", "8.0", "5.2", "8", "10.2"}
+	peersPSS  = peers{"797", "", "563", "575", "894"}
+	peersIdle = peers{"5.2", "", "1.8", "", "3.6"}
+
+	// A worker's join; with kubeadm containerd runs already.
+	peersWorker = peers{"1.0", "", "3.0", "", "0.9"}
+)
+
+// link is one item that lay on the critical path of some runs; times are medians over these runs, in seconds.
+type link struct {
+	ref   string
+	runs  int
+	at    float64 // ready, since the agent took up the plan
+	took  float64 // since the item before it on the path was ready; over a path these add up to its end
+	doing float64 // of that: the step itself; the rest is waiting until it was observed ready
+}
+
+// links merges the critical paths of all runs, in order of time.
+func links(runs []Run) []link {
+	type times struct{ at, took, doing []float64 }
+	by := map[string]*times{}
+	for _, r := range runs {
+		before := 0.0
+		for _, s := range r.Path {
+			t := by[s.Ref]
+			if t == nil {
+				t = &times{}
+				by[s.Ref] = t
+			}
+			at := (s.Start + s.Doing + s.Ready).Seconds()
+			t.at = append(t.at, at)
+			t.took = append(t.took, at-before)
+			t.doing = append(t.doing, s.Doing.Seconds())
+			before = at
+		}
+	}
+	var out []link
+	for ref, t := range by {
+		out = append(out, link{ref, len(t.at), spread(t.at).Median, spread(t.took).Median, spread(t.doing).Median})
+	}
+	slices.SortFunc(out, func(a, b link) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.ref, b.ref)) })
+	return out
 }

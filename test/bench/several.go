@@ -3,11 +3,24 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/netip"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/machine"
 )
 
 // Several is what clusters of several machines gave. Each list has one value for each time it was measured, in seconds.
@@ -112,4 +125,425 @@ func (b *bench) clusterCPU() (float64, error) {
 		return 0, nil
 	}
 	return seconds, err
+}
+
+// main and worker are the names that slipway up gives.
+func (b *bench) main(i int) string   { return fmt.Sprintf("%s-main-%d", b.cluster, i) }
+func (b *bench) worker(i int) string { return fmt.Sprintf("%s-worker-%d", b.cluster, i) }
+
+// up makes a cluster of so many machines, or brings it to that.
+func (b *bench) up(ctx context.Context, controlPlanes, workers int) result {
+	return b.command(ctx, "up", "--name", b.cluster, "--control-planes", fmt.Sprint(controlPlanes), "--workers", fmt.Sprint(workers))
+}
+
+// through is the API as programs of the machine reach it: its own API server, or its balancer.
+func (b *bench) through(node string) (api, error) {
+	return connect(filepath.Join(b.place.local.RunDir(b.cluster, node), "api.sock"), b.credential())
+}
+
+// credential is the first control plane's; it stays on the disk when the machine is stopped.
+func (b *bench) credential() string {
+	return filepath.Join(b.place.local.DataDir(b.cluster, b.main(0), "etc-kubernetes"), "super-admin.conf")
+}
+
+// readyNodes waits until so many nodes are Ready at once, or the named ones are.
+func (a api) readyNodes(ctx context.Context, count int, names ...string) error {
+	ready := map[string]bool{}
+	return a.follow(ctx, "/api/v1/nodes", func(o object) bool {
+		ready[o.Metadata.Name] = o.ready()
+		have := 0
+		for _, is := range ready {
+			if is {
+				have++
+			}
+		}
+		for _, name := range names {
+			if !ready[name] {
+				return false
+			}
+		}
+		return have >= count
+	})
+}
+
+// kill ends a unit of a machine as a crash would.
+func (b *bench) kill(node, unit string) error {
+	group, err := findCgroup(filepath.Join("slipway", b.cluster, node))
+	if err != nil {
+		return err
+	}
+	pids, err := group.units()[unit].pids()
+	if err != nil || len(pids) == 0 {
+		return errors.Join(fmt.Errorf("kill %s of %s: it does not run", unit, node), err)
+	}
+	for _, pid := range pids {
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+			return fmt.Errorf("kill %s of %s: %w", unit, node, err)
+		}
+	}
+	return nil
+}
+
+// lose cuts a machine off, so that no connection is closed with a last word, and pulls its plug.
+func (b *bench) lose(ctx context.Context, node string) error {
+	_, cut := b.launcher.MachineCut(ctx, b.cluster, node, "")
+	_, stop := b.launcher.MachineStop(ctx, b.cluster, node)
+	return errors.Join(cut, stop)
+}
+
+func (b *bench) bringBack(ctx context.Context, node string) error {
+	_, heal := b.launcher.MachineHeal(ctx, b.cluster, node)
+	_, start := b.launcher.MachineStart(ctx, b.cluster, node)
+	return errors.Join(heal, start)
+}
+
+// leads is the control plane whose etcd leads, when all members answer.
+func (b *bench) leads(ctx context.Context) (string, error) {
+	var said []struct {
+		Endpoint string
+		Status   struct {
+			Leader uint64
+			Header struct {
+				ID uint64 `json:"member_id"`
+			}
+		}
+	}
+	if err := b.etcdctl(ctx, &said, "endpoint", "status", "--cluster"); err != nil {
+		return "", err
+	}
+	machines, err := b.launcher.MachineList(ctx, b.cluster)
+	if err != nil {
+		return "", err
+	}
+	for _, m := range machines {
+		for _, s := range said {
+			if s.Endpoint == "https://"+netip.AddrPortFrom(m.Address, 2379).String() && s.Status.Header.ID == s.Status.Leader {
+				return m.Name, nil
+			}
+		}
+	}
+	return "", errors.New("find etcd's leader: nobody says that it leads")
+}
+
+// etcdctl asks through the first control plane, and fails when a member does not answer.
+func (b *bench) etcdctl(ctx context.Context, answer any, args ...string) error {
+	const pki = "/etc/kubernetes/pki/etcd/"
+	var out, complaint bytes.Buffer
+	code, err := b.launcher.Exec(ctx, b.cluster, b.main(0), machine.Command{
+		Args: append([]string{
+			"/opt/slipway/bin/etcdctl", "--endpoints=https://127.0.0.1:2379", "--cacert=" + pki + "ca.crt", "--cert=" + pki + "healthcheck-client.crt",
+			"--key=" + pki + "healthcheck-client.key", "--write-out=json",
+		}, args...), Stdout: &out, Stderr: &complaint,
+	})
+	if err != nil || code != 0 {
+		return errors.Join(fmt.Errorf("etcdctl %v ended with %d: %s", args, code, complaint.Bytes()), err)
+	}
+	return json.Unmarshal(out.Bytes(), answer)
+}
+
+// settled waits until every machine says that all on it is ready: what is measured next begins in peace.
+func (b *bench) settled(ctx context.Context, nodes ...string) error {
+	for _, node := range nodes {
+		agent, err := launch.DialAgent(ctx, filepath.Join(b.place.local.RunDir(b.cluster, node), "agent.sock"))
+		if err != nil {
+			return err
+		}
+		err = poll(ctx, 4*step, func() bool {
+			s, err := agent.Status(ctx)
+			return err == nil && s.Converged
+		})
+		if err := errors.Join(err, agent.Close()); err != nil {
+			return fmt.Errorf("wait for %s: %w", node, err)
+		}
+	}
+	return nil
+}
+
+// workersJoin is how many workers join one after the other in each round.
+const workersJoin = 2
+
+// growing makes the smallest cluster that has workers, lets more of them in, and then gives it three control planes.
+func (b *bench) growing(ctx context.Context, s *Several) error {
+	if err := b.up(ctx, 1, 1).err; err != nil {
+		return err
+	}
+	a, err := b.through(b.main(0))
+	if err != nil {
+		return err
+	}
+	for i := range workersJoin {
+		if err := b.timed("worker joins", &s.Worker, func() (float64, error) { return b.join(ctx, a, i) }); err != nil {
+			return err
+		}
+	}
+	if err := b.timed("control planes 1 to 3", &s.Grow, func() (float64, error) {
+		up := b.up(ctx, 3, 1)
+		return up.elapsed.Seconds(), up.err
+	}); err != nil || s.Live != nil {
+		return err
+	}
+	return b.live(ctx, s)
+}
+
+// join boots a machine that is told at once which cluster to join, and returns the seconds from the start of its agent to its
+// node's being Ready.
+func (b *bench) join(ctx context.Context, a api, i int) (float64, error) {
+	name := fmt.Sprintf("%s-extra-%d", b.cluster, i)
+	token, err := b.launcher.CreateToken(ctx, b.cluster, launch.TokenOptions{Pool: "worker", Node: name, TTL: 5 * time.Minute})
+	if err != nil {
+		return 0, err
+	}
+	var ready time.Time
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		err := a.readyNodes(ctx, 0, name)
+		ready = time.Now()
+		return err
+	})
+	group.Go(func() error { return b.bootFree(ctx, name, i) })
+	group.Go(func() error { return b.tell(ctx, name, token) })
+	if err := group.Wait(); err != nil {
+		return 0, err
+	}
+	began, err := b.agentBegan(name)
+	return ready.Sub(began).Seconds(), err
+}
+
+// bootFree boots one machine that belongs to nobody.
+func (b *bench) bootFree(ctx context.Context, name string, i int) error {
+	const beyond = 40 // the addresses of the spec's machines
+	machines, err := b.launcher.Machines(b.runc)
+	if err != nil {
+		return err
+	}
+	unlock, err := machines.Lock(ctx, b.cluster, func(string) {})
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	_, err = machines.Ensure(ctx, machine.Spec{Cluster: b.cluster, Name: name, Index: beyond + i, Binary: b.launcher.Exe})
+	return err
+}
+
+// tell has the machine join as soon as its agent listens.
+func (b *bench) tell(ctx context.Context, name string, t launch.NewToken) error {
+	socket := filepath.Join(b.place.local.RunDir(b.cluster, name), "agent.sock")
+	var last error
+	err := poll(ctx, 2*time.Millisecond, func() bool {
+		_, last = launch.Join(ctx, launch.JoinOptions{Socket: socket, Endpoints: t.Endpoints, Pin: t.Pin, Token: t.Token, Node: name})
+		return last == nil
+	})
+	if err != nil {
+		return errors.Join(err, last)
+	}
+	return nil
+}
+
+// agentBegan is when the machine's PID 1 started the agent, as its console says.
+func (b *bench) agentBegan(name string) (time.Time, error) {
+	text, err := os.ReadFile(b.place.local.Console(b.cluster, name))
+	if err != nil {
+		return time.Time{}, err
+	}
+	for line := range strings.Lines(string(text)) { // time=2026-11-20T07:00:00.123Z level=INFO msg="agent started" pid=13
+		stamp, said, _ := strings.Cut(strings.TrimPrefix(line, "time="), " ")
+		if strings.Contains(said, `msg="agent started"`) {
+			return time.Parse(time.RFC3339Nano, stamp)
+		}
+	}
+	return time.Time{}, fmt.Errorf("console of %s: it does not say when the agent was started", name)
+}
+
+// clients of the API on a worker: some keep their connections, which the balancer spreads, some connect for each question.
+const (
+	keeping  = 6
+	anew     = 2
+	goOn     = 100 // answers to each client after an accident before it counts as over
+	mostGap  = 30 * time.Second
+	readPath = "/api/v1/namespaces/default/configmaps/kube-root-ca.crt" // from etcd
+)
+
+// five makes three control planes and two workers from nothing and then takes from it what a cluster can lose.
+func (b *bench) five(ctx context.Context, s *Several) error {
+	var up result
+	err := b.timed("five machines", &s.Five, func() (float64, error) {
+		var ready time.Duration
+		begun := time.Now()
+		group, ctx := errgroup.WithContext(ctx)
+		group.Go(func() error {
+			up = b.up(ctx, 3, 2)
+			return up.err
+		})
+		group.Go(func() error {
+			var a api
+			err := poll(ctx, step, func() (ok bool) {
+				var err error
+				a, err = b.through(b.main(0))
+				return err == nil
+			})
+			if err != nil {
+				return err
+			}
+			err = a.readyNodes(ctx, 5)
+			ready = time.Since(begun)
+			return err
+		})
+		err := group.Wait()
+		return ready.Seconds(), err
+	})
+	if err != nil {
+		return err
+	}
+	s.FiveUp = append(s.FiveUp, Timed{up.elapsed.Seconds(), s.Five[len(s.Five)-1].Others})
+	return b.lossy(ctx, s)
+}
+
+// lossy kills an API server, then a machine that follows, then the one that leads.
+func (b *bench) lossy(ctx context.Context, s *Several) error {
+	leader, err := b.leads(ctx)
+	if err != nil {
+		return err
+	}
+	follower := b.main(1)
+	if follower == leader {
+		follower = b.main(2)
+	}
+	if err := b.timed("API server killed", &s.Killed, func() (float64, error) {
+		return b.gap(ctx, func() error { return b.kill(follower, "kube-apiserver") })
+	}); err != nil {
+		return err
+	}
+	if err := b.settled(ctx, follower); err != nil {
+		return err
+	}
+	if err := b.timed("machine lost", &s.Lost, func() (float64, error) {
+		return b.gap(ctx, func() error { return b.lose(ctx, follower) })
+	}); err != nil {
+		return err
+	}
+	if err := b.bringBack(ctx, follower); err != nil {
+		return err
+	}
+	if err := b.settled(ctx, follower); err != nil {
+		return err
+	}
+	return b.timed("leader lost", &s.Writes, func() (float64, error) { return b.writeGap(ctx, s) })
+}
+
+// gap is the longest time for which a client on a worker has no answer when something happens.
+func (b *bench) gap(ctx context.Context, happen func() error) (float64, error) {
+	var all []*asker
+	for i := range keeping + anew {
+		a, err := b.through(b.worker(0))
+		if err != nil {
+			return 0, err
+		}
+		if i >= keeping {
+			a = a.anew()
+		}
+		all = append(all, newAsker(func(ctx context.Context) error { return a.expect(ctx, http.MethodGet, readPath, "", http.StatusOK) }))
+	}
+	working, stop := context.WithCancel(ctx)
+	group, working := errgroup.WithContext(working)
+	for _, q := range all {
+		group.Go(func() error { return q.run(working) })
+	}
+	err := around(ctx, all, happen)
+	stop()
+	_ = group.Wait() // nothing but the end of its context
+	longest := time.Duration(0)
+	for _, q := range all {
+		longest = max(longest, q.longest())
+	}
+	return longest.Seconds(), err
+}
+
+// around lets every client have answers, something happen, and every client go on for a while.
+func around(ctx context.Context, all []*asker, happen func() error) error {
+	limited, cancel := context.WithTimeoutCause(ctx, mostGap, fmt.Errorf("a client had no %d answers within %s", goOn, mostGap))
+	defer cancel()
+	each := func(n int) error {
+		for _, q := range all {
+			if err := poll(limited, step, func() bool { return q.answered() >= n }); err != nil {
+				return fmt.Errorf("%w, but %d; its last error: %w", context.Cause(limited), q.answered(), q.complaint())
+			}
+		}
+		return nil
+	}
+	if err := each(goOn / 5); err != nil {
+		return err
+	}
+	for _, q := range all {
+		q.reset()
+	}
+	if err := happen(); err != nil {
+		return err
+	}
+	return each(goOn)
+}
+
+const writePath = "/api/v1/namespaces/default/configmaps"
+
+// writeGap is the longest time without an acknowledged write when the machine is lost whose etcd leads. Afterwards it looks whether
+// every acknowledged write is there.
+func (b *bench) writeGap(ctx context.Context, s *Several) (float64, error) {
+	leader, err := b.leads(ctx)
+	if err != nil {
+		return 0, err
+	}
+	a, err := b.through(b.worker(0))
+	if err != nil {
+		return 0, err
+	}
+	var acked []string
+	n, prefix := 0, fmt.Sprintf("bench-%d-", len(s.Writes))
+	w := newAsker(func(ctx context.Context) error {
+		n++
+		name := fmt.Sprint(prefix, n)
+		body := fmt.Sprintf(`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": %q, "labels": {"bench": "write"}}, "data": {"value": "kept"}}`, name)
+		if err := a.expect(ctx, http.MethodPost, writePath, body, http.StatusCreated); err != nil {
+			return err
+		}
+		acked = append(acked, name)
+		return nil
+	})
+	working, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = w.run(working) // nothing but the end of its context
+	}()
+	err = around(ctx, []*asker{w}, func() error { return b.lose(ctx, leader) })
+	stop()
+	<-ended
+	if err != nil {
+		return 0, err
+	}
+	missing, err := a.missing(ctx, acked)
+	s.Acked, s.Missing = s.Acked+len(acked), s.Missing+missing
+	return w.longest().Seconds(), err
+}
+
+// missing counts what is not there of what was acknowledged.
+func (a api) missing(ctx context.Context, acked []string) (int, error) {
+	r, err := a.do(ctx, http.MethodGet, writePath+"?labelSelector=bench%3Dwrite", "")
+	if err != nil {
+		return 0, fmt.Errorf("look for the acknowledged writes: %w", err)
+	}
+	var list struct{ Items []object }
+	if err := errors.Join(json.NewDecoder(r.Body).Decode(&list), r.Body.Close()); err != nil {
+		return 0, fmt.Errorf("look for the acknowledged writes: %w", err)
+	}
+	var there []string
+	for _, o := range list.Items {
+		there = append(there, o.Metadata.Name)
+	}
+	slices.Sort(there)
+	gone := 0
+	for _, name := range acked {
+		if _, found := slices.BinarySearch(there, name); !found {
+			gone++
+		}
+	}
+	return gone, nil
 }
