@@ -238,8 +238,8 @@ func (f *finder) function(fn *ast.FuncDecl) {
 			}
 			return
 		}
-		if strings.HasPrefix(name, "-") {
-			return // an option: the runner with this name is another function
+		if strings.HasPrefix(name, "-") || strings.Contains(name, " ") {
+			return // an option or a text: the runner with this name is another function
 		}
 		f.found = append(f.found, program{name, f.file.path})
 		if base := path.Base(name); base != "sh" && base != "bash" || len(args) < 3 {

@@ -2,7 +2,7 @@
 
 // Package broadcast wakes all goroutines that wait for a change of some state.
 //
-// Get the channel before, or under the same lock as, reading the state. Then no change between reading and waiting is missed:
+// Read [Signal]. Get the channel before, or under the same lock as, reading the state. Then no change between reading and waiting is missed:
 //
 //	for {
 //		changed := s.changed.Wait()
