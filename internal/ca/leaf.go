@@ -59,7 +59,7 @@ func (l *Local) unfitLeaf(w pki.Want, cert *x509.Certificate) (string, error) {
 		return "its signer cannot be read: " + bad, nil
 	case signer == nil:
 		return "its signer " + w.SignerCert + " does not exist", nil
-	case !bytes.Equal(cert.RawIssuer, signer.RawSubject) || cert.CheckSignatureFrom(signer) != nil:
+	case !signedBy(cert, signer):
 		return "it is not signed by " + w.SignerCert, nil
 	}
 	return "", nil
@@ -167,4 +167,8 @@ func (l *Local) checkIssued(w pki.Want, key *ecdsa.PrivateKey, certificate []byt
 func onP256(pub crypto.PublicKey) bool {
 	key, ok := pub.(*ecdsa.PublicKey)
 	return ok && key.Curve == elliptic.P256()
+}
+
+func signedBy(cert, signer *x509.Certificate) bool {
+	return bytes.Equal(cert.RawIssuer, signer.RawSubject) && cert.CheckSignatureFrom(signer) == nil
 }

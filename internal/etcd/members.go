@@ -50,7 +50,7 @@ func (c *Client) Health(ctx context.Context, m membership.Member) (membership.Me
 		return m, fmt.Errorf("get status of etcd member %s: %w", m, ctx.Err())
 	}
 	if err != nil || status.GetHeader().GetMemberId() != m.ID {
-		return m, nil //nolint:nilerr // a member that does not respond is not healthy
+		return m, nil // a member that does not respond is not healthy
 	}
 	// A member that is cut off from the others forgets its leader within an election timeout.
 	m.Healthy, m.Leader = status.GetLeader() != 0, status.GetLeader() == m.ID
