@@ -5,6 +5,8 @@ package members_test
 import (
 	"context"
 	"errors"
+	"flag"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +14,15 @@ import (
 	"github.com/slipway-project/slipway/internal/control/members"
 	"github.com/slipway-project/slipway/internal/etcd/etcdtest"
 )
+
+// TestMain lets the tests of real etcd run at once even on few processors: they mostly wait for its timers.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
 
 // observe notes each list of members that etcd shows, until the function that it returns is called, which gives them.
 func observe(t *testing.T, w *world, via string) func() []string {

@@ -192,7 +192,8 @@ type clientWithKeys struct {
 	keys *clientv3.Client
 }
 
-const keyTimeout = 5 * time.Second
+// keyTimeout is short because etcd lets a write that meets an election wait until its client gives up.
+const keyTimeout = time.Second
 
 func (b *clientWithKeys) Put(ctx context.Context, key, value string) error {
 	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
