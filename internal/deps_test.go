@@ -99,7 +99,7 @@ var neverArrows = []neverArrow{
 	},
 	{from: []string{"internal/..."}, except: []string{"internal/cli/..."}, to: []string{"internal/cli/...", "cmd/..."}, why: "nothing imports cli or cmd; only cmd builds concrete things"},
 	{
-		from: []string{"..."}, except: []string{"internal/backend/hosttest/...", "internal/etcd/etcdtest", "internal/testkit/..."}, to: []string{"internal/etcd/etcdfake", "internal/etcd/etcdtest", "internal/backend/fake/...", "internal/backend/hosttest/...", "internal/bintest", "internal/certtest", "internal/control/registry/registrytest", "internal/golden", "internal/render/rendertest", "internal/sim", "internal/testkit/..."},
+		from: []string{"..."}, except: []string{"internal/backend/hosttest/...", "internal/etcd/etcdtest", "internal/testkit/...", "test/e2e/kit"}, to: []string{"internal/etcd/etcdfake", "internal/etcd/etcdtest", "internal/backend/fake/...", "internal/backend/hosttest/...", "internal/bintest", "internal/certtest", "internal/control/registry/registrytest", "internal/golden", "internal/render/rendertest", "internal/sim", "internal/testkit/..."},
 		why: "code that ships never imports a fake or a test kit",
 	},
 	{from: []string{"internal/...", "cmd/...", "api/..."}, to: []string{"test/..."}, why: "code that ships never imports a test kit"},

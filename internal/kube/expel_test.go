@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/slipway-project/slipway/internal/certtest"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // A removed node still has its certificate, but it can neither register nor request another certificate, and its Node is deleted.
@@ -43,10 +44,10 @@ func TestExpel(t *testing.T) {
 			return now
 		}, changed)
 	}()
-	until(t, "the removed node cannot register", func() bool {
+	testkit.Eventually(t, "the removed node cannot register", func() bool {
 		return apierrors.IsForbidden(register(t, b, "b"))
 	})
-	until(t, "the Node of the removed node is deleted", func() bool {
+	testkit.Eventually(t, "the Node of the removed node is deleted", func() bool {
 		all, err := super.ListNodes(t.Context())
 		return err == nil && len(all) == 0
 	})
@@ -60,7 +61,7 @@ func TestExpel(t *testing.T) {
 	now = NodeStates{In: map[string]bool{"a": true, "b": true}}
 	mu.Unlock()
 	changed <- struct{}{}
-	until(t, "the node can register again", func() bool { return register(t, b, "b") == nil })
+	testkit.Eventually(t, "the node can register again", func() bool { return register(t, b, "b") == nil })
 	stop()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("Expel returned %v", err)
@@ -83,7 +84,7 @@ func TestRecordsAreGuarded(t *testing.T) {
 		}
 		return errors.New("the Secret was created")
 	}
-	until(t, "the policy is in force", func() bool {
+	testkit.Eventually(t, "the policy is in force", func() bool {
 		return strings.Contains(reason(forged()), "the cluster's records of its nodes")
 	})
 	lists := admin.dyn.Resource(configMaps).Namespace(recordsNamespace)
@@ -116,17 +117,6 @@ func TestRemovedNodes(t *testing.T) {
 	want := map[string]string{"lost": "was removed", "stays": "was removed", "new": "was removed", "leaves": "is being removed"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// until calls ask until it returns true: whether a policy is in force cannot be watched.
-func until(t *testing.T, what string, ask func() bool) {
-	t.Helper()
-	var pace backoff
-	for !ask() {
-		if err := pace.pause(t.Context()); err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
 	}
 }
 

@@ -18,6 +18,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 func TestUnknownHostKey(t *testing.T) {
@@ -340,11 +342,11 @@ func TestConcurrentWriters(t *testing.T) {
 					if _, err := in.Write(content[:half]); err != nil {
 						t.Fatal(err)
 					}
-					waitFor(t, func() bool { info, err := os.Stat(part); return err == nil && info.Size() == int64(half) })
+					testkit.Eventually(t, "the transfer", func() bool { info, err := os.Stat(part); return err == nil && info.Size() == int64(half) })
 				}
 			}
 			// The second writer has its copy once the part is a link to it.
-			waitFor(t, func() bool { return sameFile(part, part+"."+strconv.Itoa(writers[1].Process.Pid)) })
+			testkit.Eventually(t, "the transfer", func() bool { return sameFile(part, part+"."+strconv.Itoa(writers[1].Process.Pid)) })
 			for _, i := range tc.order {
 				if i == 1 || !tc.broken {
 					if _, err := inputs[i].Write(content[half:]); err != nil {
@@ -380,15 +382,6 @@ func sameFile(a, b string) bool {
 	}
 	other, err := os.Stat(b)
 	return err == nil && os.SameFile(one, other)
-}
-
-func waitFor(t *testing.T, is func() bool) {
-	t.Helper()
-	for begun := time.Now(); !is(); time.Sleep(time.Millisecond) {
-		if time.Since(begun) > 20*time.Second {
-			t.Fatal("timeout")
-		}
-	}
 }
 
 // breaking calls a function when everything has been read, before it returns io.EOF.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/reconcile"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // Rig is a host and the means to act on it from outside. Functions are called from one test at a time.
@@ -183,23 +184,8 @@ func (k kit) wantDetail(it plan.Item, part string) {
 
 func (k kit) wantStarts(unit string, n int) {
 	k.t.Helper()
-	k.eventually("the wanted number of starts", func() bool { return k.Starts(unit) >= n })
+	testkit.Eventually(k.t, "the wanted number of starts", func() bool { return k.Starts(unit) >= n })
 	if have := k.Starts(unit); have != n {
 		k.t.Errorf("%s: got %d starts, want %d", unit, have, n)
-	}
-}
-
-// eventually waits up to a minute for a condition, and fails the test otherwise.
-func (k kit) eventually(what string, is func() bool) {
-	k.t.Helper()
-	deadline := time.After(time.Minute)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-deadline:
-			k.t.Fatalf("timed out waiting for %s", what)
-		case <-tick.C:
-		}
 	}
 }

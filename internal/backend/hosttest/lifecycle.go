@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 func crashedUnitIsRestarted(_ *testing.T, k kit) {
@@ -32,7 +33,7 @@ func crashesDelayRestarts(t *testing.T, k kit) {
 	k.do(plan.Create, u)
 	var at []time.Time
 	for n := 1; n <= 7; n++ {
-		k.eventually("another start", func() bool { return k.Starts("crashing") >= n })
+		testkit.Eventually(k.t, "another start", func() bool { return k.Starts("crashing") >= n })
 		at = append(at, time.Now())
 	}
 	// Use the shorter of the first two: on a busy machine either may be longer.
@@ -52,12 +53,12 @@ func crashingUnitIsReplacedAtOnce(t *testing.T, k kit) {
 		k.do(plan.Create, k.Unit(name, Behaviour{Exit: true, Code: 1, Ready: plan.ProbeTCP}))
 	}
 	for _, name := range names {
-		k.eventually("a long restart delay", func() bool { return k.Starts(name) >= 7 })
+		testkit.Eventually(k.t, "a long restart delay", func() bool { return k.Starts(name) >= 7 })
 	}
 	replace, restart := time.Hour, time.Hour
 	for _, name := range names {
 		fixed := k.Unit(name, Behaviour{Ready: plan.ProbeTCP})
-		k.eventually("the unit to be down", func() bool {
+		testkit.Eventually(k.t, "the unit to be down", func() bool {
 			s := k.observe(fixed)
 			return s.Down && !s.Ready && !s.Matches
 		})
@@ -67,7 +68,7 @@ func crashingUnitIsReplacedAtOnce(t *testing.T, k kit) {
 		starts := k.Starts(name)
 		k.Crash(name)
 		begin = time.Now()
-		k.eventually("a restart of the fixed unit", func() bool { return k.Starts(name) > starts })
+		testkit.Eventually(k.t, "a restart of the fixed unit", func() bool { return k.Starts(name) > starts })
 		restart = min(restart, time.Since(begin))
 	}
 	if replace > delay {
@@ -113,7 +114,7 @@ func stopEndsWithContext(t *testing.T, k kit) {
 	u := k.Unit("stubborn", Behaviour{Ready: plan.ProbeTCP, IgnoreTerm: true})
 	u.StopTimeout = time.Minute
 	k.converge(u)
-	told := func() { k.eventually("a signal", func() bool { return len(k.Signals("stubborn")) > 0 }) }
+	told := func() { testkit.Eventually(k.t, "a signal", func() bool { return len(k.Signals("stubborn")) > 0 }) }
 	wantEndsSoonAfter(t, told, func(ctx context.Context) error { return k.tryDo(ctx, plan.Remove, u) })
 	if s := k.observe(u); s.Matches && s.Ready {
 		t.Errorf("got %+v for a stopping unit", s)
@@ -123,7 +124,7 @@ func stopEndsWithContext(t *testing.T, k kit) {
 func childrenStay(t *testing.T, k kit) {
 	u := k.Unit("parent", Behaviour{Ready: plan.ProbeTCP, Child: true})
 	k.converge(u)
-	k.eventually("a child", func() bool { return k.Running("parent") == 2 })
+	testkit.Eventually(k.t, "a child", func() bool { return k.Running("parent") == 2 })
 	k.do(plan.Remove, u)
 	if n := k.Running("parent"); n != 1 {
 		t.Errorf("got %d processes after the stop, want 1, the child", n)
@@ -134,11 +135,11 @@ func childrenAreKilled(t *testing.T, k kit) {
 	u := k.Unit("parent", Behaviour{Ready: plan.ProbeTCP, Child: true})
 	u.KillChildren = true
 	k.converge(u)
-	k.eventually("a child", func() bool { return k.Running("parent") == 2 })
+	testkit.Eventually(k.t, "a child", func() bool { return k.Running("parent") == 2 })
 	k.Crash("parent")
 	k.wantStarts("parent", 2)
 	k.await(u)
-	k.eventually("one parent with one child", func() bool { return k.Running("parent") == 2 })
+	testkit.Eventually(k.t, "one parent with one child", func() bool { return k.Running("parent") == 2 })
 	k.do(plan.Remove, u)
 	if n := k.Running("parent"); n != 0 {
 		t.Errorf("got %d processes after the stop, want 0", n)
@@ -253,12 +254,12 @@ func guardSurvivesLostRecord(t *testing.T, k kit) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil { // still the same process
 			t.Fatalf("%s: the new host has restarted the unit: %v", name, err)
 		}
-		k.eventually("the end of the process", func() bool { return k.Running(u.Name) == 0 })
+		testkit.Eventually(k.t, "the end of the process", func() bool { return k.Running(u.Name) == 0 })
 		step, ok := plan.Next(entry(u), k.observe(u))
 		if ok {
 			k.do(step.Verb, u)
 		}
-		k.eventually("a refusal because of lost data", func() bool { return strings.Contains(k.observe(u).Detail, "lost data") })
+		testkit.Eventually(k.t, "a refusal because of lost data", func() bool { return strings.Contains(k.observe(u).Detail, "lost data") })
 		if n := k.Starts(u.Name); n != 1 {
 			t.Errorf("%s: got %d starts without the data, want 1", name, n)
 		}

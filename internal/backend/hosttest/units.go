@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // probes are the kinds of readiness that a process controls itself.
@@ -164,7 +165,7 @@ func unchangedNewInputNoRestart(t *testing.T, k kit) {
 	u := k.Unit("reader", Behaviour{Ready: plan.ProbeTCP})
 	k.converge(old)
 	written := time.Now()
-	k.eventually("the file to be older than the process", func() bool { return time.Since(written) > 100*time.Millisecond })
+	testkit.Eventually(k.t, "the file to be older than the process", func() bool { return time.Since(written) > 100*time.Millisecond })
 	k.converge(u)
 	u.Inputs = []plan.Ref{plan.RefOf(old)}
 	if verb := k.converge(u); verb != "" {

@@ -19,6 +19,7 @@ import (
 	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/durable"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 func entry(u plan.Unit) plan.Entry { return plan.Entry{Ref: plan.RefOf(u), Item: u} }
@@ -58,20 +59,6 @@ func status(t *testing.T, h *Host, name string) units.Status {
 		t.Fatalf("no status of %s in %+v", name, all)
 	}
 	return all[i]
-}
-
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	deadline := time.After(time.Minute)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-deadline:
-			t.Fatalf("timed out waiting for %s", what)
-		case <-tick.C:
-		}
-	}
 }
 
 // handOver closes the Host, which leaves the same state behind as a killed agent, and opens a new one.
@@ -114,7 +101,7 @@ func TestAdoptRunning(t *testing.T) {
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "a restart of the adopted unit", func() bool { return status(t, h, "u").Restarts == 1 })
+			testkit.Eventually(t, "a restart of the adopted unit", func() bool { return status(t, h, "u").Restarts == 1 })
 			await(t, h, u)
 			do(t, h, plan.Remove, u)
 			if n := len(live(h, "u")); n != 0 {
@@ -200,7 +187,7 @@ func TestExecRefusesStaleToken(t *testing.T) {
 	h := b.host(t)
 	u := hosttest.RealUnit(b.dir, "u", hosttest.Behaviour{})
 	do(t, h, plan.Create, u)
-	eventually(t, "the first start", func() bool { return hosttest.RealStarts(b.dir, "u") == 1 })
+	testkit.Eventually(t, "the first start", func() bool { return hosttest.RealStarts(b.dir, "u") == 1 })
 	dirs, err := h.cgroups.make("u")
 	if err != nil {
 		t.Fatal(err)

@@ -25,6 +25,7 @@ import (
 	"github.com/slipway-project/slipway/internal/backend/hosttest"
 	"github.com/slipway-project/slipway/internal/backend/probe"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 const agentArg = "supervise-agent"
@@ -172,7 +173,7 @@ func pidsOf(t *testing.T, b *bed, o orders) map[string]int {
 		// A process started by a killed agent may still be starting: it joins the cgroup, sees that its
 		// start was canceled, and exits without becoming the unit's program.
 		var have []int
-		eventually(t, "one process of "+u.Name, func() bool {
+		testkit.Eventually(t, "one process of "+u.Name, func() bool {
 			have = slices.DeleteFunc(live(h, u.Name), isStarting)
 			if len(have) > 1 {
 				t.Fatalf("%s: got processes %v, want one", u.Name, have)
@@ -208,7 +209,7 @@ func TestAdoptFromKilledAgent(t *testing.T) {
 	if err := syscall.Kill(status(t, h, "u").PID, syscall.SIGTERM); err != nil { // it ends with 0
 		t.Fatal(err)
 	}
-	eventually(t, "a restart", func() bool { return status(t, h, "u").Restarts == 1 })
+	testkit.Eventually(t, "a restart", func() bool { return status(t, h, "u").Restarts == 1 })
 	exit := status(t, h, "u").LastExit
 	if exit == nil || !exit.Lost && exit.Code != 0 {
 		t.Errorf("got exit %+v", exit)
@@ -223,7 +224,7 @@ func TestAdoptRunningOneshot(t *testing.T) {
 	b := newBed(t)
 	u := hosttest.RealUnit(b.dir, "job", hosttest.Behaviour{Oneshot: true, Exit: true, HoldReady: true, Ready: plan.ProbeFile})
 	agent, _ := startAgent(t, orders{Dir: b.dir, CgroupRoot: b.conf.CgroupRoot, CgroupParent: b.conf.CgroupParent, Units: []plan.Unit{u}})
-	eventually(t, "the job's start", func() bool { return hosttest.RealStarts(b.dir, "job") == 1 })
+	testkit.Eventually(t, "the job's start", func() bool { return hosttest.RealStarts(b.dir, "job") == 1 })
 	kill9(agent)
 	h := b.host(t)
 	if s := state(t, h, u); s.Existence != plan.Present || !s.Matches || s.Ready {

@@ -17,6 +17,7 @@ import (
 	"github.com/slipway-project/slipway/internal/backend/hosttest"
 	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 func TestProcessIsInItsCgroups(t *testing.T) {
@@ -114,7 +115,7 @@ func TestLogsOutliveTheHost(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(b.dir, "go"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "a line written while no agent runs", func() bool {
+		testkit.Eventually(t, "a line written while no agent runs", func() bool {
 			data, _ := os.ReadFile(h.Logs("talk"))
 			return string(data) == "one\ntwo\n"
 		})

@@ -16,6 +16,7 @@ import (
 	"github.com/slipway-project/slipway/internal/backend/hosttest"
 	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // A running unit that fails its health check is reported as not ready, and as ready once it recovers.
@@ -38,7 +39,7 @@ func TestHealth(t *testing.T) {
 	if err := os.Remove(u.Ready.Path); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a loss of readiness", func() bool { return !state(t, h, u).Ready })
+	testkit.Eventually(t, "a loss of readiness", func() bool { return !state(t, h, u).Ready })
 	if s := state(t, h, u); !s.Matches || !strings.Contains(s.Detail, "the file does not exist") {
 		t.Errorf("got state %+v", s)
 	}
@@ -49,7 +50,7 @@ func TestHealth(t *testing.T) {
 	if got := status(t, h, "u"); got.PID != pid || got.Restarts != 0 {
 		t.Errorf("got status %+v, want the same process", got)
 	}
-	eventually(t, "the last event", func() bool {
+	testkit.Eventually(t, "the last event", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(kinds) >= 4
@@ -79,11 +80,11 @@ func TestHungUnitIsRestarted(t *testing.T) {
 			if err := errors.Join(syscall.Kill(pid, syscall.SIGSTOP), os.Remove(u.Ready.Path)); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "a loss of readiness", func() bool { return !state(t, h, u).Ready })
+			testkit.Eventually(t, "a loss of readiness", func() bool { return !state(t, h, u).Ready })
 			if anew {
 				h = handOver(t, b, h, func() {})
 			}
-			eventually(t, "another process", func() bool { s := status(t, h, "u"); return s.Ready && s.PID != pid })
+			testkit.Eventually(t, "another process", func() bool { s := status(t, h, "u"); return s.Ready && s.PID != pid })
 			s := status(t, h, "u")
 			if s.Restarts != 1 || s.LastExit == nil || s.LastExit.String() != "restarted because it was unhealthy for 200ms" {
 				t.Errorf("got status %+v, last exit %v", s, s.LastExit)
@@ -107,7 +108,7 @@ func TestNotifyMissedWhileNoAgentListened(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(b.dir, "go"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "READY=1 to be sent", func() bool { _, err := os.Stat(filepath.Join(b.dir, "said")); return err == nil })
+		testkit.Eventually(t, "READY=1 to be sent", func() bool { _, err := os.Stat(filepath.Join(b.dir, "said")); return err == nil })
 	})
 	if s := state(t, h, u); s.Existence != plan.Present || s.Ready {
 		t.Errorf("got state %+v", s)

@@ -5,7 +5,6 @@ package supervise
 import (
 	"context"
 	"fmt"
-	"github.com/slipway-project/slipway/internal/reconcile"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/reconcile"
 
 	"go.uber.org/goleak"
 

@@ -14,6 +14,7 @@ import (
 	"github.com/slipway-project/slipway/internal/backend/hosttest"
 	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 func entry(it plan.Item) plan.Entry { return plan.Entry{Ref: plan.RefOf(it), Item: it} }
@@ -39,20 +40,6 @@ func converge(t *testing.T, h *Host, it plan.Item) plan.Verb {
 		t.Fatalf("%v; last reason: %s", err, last)
 	}
 	return step.Verb
-}
-
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	deadline := time.After(time.Minute)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-deadline:
-			t.Fatalf("timed out waiting for %s", what)
-		case <-tick.C:
-		}
-	}
 }
 
 func pid(t *testing.T, h *Host, unit string) int {
@@ -125,7 +112,7 @@ func TestInsideDeathWithoutAnAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "a second start", func() bool { return hosttest.RealStarts(b.dir, u.Name) == 2 })
+	testkit.Eventually(t, "a second start", func() bool { return hosttest.RealStarts(b.dir, u.Name) == 2 })
 	next := b.host(t)
 	converge(t, next, f)
 	if verb := converge(t, next, u); verb != "" {
@@ -149,7 +136,7 @@ func TestInsideDataGuard(t *testing.T) {
 	crash(t, h, u.Name)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	eventually(t, "the unit to be down", func() bool { s, _ := h.Observe(ctx, entry(u)); return !s.Ready })
+	testkit.Eventually(t, "the unit to be down", func() bool { s, _ := h.Observe(ctx, entry(u)); return !s.Ready })
 	_ = h.Await(ctx, entry(u), func(reason string) {
 		if strings.Contains(reason, "lost data") {
 			cancel()

@@ -5,7 +5,6 @@ package systemd
 import (
 	"context"
 	"fmt"
-	"github.com/slipway-project/slipway/internal/reconcile"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -14,6 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"github.com/slipway-project/slipway/internal/reconcile"
 
 	sd "github.com/coreos/go-systemd/v22/dbus"
 	"go.uber.org/goleak"

@@ -12,6 +12,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/rpc"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // A machine whose clock is wrong says so with both clocks and how far they are apart, and is in soon after it was set.
@@ -40,7 +41,7 @@ func TestWrongClock(t *testing.T) {
 				_, err := joinclient.Join(t.Context(), c)
 				done <- err
 			}()
-			eventually(t, "what it says of the clocks", func() bool { return strings.Contains(m.said().Detail, tt.says) })
+			testkit.Eventually(t, "what it says of the clocks", func() bool { return strings.Contains(m.said().Detail, tt.says) })
 			s := m.said()
 			if s.For != "clocks that agree" || !strings.Contains(s.Detail, "the clock of this machine says "+c.Now().UTC().Format("2006-01-02T")) ||
 				!strings.Contains(s.Detail, "that of "+w.endpoint.String()+" says "+w.now().UTC().Format("2006-01-02T")) || !strings.Contains(s.Provider, "sets the clock") {
@@ -73,8 +74,8 @@ func TestServiceWithWrongClock(t *testing.T) {
 		_, err := joinclient.Join(t.Context(), m.config())
 		done <- err
 	}()
-	eventually(t, "what it says of the clocks", func() bool { return strings.Contains(m.said().Detail, "this machine is 24h0m0s ahead of it") })
-	eventually(t, "the audit", func() bool { return w.count(joinserver.WrongClock) > 0 })
+	testkit.Eventually(t, "what it says of the clocks", func() bool { return strings.Contains(m.said().Detail, "this machine is 24h0m0s ahead of it") })
+	testkit.Eventually(t, "the audit", func() bool { return w.count(joinserver.WrongClock) > 0 })
 	w.wrongClock.Store(false)
 	if err := <-done; err != nil {
 		t.Fatal(err)

@@ -25,6 +25,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // For is joinserver.Tickets: a small plan, and the secret canary for control planes.
@@ -117,7 +118,7 @@ func (w *world) forget(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "a question for the list", func() bool { return w.book.lists.Load() > asked })
+		testkit.Eventually(t, "a question for the list", func() bool { return w.book.lists.Load() > asked })
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/rpc"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // A stolen node cannot fill a control plane with streams; those of others go on, and its own begin again when the old ones end.
@@ -46,7 +47,7 @@ func TestStreamsOfOneNode(t *testing.T) {
 	}
 	first.send(nil) // refused, and so over
 	_ = first.end()
-	eventually(t, "room for a new one", func() bool {
+	testkit.Eventually(t, "room for a new one", func() bool {
 		k := m.sync(t).greeted()
 		_, err := k.stream.Recv()
 		return err == nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/rpc"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // TestGoodJoinsDuringAFlood has forty sources send bad requests as fast as they are answered, half of them on
@@ -37,7 +38,7 @@ func TestGoodJoinsDuringAFlood(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "every source's first requests", func() bool { return bad.Load() > 5*sources })
+	testkit.Eventually(t, "every source's first requests", func() bool { return bad.Load() > 5*sources })
 	var during []int64 // bad requests during each good join
 	for range joins {
 		before := bad.Load()

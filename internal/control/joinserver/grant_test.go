@@ -17,6 +17,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/rpc"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // A ticket that is not this node's, or gives a worker what is a control plane's, goes nowhere: it is our own mistake, nobody is
@@ -96,7 +97,7 @@ func TestWaitsForApproval(t *testing.T) {
 		g, err := joinclient.Join(t.Context(), anew.config())
 		done <- end{g, err}
 	}()
-	eventually(t, "the wait", func() bool { return anew.said().Provider == "slipway node approve dev-worker-0" })
+	testkit.Eventually(t, "the wait", func() bool { return anew.said().Provider == "slipway node approve dev-worker-0" })
 	if said := anew.said(); time.Since(said.Since) > time.Minute || !strings.Contains(said.For, "approval of node dev-worker-0") {
 		t.Errorf("said %+v", said)
 	}
@@ -131,7 +132,7 @@ func TestRecordsThatDoNotAnswer(t *testing.T) {
 		done <- err
 	}()
 	<-failing
-	eventually(t, "a report", func() bool { return strings.Contains(m.said().Detail, "not now") })
+	testkit.Eventually(t, "a report", func() bool { return strings.Contains(m.said().Detail, "not now") })
 	w.store.SetFault(nil)
 	if err := <-done; err != nil {
 		t.Fatal(err)
@@ -149,7 +150,7 @@ func TestMachineGoesAway(t *testing.T) {
 	conn := m.conn(t)
 	m.talkOn(t, conn).challenged()
 	_ = conn.Close()
-	eventually(t, "the end", func() bool { e := w.audit(); return len(e) == 1 && e[0].Reason == joinserver.Ended })
+	testkit.Eventually(t, "the end", func() bool { e := w.audit(); return len(e) == 1 && e[0].Reason == joinserver.Ended })
 }
 
 func TestNewRefusesHalfAConfiguration(t *testing.T) {

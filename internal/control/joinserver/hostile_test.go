@@ -18,6 +18,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/rpc"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // attack is one hostile join or sync. Whatever it does, nothing is written and nothing is signed.
@@ -70,7 +71,7 @@ func (a attack) run(t *testing.T) {
 	}
 
 	var entries []joinserver.Entry
-	eventually(t, "the audit of the attack", func() bool {
+	testkit.Eventually(t, "the audit of the attack", func() bool {
 		entries = w.audit()[heard:]
 		return len(entries) > 0 && entries[len(entries)-1].Reason == a.reason || len(entries) > 8
 	})

@@ -198,17 +198,3 @@ func (w *world) audit() []joinserver.Entry {
 	defer w.mu.Unlock()
 	return slices.Clone(w.entries)
 }
-
-// eventually waits for what another goroutine is about to do.
-func eventually(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for range 5000 {
-		if ok() {
-			return
-		}
-		<-tick.C
-	}
-	tb.Fatalf("%s did not come to pass", what)
-}

@@ -16,6 +16,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/rpc"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // copyAt is a machine with the same key at another address.
@@ -53,7 +54,7 @@ func TestTwoStreams(t *testing.T) {
 	w := newWorld(t, rpc.Limits{})
 	first := worker(w)
 	n := first.stays(t)
-	eventually(t, "the first stream", func() bool { return n.taken.Load() > 0 })
+	testkit.Eventually(t, "the first stream", func() bool { return n.taken.Load() > 0 })
 	second := first.copyAt("127.0.0.21")
 	for range 2 {
 		if err := second.greets(t).end(); status.Code(err) != codes.FailedPrecondition {
@@ -70,9 +71,9 @@ func TestTwoStreams(t *testing.T) {
 	if _, err := w.registry.Approve(t.Context(), "dev-worker-0"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the end of the first stream", func() bool { return w.count(joinserver.Reason(admission.KeyInUse)) > 2 })
+	testkit.Eventually(t, "the end of the first stream", func() bool { return w.count(joinserver.Reason(admission.KeyInUse)) > 2 })
 	second.greets(t)
-	eventually(t, "the second one's stream", func() bool { return w.count(joinserver.Synced) > synced })
+	testkit.Eventually(t, "the second one's stream", func() bool { return w.count(joinserver.Synced) > synced })
 	if got := w.worker(t); got.Address != second.address {
 		t.Errorf("the record: %+v", got)
 	}
@@ -92,7 +93,7 @@ func TestMovedWorker(t *testing.T) {
 			first.join(t)
 			second := first.copyAt("127.0.0.21")
 			come(t, second)
-			eventually(t, "the record's new address", func() bool { return w.worker(t).Address == second.address })
+			testkit.Eventually(t, "the record's new address", func() bool { return w.worker(t).Address == second.address })
 			w.alive.Store(true)
 			if err := first.greets(t).end(); status.Code(err) != codes.FailedPrecondition {
 				t.Errorf("at its old place it was told %v", err)
@@ -117,7 +118,7 @@ func TestNobodyKnowsWhetherItIsAlive(t *testing.T) {
 	}
 	w.silent.Store(false)
 	second.greets(t)
-	eventually(t, "the record's new address", func() bool { return w.worker(t).Address == netip.MustParseAddr("127.0.0.21") })
+	testkit.Eventually(t, "the record's new address", func() bool { return w.worker(t).Address == netip.MustParseAddr("127.0.0.21") })
 	if !slices.ContainsFunc(w.audit(), func(e joinserver.Entry) bool { return e.Reason == joinserver.Moved }) {
 		t.Error("the audit does not say that it has moved")
 	}
@@ -145,7 +146,7 @@ func TestReplacedByAddress(t *testing.T) {
 		defer cancel()
 		ended := make(chan struct{})
 		go func() { defer close(ended); _, _ = joinclient.Join(ctx, second.config()) }()
-		eventually(t, string(want), func() bool { return w.count(joinserver.Reason(want)) > before })
+		testkit.Eventually(t, string(want), func() bool { return w.count(joinserver.Reason(want)) > before })
 		cancel()
 		<-ended
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/rpc"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // node is a machine that is in, with its Sync running.
@@ -73,10 +74,10 @@ func TestSyncBringsEachRoster(t *testing.T) {
 	w := newWorld(t, rpc.Limits{})
 	n := worker(w).stays(t)
 	for generation := uint64(1); generation <= 5; generation++ {
-		eventually(t, "the newest roster", func() bool { return n.generation.Load() == generation })
+		testkit.Eventually(t, "the newest roster", func() bool { return n.generation.Load() == generation })
 		w.rosters.publish(w.roster(generation + 1))
 	}
-	eventually(t, "the last roster", func() bool { return n.generation.Load() == 6 })
+	testkit.Eventually(t, "the last roster", func() bool { return n.generation.Load() == 6 })
 	if n.taken.Load() != 6 {
 		t.Errorf("%d rosters were sent for 6 generations", n.taken.Load())
 	}
@@ -85,7 +86,7 @@ func TestSyncBringsEachRoster(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.rosters.publish(w.roster(7))
-	eventually(t, "the roster after that", func() bool { return n.generation.Load() == 7 })
+	testkit.Eventually(t, "the roster after that", func() bool { return n.generation.Load() == 7 })
 	if n.taken.Load() != 7 {
 		t.Error("an older roster was sent")
 	}
@@ -201,9 +202,9 @@ func TestMember(t *testing.T) {
 		defer mu.Unlock()
 		return len(*list)
 	}
-	eventually(t, "a wait", func() bool { return count(&waited) == 1 })
+	testkit.Eventually(t, "a wait", func() bool { return count(&waited) == 1 })
 	turn.Store(true)
-	eventually(t, "the permit", func() bool { return count(&permits) == 1 })
+	testkit.Eventually(t, "the permit", func() bool { return count(&permits) == 1 })
 	started.Store(true)
 	promote.Store(true)
 	if err := <-done; err != nil {

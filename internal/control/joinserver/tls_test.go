@@ -18,6 +18,7 @@ import (
 	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/rpc"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // TestHostileHandshakes are refused before gRPC hears of them; package rpc says why.
@@ -46,7 +47,7 @@ func TestHostileHandshakes(t *testing.T) {
 			if err := knock(t, m, config); err == nil {
 				t.Error("the handshake was taken")
 			}
-			eventually(t, "a refusal", func() bool {
+			testkit.Eventually(t, "a refusal", func() bool {
 				w.mu.Lock()
 				defer w.mu.Unlock()
 				return len(w.refused) > 0
@@ -97,7 +98,7 @@ func TestWrongCAIsToldNothing(t *testing.T) {
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { _, err := joinclient.Join(ctx, config); ended <- err }()
-	eventually(t, "a word about the service's CA", func() bool {
+	testkit.Eventually(t, "a word about the service's CA", func() bool {
 		said := m.said()
 		return strings.Contains(said.Detail, "server not trusted") && strings.Contains(said.Detail, right.pin)
 	})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/control/members"
 	"github.com/slipway-project/slipway/internal/etcd/etcdtest"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // TestMain lets the tests of real etcd run at once even on few processors: they mostly wait for its timers.
@@ -55,7 +56,7 @@ func (w *world) keeps(ctx context.Context, value string, by ...string) {
 	w.t.Helper()
 	for _, name := range by {
 		client := w.lab.Client(w.t, name)
-		etcdtest.Eventually(w.t, "read by "+name, func() error {
+		testkit.Until(w.t, time.Minute, "read by "+name, func() error {
 			got, err := client.Get(ctx, "k")
 			if err == nil && got != value {
 				w.t.Errorf("%s has %q, want %q", name, got, value)
@@ -68,7 +69,7 @@ func (w *world) keeps(ctx context.Context, value string, by ...string) {
 func (w *world) put(ctx context.Context, by, value string) {
 	w.t.Helper()
 	client := w.lab.Client(w.t, by)
-	etcdtest.Eventually(w.t, "write by "+by, func() error { return client.Put(ctx, "k", value) })
+	testkit.Until(w.t, time.Minute, "write by "+by, func() error { return client.Put(ctx, "k", value) })
 }
 
 // startAll starts members together, for one alone has no quorum to become ready with.
@@ -150,7 +151,7 @@ func TestRealFiveAndBack(t *testing.T) {
 	b := w.manager("b")
 	w.run(ctx, &runs, "b")
 	for _, name := range []string{"a", "e"} { // a leads
-		etcdtest.Eventually(t, name+" leaves", func() error { // one try may meet an election
+		testkit.Until(t, time.Minute, name+" leaves", func() error { // one try may meet an election
 			err := b.Leave(ctx, name)
 			if errors.Is(err, members.ErrRefused) {
 				t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/etcd/etcdtest"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // world is a cluster's etcd with a manager on each control plane. It runs on memory and a clock of its own, or on real etcd.
@@ -175,7 +176,7 @@ func (w *world) votes(via, want string) {
 	w.t.Helper()
 	client := w.lab.Client(w.t, via)
 	_, exact := w.lab.(etcdtest.Memory)
-	etcdtest.Eventually(w.t, "the list of members", func() error {
+	testkit.Until(w.t, time.Minute, "the list of members", func() error {
 		all, err := client.Members(w.t.Context())
 		if got := etcdtest.Votes(all); err == nil && got != want {
 			err = fmt.Errorf("members %q, want %q", got, want)

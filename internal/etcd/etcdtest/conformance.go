@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/slipway-project/slipway/internal/core/membership"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // Conformance checks everything that control/members relies on.
@@ -74,10 +76,10 @@ func grows(t *testing.T, lab Lab) {
 	if err := lab.Start(t, "b", Permit("b", lab.Peer("b"), all), false); err != nil {
 		t.Fatal(err)
 	}
-	Eventually(t, "promote b", func() error { return a.Promote(ctx, id) })
+	testkit.Until(t, time.Minute, "promote b", func() error { return a.Promote(ctx, id) })
 	votes(t, a, "a:voter b:voter")
 	b := lab.Client(t, "b")
-	Eventually(t, "read by b", func() error {
+	testkit.Until(t, time.Minute, "read by b", func() error {
 		got, err := b.Get(ctx, "k")
 		if err == nil && got != "v" {
 			t.Fatalf("b: got %q, want %q", got, "v")
@@ -123,7 +125,7 @@ func unknown(t *testing.T, lab Lab) {
 	_, _, err := a.AddLearner(ctx, lab.Peer("c")) // b was connected only a moment ago
 	isErr(t, "add a member too soon", err, membership.ErrUnsettled)
 	lab.Kill(t, "b")
-	Eventually(t, "no quorum", func() error {
+	testkit.Until(t, time.Minute, "no quorum", func() error {
 		list, err := a.Members(ctx)
 		if err != nil {
 			return nil //nolint:nilerr // the error is what the test waits for
@@ -135,7 +137,7 @@ func unknown(t *testing.T, lab Lab) {
 		t.Errorf("health of a dead member: got %+v, %v", b, err)
 	}
 	one, _ := membership.Find(all, "a", "")
-	Eventually(t, "a has no leader", func() error {
+	testkit.Until(t, time.Minute, "a has no leader", func() error {
 		one, err := a.Health(ctx, one)
 		if err == nil && one.Healthy {
 			return fmt.Errorf("got %+v", one)
@@ -148,7 +150,7 @@ func unknown(t *testing.T, lab Lab) {
 	if err := lab.Start(t, "b", nil, false); err != nil {
 		t.Fatal(err)
 	}
-	Eventually(t, "members after the restart of b", func() error { _, err := a.Members(ctx); return err })
+	testkit.Until(t, time.Minute, "members after the restart of b", func() error { _, err := a.Members(ctx); return err })
 	votes(t, a, "a:voter b:voter")
 }
 
@@ -171,14 +173,14 @@ func moves(t *testing.T, lab Lab) {
 		t.Errorf("after MoveLeader: got %+v, %v, want another leader", one, err)
 	}
 	b := lab.Client(t, "b")
-	Eventually(t, "remove a", func() error { // etcd requires that b has been connected for five seconds
+	testkit.Until(t, time.Minute, "remove a", func() error { // etcd requires that b has been connected for five seconds
 		err := a.Remove(ctx, one.ID)
 		if errors.Is(err, membership.ErrNotFound) {
 			return nil
 		}
 		return err
 	})
-	Eventually(t, "members of b alone", func() error { _, err := b.Members(ctx); return err })
+	testkit.Until(t, time.Minute, "members of b alone", func() error { _, err := b.Members(ctx); return err })
 	votes(t, b, "b:voter")
 	if got, err := b.Get(ctx, "k"); err != nil || got != "v" {
 		t.Errorf("b alone: got %q, %v, want %q", got, err, "v")
@@ -196,7 +198,7 @@ func removed(t *testing.T, lab Lab) {
 	if err := lab.Start(t, "b", Permit("b", lab.Peer("b"), all), false); err != nil {
 		t.Fatal(err)
 	}
-	Eventually(t, "b starts", func() error {
+	testkit.Until(t, time.Minute, "b starts", func() error {
 		if got := Votes(votesOf(t, a)); got != "a:voter b:learner" {
 			return fmt.Errorf("members %q", got)
 		}
@@ -218,7 +220,7 @@ func removed(t *testing.T, lab Lab) {
 	if err := lab.Start(t, "b", permit, true); err != nil {
 		t.Fatal(err)
 	}
-	Eventually(t, "promote b", func() error { return a.Promote(ctx, next) })
+	testkit.Until(t, time.Minute, "promote b", func() error { return a.Promote(ctx, next) })
 	votes(t, a, "a:voter b:voter")
 }
 

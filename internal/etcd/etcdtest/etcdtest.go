@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/membership"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // Client is the interface that control/members needs, and keys, by which tests check that data is kept.
@@ -57,44 +58,19 @@ func Permit(node, peer string, all []membership.Member) []byte {
 	return fmt.Appendf(nil, "ETCD_INITIAL_CLUSTER=%s\nETCD_INITIAL_CLUSTER_STATE=existing\n", strings.Join(cluster, ","))
 }
 
-// Eventually calls is until it returns nil, for up to a minute, because the machine may be busy.
-func Eventually(t testing.TB, what string, is func() error) {
-	t.Helper()
-	end := time.Now().Add(time.Minute)
-	for {
-		err := is()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) || t.Context().Err() != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
-		pause(t.Context(), 50*time.Millisecond)
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}
-
 // Join makes a node a voter and returns the ID of its member.
 func Join(t testing.TB, lab Lab, by Client, node string) uint64 {
 	t.Helper()
 	var id uint64
 	var all []membership.Member
-	Eventually(t, "add "+node, func() (err error) {
+	testkit.Until(t, time.Minute, "add "+node, func() (err error) {
 		id, all, err = by.AddLearner(t.Context(), lab.Peer(node))
 		return err
 	})
 	if err := lab.Start(t, node, Permit(node, lab.Peer(node), all), false); err != nil {
 		t.Fatal(err)
 	}
-	Eventually(t, "promote "+node, func() error { return by.Promote(t.Context(), id) })
+	testkit.Until(t, time.Minute, "promote "+node, func() error { return by.Promote(t.Context(), id) })
 	return id
 }
 

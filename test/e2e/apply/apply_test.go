@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
@@ -205,7 +206,7 @@ chown -R ann: /home/ann/.ssh`)
 func brokenCopy(t *testing.T, s site) {
 	s = s.without()
 	r := s.Start("apply", "-f", s.spec(""), "--yes", "--accept-new-host-keys")
-	kit.Until(t, time.Minute, "a component is half there", func() error {
+	testkit.Until(t, time.Minute, "a component is half there", func() error {
 		list := "find " + parts + " -name '.slipway-*.part' -size +1M -printf '%f %s\n'"
 		got := s.machines[1].TryExec(nil, list)
 		if halfThere(got.Out) { // not before: a server that is stopped while somebody logs in is killed by its own sandbox

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
@@ -84,7 +85,7 @@ func pods(t *testing.T, c *kit.Cluster) {
 	address := c.Kubectl("get", "service", "web", "--output", "jsonpath={.spec.clusterIP}")
 	for _, url := range []string{"http://web.default.svc.cluster.local", "http://web", "http://" + address} {
 		answered := map[string]bool{}
-		kit.Until(t, time.Minute, "both pods answer at "+url, func() error {
+		testkit.Until(t, time.Minute, "both pods answer at "+url, func() error {
 			name := strings.TrimSpace(c.Kubectl("exec", "client", "--", "/testpod", "get", "--retry-for", "30s", url))
 			if !strings.HasPrefix(name, "web-") {
 				t.Fatalf("%s answers %q", url, name)
@@ -131,7 +132,7 @@ metadata: {name: mine, namespace: default}
 spec: {containers: [{name: mine, image: "slipway.dev/testpod:1", imagePullPolicy: Never, args: [sleep]}]}
 `), "cat > /etc/kubernetes/manifests/.mine && mv /etc/kubernetes/manifests/.mine /etc/kubernetes/manifests/mine.yaml")
 	mirror := "mine-" + c.Node
-	kit.Until(t, time.Minute, "the mirror pod appears", func() error {
+	testkit.Until(t, time.Minute, "the mirror pod appears", func() error {
 		if r := c.TryKubectl("", "get", "pod", mirror); r.Code != 0 {
 			return fmt.Errorf("%s", r)
 		}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
@@ -38,7 +39,7 @@ func killAPIServer(c *kit.Cluster) {
 		before := main.Process("kube-apiserver")
 		readers.Reset()
 		main.Kill(before)
-		kit.Until(c.T, soon, main.Node+" has another API server, which is ready", func() error {
+		testkit.Until(c.T, soon, main.Node+" has another API server, which is ready", func() error {
 			units, err := main.Units()
 			if err != nil {
 				return err
@@ -71,7 +72,7 @@ func stopFollower(c *kit.Cluster) {
 	}
 	readers := c.On(c.Worker(0)).ReadAPI(4, 2)
 	defer readers.Stop()
-	kit.Until(c.T, soon, "each client has answers", func() error {
+	testkit.Until(c.T, soon, "each client has answers", func() error {
 		if _, answers, err := readers.Gap(); answers < 5 {
 			return fmt.Errorf("%d answers: %w", answers, err)
 		}
@@ -80,7 +81,7 @@ func stopFollower(c *kit.Cluster) {
 	readers.Reset()
 	c.Machine("cut", victim) // first, so that no connection is closed with a last word
 	c.Machine("stop", victim)
-	kit.Until(c.T, soon, "each client has gone on for a while", func() error {
+	testkit.Until(c.T, soon, "each client has gone on for a while", func() error {
 		if _, answers, err := readers.Gap(); answers < 100 {
 			return fmt.Errorf("%d answers: %w", answers, err)
 		}
@@ -120,7 +121,7 @@ func stopLeader(c *kit.Cluster) {
 // writes waits until so many more writes were acknowledged since the last Reset.
 func writes(c *kit.Cluster, w *kit.Writer, n int) {
 	c.T.Helper()
-	kit.Until(c.T, soon, strconv.Itoa(n)+" acknowledged writes", func() error {
+	testkit.Until(c.T, soon, strconv.Itoa(n)+" acknowledged writes", func() error {
 		if _, answers, err := w.Gap(); answers < n {
 			return fmt.Errorf("%d writes: %w", answers, err)
 		}
@@ -132,7 +133,7 @@ func writes(c *kit.Cluster, w *kit.Writer, n int) {
 func healthyMembers(c *kit.Cluster) {
 	c.T.Helper()
 	for i := range mains {
-		kit.Until(c.T, soon, fmt.Sprintf("seen from %s, all %d members are healthy", c.Main(i), mains), func() error {
+		testkit.Until(c.T, soon, fmt.Sprintf("seen from %s, all %d members are healthy", c.Main(i), mains), func() error {
 			said, err := c.On(c.Main(i)).TryEtcdctl("endpoint health --cluster 2>&1")
 			if err == nil && strings.Count(said, "is healthy") != mains {
 				err = errors.New(said)
@@ -207,7 +208,7 @@ func stopAll(c *kit.Cluster) {
 	}
 	work.Wait()
 	down := len(writer.Acked())
-	kit.Until(c.T, soon, "the pods have gone on for a while without a control plane", func() error {
+	testkit.Until(c.T, soon, "the pods have gone on for a while without a control plane", func() error {
 		if _, answers, err := poller.Gap(); answers < 60 {
 			return fmt.Errorf("%d answers: %w", answers, err)
 		}
@@ -272,7 +273,7 @@ func cutMain(c *kit.Cluster) {
 	}
 	writer.Reset()
 	c.Machine("cut", victim)
-	kit.Until(c.T, soon, "the others have another leader and go on", func() error {
+	testkit.Until(c.T, soon, "the others have another leader and go on", func() error {
 		if _, answers, err := writer.Gap(); answers < 100 {
 			return fmt.Errorf("%d writes: %w", answers, err)
 		}
@@ -298,7 +299,7 @@ func cutMain(c *kit.Cluster) {
 	writer.Stop()
 	writer.AllThere(c)
 	healthyMembers(c)
-	kit.Until(c.T, soon, "what was written meanwhile is read through "+victim, func() error {
+	testkit.Until(c.T, soon, "what was written meanwhile is read through "+victim, func() error {
 		return read(c.T.Context(), alone, writer.Acked()[len(writer.Acked())-1])
 	})
 }
@@ -339,7 +340,7 @@ func cutWorker(c *kit.Cluster) {
 	c.Machine("cut", victim)
 	c.Wait("node/"+victim, "condition=Ready=Unknown")
 	c.T.Logf("the cluster has noticed after %.0f s", time.Since(begun).Seconds())
-	kit.Until(c.T, partition()+soon, "the time is over", func() error {
+	testkit.Until(c.T, partition()+soon, "the time is over", func() error {
 		if since := time.Since(begun); since < partition() {
 			return fmt.Errorf("%s", since)
 		}
@@ -384,7 +385,7 @@ func rebootAlone(c *kit.Cluster) {
 		c.Worker(0): {"api-balancer", "containerd", "kubelet"},
 	} {
 		mine := c.On(machine)
-		kit.Until(c.T, soon, "the components of "+machine+" run without any network", func() error {
+		testkit.Until(c.T, soon, "the components of "+machine+" run without any network", func() error {
 			now, err := mine.Units()
 			for _, name := range names {
 				if err == nil && now[name].PID == 0 {
@@ -399,7 +400,7 @@ func rebootAlone(c *kit.Cluster) {
 	c.AllReady(2*soon, mains, workers)
 	c.T.Logf("all are ready %.1f s after the network is back", time.Since(healed).Seconds())
 	for _, m := range both {
-		kit.Until(c.T, soon, "the pod of "+m+" runs again", func() error {
+		testkit.Until(c.T, soon, "the pod of "+m+" runs again", func() error {
 			for _, p := range c.On(m).Processes() {
 				if len(p.Args) > 1 && p.Args[1] == "serve" {
 					return nil

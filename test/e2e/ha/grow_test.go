@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
@@ -98,7 +99,7 @@ func staysOut(c *kit.Cluster) {
 	c.T.Helper()
 	before := len(c.Read("log", "slipway", "kubelet.log"))
 	c.Kill(c.Process("kubelet"))
-	kit.Until(c.T, soon, "the next kubelet is refused as a node", func() error {
+	testkit.Until(c.T, soon, "the next kubelet is refused as a node", func() error {
 		said := string(c.Read("log", "slipway", "kubelet.log")[before:])
 		if !strings.Contains(said, "Unable to register node with API server") {
 			return fmt.Errorf("it says %s", said[max(0, len(said)-300):])

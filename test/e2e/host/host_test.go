@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
@@ -74,7 +75,7 @@ func leftovers(t *testing.T, c *kit.Cluster) {
 			t.Errorf("%s of the cluster is left: %v", folder, err)
 		}
 	}
-	kit.Until(t, 30*time.Second, "no process is left; the host's own init may still have to reap one", func() error { return processes(c) })
+	testkit.Until(t, 30*time.Second, "no process is left; the host's own init may still have to reap one", func() error { return processes(c) })
 	for _, file := range []string{"/proc/net/unix", "/proc/self/mountinfo"} {
 		text, err := os.ReadFile(file)
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
@@ -34,7 +35,7 @@ func copyOfWorker(c *kit.Cluster) {
 	twin := c.Extra(2, nil)
 	c.Machine("stop", twin.Node)
 	for _, folder := range []string{"etc-kubernetes", "slipway"} {
-		kit.Until(c.T, soon, folder+" of the running worker is copied", func() error { // what its agent writes meanwhile may go under its hands
+		testkit.Until(c.T, soon, folder+" of the running worker is copied", func() error { // what its agent writes meanwhile may go under its hands
 			if r := kit.Run(c.T, "cp", "-a", "-T", worker.Data(folder), twin.Data(folder)); r.Code != 0 {
 				return errors.New(r.String())
 			}
@@ -42,7 +43,7 @@ func copyOfWorker(c *kit.Cluster) {
 		})
 	}
 	c.Machine("start", twin.Node)
-	kit.Until(c.T, soon, "the list says that the worker's key is shown elsewhere", func() error {
+	testkit.Until(c.T, soon, "the list says that the worker's key is shown elsewhere", func() error {
 		nodes, err := c.Nodes()
 		n := nodes[before.Name]
 		if err != nil || !strings.Contains(n.Waiting, "its key is shown at ") || !strings.Contains(n.Waiting, "slipway node approve "+before.Name) {
@@ -50,7 +51,7 @@ func copyOfWorker(c *kit.Cluster) {
 		}
 		return nil
 	})
-	kit.Until(c.T, soon, "the audit says why", func() error {
+	testkit.Until(c.T, soon, "the audit says why", func() error {
 		for line := range strings.Lines(string(c.Read("log", "slipway", "join-audit.log"))) {
 			if strings.Contains(line, before.Key) && strings.Contains(line, "reason=key-in-use") {
 				return nil
@@ -58,7 +59,7 @@ func copyOfWorker(c *kit.Cluster) {
 		}
 		return errors.New("it does not")
 	})
-	kit.Until(c.T, soon, "the copy says what it waits for", func() error { return says(c, twin.Node, "no leave to run here") })
+	testkit.Until(c.T, soon, "the copy says what it waits for", func() error { return says(c, twin.Node, "no leave to run here") })
 	if p, err := twin.TryProcess("kubelet"); err == nil {
 		c.T.Errorf("the copy runs a kubelet: %+v", p)
 	}
@@ -105,7 +106,7 @@ func clockOfJoiner(c *kit.Cluster) {
 		if r := m.TryJoin(c.NewToken("--pool", "worker")); r.Code != 0 {
 			c.T.Fatal(r)
 		}
-		kit.Until(c.T, soon, "the machine says which clocks do not agree", func() error {
+		testkit.Until(c.T, soon, "the machine says which clocks do not agree", func() error {
 			return says(c, m.Node, "clocks that agree", "the clock of this machine says", tt.says, "whoever sets the clock")
 		})
 		if got := len(nodes(c)); got != known {
@@ -113,7 +114,7 @@ func clockOfJoiner(c *kit.Cluster) {
 		}
 		m.SetClock("0h")
 		begun := time.Now()
-		kit.Until(c.T, soon, "the machine is a node", func() error { return isReady(c, m) })
+		testkit.Until(c.T, soon, "the machine is a node", func() error { return isReady(c, m) })
 		c.T.Logf("clock off by %s: ready %.1f s after it was set right", tt.off, time.Since(begun).Seconds())
 	}
 }
@@ -149,21 +150,21 @@ func clockOfControlPlane(c *kit.Cluster) {
 	if r := fast.TryJoin(c.NewToken("--pool", "worker")); r.Code != 0 {
 		c.T.Fatal(r)
 	}
-	kit.Until(c.T, soon, "the machine says which clocks do not agree", func() error {
+	testkit.Until(c.T, soon, "the machine says which clocks do not agree", func() error {
 		return says(c, fast.Node, "clocks that agree", "this machine is 24h0m0s behind", "or of the control plane")
 	})
 	c.SetClock("0h")
-	kit.Until(c.T, soon, "the machine is a node", func() error { return isReady(c, fast) })
+	testkit.Until(c.T, soon, "the machine is a node", func() error { return isReady(c, fast) })
 	c.SetClock("-24h")
 	slow := c.Extra(6, nil)
 	if r := slow.TryJoin(c.NewToken("--pool", "worker")); r.Code != 0 {
 		c.T.Fatal(r)
 	}
-	kit.Until(c.T, soon, "the machine says which clocks do not agree", func() error {
+	testkit.Until(c.T, soon, "the machine says which clocks do not agree", func() error {
 		return says(c, slow.Node, "clocks that agree", "this machine is 24h0m0s ahead of", "or of the control plane")
 	})
 	c.SetClock("0h")
-	kit.Until(c.T, soon, "the machine is a node", func() error { return isReady(c, slow) })
+	testkit.Until(c.T, soon, "the machine is a node", func() error { return isReady(c, slow) })
 }
 
 // clocksOfNodes: agents that wake up at a wrong time keep all that their nodes have.
@@ -184,7 +185,7 @@ func clocksOfNodes(c *kit.Cluster) {
 		m.SetClock(off)
 		m.Kill(m.Process("slipway", "agent"))
 	}
-	kit.Until(c.T, soon, "the worker says what is wrong", func() error { return says(c, worker.Node, "clocks that agree", "days ahead of") })
+	testkit.Until(c.T, soon, "the worker says what is wrong", func() error { return says(c, worker.Node, "clocks that agree", "days ahead of") })
 	if lost := changed(before, authorities(c)); len(lost) > 0 || len(authorities(c)) != len(before) {
 		c.T.Errorf("by a wrong clock these were made again: %v", lost)
 	}
@@ -193,7 +194,7 @@ func clocksOfNodes(c *kit.Cluster) {
 	}
 	c.SetClock("0h")
 	worker.SetClock("0h")
-	kit.Until(c.T, soon, "all nodes are as they were", func() error {
+	testkit.Until(c.T, soon, "all nodes are as they were", func() error {
 		s, err := c.Status()
 		for _, m := range s.Machines {
 			if m.Running && (m.Node == nil || !m.Node.Converged) && (m.Name == c.Node || m.Name == worker.Node) {

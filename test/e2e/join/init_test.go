@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/slipway-project/slipway/internal/node/initserver"
+	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
@@ -163,7 +164,7 @@ func clearly(c *kit.Cluster, words string) (undone bool) {
 	if strings.Contains(r.Out+r.Err, words) {
 		return strings.Contains(r.Err, "the machine is free again")
 	}
-	kit.Until(c.T, soon, "the status says "+words, func() error { // a component that is just tried again has no reason for a moment
+	testkit.Until(c.T, soon, "the status says "+words, func() error { // a component that is just tried again has no reason for a moment
 		if s := c.Slipway("status", "--output", "json"); !strings.Contains(s.Out, words) {
 			return errors.New(lastLine(s.Out))
 		}
@@ -191,7 +192,7 @@ func TestFullDisk(t *testing.T) {
 			ballast(t, filler+"-before")
 			if moment != "" {
 				cmd := c.Start("up", "--wait", "0")
-				kit.Until(t, soon, moment+" exists", func() error { _, err := os.Stat(filepath.Join(disk, moment)); return err })
+				testkit.Until(t, soon, moment+" exists", func() error { _, err := os.Stat(filepath.Join(disk, moment)); return err })
 				fill(t, filler)
 				_ = cmd.Wait() // whatever it says: the next one has to tell
 			} else {
@@ -249,7 +250,7 @@ func TestReadOnlyDisk(t *testing.T) {
 	c := kit.New(t, "disk")
 	disk := ownDisk(c)
 	c.Must("up", "--wait", "0")
-	kit.Until(t, soon, "the CAs exist", func() error { _, err := os.Stat(filepath.Join(disk, "etc-kubernetes/pki/ca.key")); return err })
+	testkit.Until(t, soon, "the CAs exist", func() error { _, err := os.Stat(filepath.Join(disk, "etc-kubernetes/pki/ca.key")); return err })
 	c.Machine("stop", c.Node)
 	remount(t, disk, unix.MS_RDONLY)
 	clearly(c, "read-only file system")
@@ -260,7 +261,7 @@ func TestReadOnlyDisk(t *testing.T) {
 
 func remount(t *testing.T, disk string, flags uintptr) {
 	t.Helper()
-	kit.Until(t, soon, "the disk is remounted", func() error { return unix.Mount("", disk, "", unix.MS_REMOUNT|flags, "") })
+	testkit.Until(t, soon, "the disk is remounted", func() error { return unix.Mount("", disk, "", unix.MS_REMOUNT|flags, "") })
 }
 
 // authorities are what a cluster has once: its CAs' keys on a machine, as far as they are there.
@@ -349,7 +350,7 @@ func TestTwoUpsAtOnce(t *testing.T) {
 		joiner.Data("slipway", "state", "roster.json"), joiner.Data("slipway", "state", "etcd-permit"), joiner.Data("etcd", "member", "wal"),
 		joiner.Data("slipway", "state", "etcd-voter"),
 	} {
-		kit.Until(t, soon, moment+" exists", func() error { _, err := os.Stat(moment); return err })
+		testkit.Until(t, soon, moment+" exists", func() error { _, err := os.Stat(moment); return err })
 		c.Machine("stop", joiner.Node)
 		c.Machine("start", joiner.Node)
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
@@ -49,7 +50,7 @@ func TestJoin(t *testing.T) {
 	})
 	c.Part(t, "nor does an expired one", func(c *kit.Cluster) {
 		token := c.NewToken("--pool", "worker", "--ttl", "1s")
-		kit.Until(c.T, soon, "the token has expired", func() error {
+		testkit.Until(c.T, soon, "the token has expired", func() error {
 			for line := range strings.Lines(c.Must("token", "list").Out) {
 				if strings.HasPrefix(line, token.ID) && !strings.Contains(line, "expired") {
 					return errors.New(line)
@@ -90,7 +91,7 @@ func refused(c, machine *kit.Cluster, token kit.Token, reasons ...string) {
 		c.T.Errorf("a stranger is told too much: %s", r)
 	}
 	pin := machine.Pin()
-	kit.Until(c.T, soon, fmt.Sprintf("the audit says %v", reasons), func() error {
+	testkit.Until(c.T, soon, fmt.Sprintf("the audit says %v", reasons), func() error {
 		for line := range strings.Lines(string(c.Read("log", "slipway", "join-audit.log")[before:])) {
 			if strings.Contains(line, pin) && slices.ContainsFunc(reasons, func(r string) bool { return strings.Contains(line, "reason="+r) }) {
 				return nil
@@ -116,7 +117,7 @@ func approve(c, fresh *kit.Cluster) {
 		c.T.Fatal(r)
 	}
 	pin := fresh.Pin()
-	kit.Until(c.T, soon, "the list shows who waits", func() error {
+	testkit.Until(c.T, soon, "the list shows who waits", func() error {
 		nodes, err := c.Nodes()
 		if err != nil || !strings.Contains(nodes[name].Waiting, pin) || nodes[name].Key != old.Key {
 			return fmt.Errorf("%+v: %w", nodes[name], err)
@@ -129,7 +130,7 @@ func approve(c, fresh *kit.Cluster) {
 	if r := c.Must("node", "approve", name); !strings.Contains(r.Out, pin) {
 		c.T.Error(r)
 	}
-	kit.Until(c.T, soon, "the approved machine is the node", func() error {
+	testkit.Until(c.T, soon, "the approved machine is the node", func() error {
 		nodes, err := c.Nodes()
 		if n := nodes[name]; err != nil || n.Key != pin || !n.Ready || n.Waiting != "" || slices.Contains(n.Addresses, old.Addresses[0]) {
 			return fmt.Errorf("%+v: %w", n, err)
@@ -138,7 +139,7 @@ func approve(c, fresh *kit.Cluster) {
 	})
 	// The old machine comes back: nobody lets it in.
 	c.Machine("start", name)
-	kit.Until(c.T, soon, "the audit says that the old machine is refused", func() error {
+	testkit.Until(c.T, soon, "the audit says that the old machine is refused", func() error {
 		for line := range strings.Lines(string(c.Read("log", "slipway", "join-audit.log"))) {
 			if strings.Contains(line, old.Key) && strings.Contains(line, "reason=stranger") {
 				return nil

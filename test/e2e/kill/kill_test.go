@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
@@ -36,20 +37,12 @@ func TestKill(t *testing.T) {
 	poller := c.Poll("http://" + address)
 	defer poller.Stop()
 
-	part(t, c, "agent", func(c *kit.Cluster) { killAgent(c, poller) })
+	c.Part(t, "agent", func(c *kit.Cluster) { killAgent(c, poller) })
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "containerd", "kube-proxy"} {
-		part(t, c, name, func(c *kit.Cluster) { killComponent(c, poller, name) })
+		c.Part(t, name, func(c *kit.Cluster) { killComponent(c, poller, name) })
 	}
 	poller.Stop()
-	part(t, c, "machine", powerCut)
-}
-
-func part(t *testing.T, c *kit.Cluster, name string, test func(c *kit.Cluster)) {
-	t.Run(name, func(t *testing.T) {
-		mine := *c
-		mine.T = t
-		test(&mine)
-	})
+	c.Part(t, "machine", powerCut)
 }
 
 // killAgent: the components never notice, and the next agent takes them as they are.
@@ -58,7 +51,7 @@ func killAgent(c *kit.Cluster, poller *kit.Poller) {
 	agent := c.Process("slipway", "agent")
 	poller.Reset()
 	c.Kill(agent)
-	kit.Until(c.T, 30*time.Second, "another agent has taken over", func() error {
+	testkit.Until(c.T, 30*time.Second, "another agent has taken over", func() error {
 		now, err := c.Units()
 		if err != nil {
 			return err
@@ -86,7 +79,7 @@ func killComponent(c *kit.Cluster, poller *kit.Poller, name string) {
 	poller.Reset()
 	begun := time.Now()
 	c.Kill(c.Process(name))
-	kit.Until(c.T, time.Minute, name+" runs again", func() error {
+	testkit.Until(c.T, time.Minute, name+" runs again", func() error {
 		now, err := c.Units()
 		if err != nil {
 			return err
@@ -217,7 +210,7 @@ func TestAgentsDie(t *testing.T) {
 	writer.Stop()
 	writer.AllThere(c)
 	for i, m := range mains {
-		kit.Until(t, time.Minute, "the agent of "+m.Node+" has taken its units over", func() error {
+		testkit.Until(t, time.Minute, "the agent of "+m.Node+" has taken its units over", func() error {
 			now, err := m.Units()
 			if diff := cmp.Diff(before[i], now); err == nil && diff != "" {
 				err = errors.New("units (- before, + after):\n" + diff)

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
@@ -57,7 +58,7 @@ func powerCut(c *kit.Cluster) {
 		c.T.Fatalf("status: %+v, %v", s, err)
 	}
 	c.Kill(kit.Process{PID: s.Machines[0].PID, Args: []string{"PID 1 of " + c.Node}})
-	kit.Until(c.T, time.Minute, "the machine is down", func() error {
+	testkit.Until(c.T, time.Minute, "the machine is down", func() error {
 		s, err := c.Status()
 		if err == nil && s.Machines[0].Running {
 			err = errors.New("it runs")
@@ -86,7 +87,7 @@ func TestInterrupt(t *testing.T) {
 	} {
 		cmd := c.Start("up")
 		cmd.Speaks(t)
-		kit.Until(t, 2*time.Minute, moment+" exists", func() error { _, err := os.Stat(moment); return err })
+		testkit.Until(t, 2*time.Minute, moment+" exists", func() error { _, err := os.Stat(moment); return err })
 		if err := cmd.Process.Signal(os.Interrupt); err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +133,7 @@ func TestRoughBoot(t *testing.T) {
 	seen := map[string]string{}
 	for _, moment := range moments(c) {
 		cmd := c.Start("up")
-		kit.Until(t, 2*time.Minute, moment+" exists", func() error { _, err := os.Stat(moment); return err })
+		testkit.Until(t, 2*time.Minute, moment+" exists", func() error { _, err := os.Stat(moment); return err })
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed
 		if s, err := c.Status(); err == nil && len(s.Machines) == 1 && s.Machines[0].PID != 0 {
@@ -160,7 +161,7 @@ func TestMachineDiesUnderUp(t *testing.T) {
 	c := kit.New(t, "rough")
 	cmd := c.Start("up")
 	moment := c.Data("etcd", "member", "wal")
-	kit.Until(t, 2*time.Minute, moment+" exists", func() error { _, err := os.Stat(moment); return err })
+	testkit.Until(t, 2*time.Minute, moment+" exists", func() error { _, err := os.Stat(moment); return err })
 	s, err := c.Status()
 	if err != nil || len(s.Machines) != 1 || s.Machines[0].PID == 0 {
 		t.Fatalf("status: %+v, %v", s, err)
@@ -185,12 +186,12 @@ func TestRoughRun(t *testing.T) {
 	}
 	c.Healthy(30 * time.Second)
 
-	part(t, c, "all components at once", func(c *kit.Cluster) {
+	c.Part(t, "all components at once", func(c *kit.Cluster) {
 		before := c.MustUnits()
 		for _, name := range kit.Components() {
 			c.Kill(c.Process(name))
 		}
-		kit.Until(c.T, time.Minute, "all run again", func() error {
+		testkit.Until(c.T, time.Minute, "all run again", func() error {
 			now, err := c.Units()
 			for name, u := range now {
 				if u.PID == before[name].PID || !u.Ready {
@@ -204,7 +205,7 @@ func TestRoughRun(t *testing.T) {
 			c.T.Errorf("up after it: %s", r)
 		}
 	})
-	part(t, c, "the agent and everything else", func(c *kit.Cluster) {
+	c.Part(t, "the agent and everything else", func(c *kit.Cluster) {
 		c.Kill(c.Process("slipway", "agent"))
 		for _, name := range kit.Components() {
 			c.Kill(c.Process(name))
@@ -215,7 +216,7 @@ func TestRoughRun(t *testing.T) {
 			c.Process(name) // one, not two
 		}
 	})
-	part(t, c, "the way to the API", func(c *kit.Cluster) {
+	c.Part(t, "the way to the API", func(c *kit.Cluster) {
 		before, err := os.ReadFile(c.Kubeconfig())
 		if err != nil {
 			c.T.Fatal(err)
@@ -233,10 +234,10 @@ func TestRoughRun(t *testing.T) {
 		}
 		c.Kubectl("get", "nodes")
 	})
-	part(t, c, "down, killed half-way", func(c *kit.Cluster) {
+	c.Part(t, "down, killed half-way", func(c *kit.Cluster) {
 		cmd := c.Start("down")
 		pid := c.Process("slipway", "agent").PID
-		kit.Until(c.T, time.Minute, "the agent is gone", func() error {
+		testkit.Until(c.T, time.Minute, "the agent is gone", func() error {
 			if unix.Kill(pid, 0) == nil {
 				return errors.New("it runs")
 			}
@@ -266,7 +267,7 @@ func killProxy(c *kit.Cluster) {
 				c.T.Fatal(err)
 			}
 			c.Kill(kit.Process{PID: pid, Args: args})
-			kit.Until(c.T, 10*time.Second, "the killed proxy no longer listens", func() error {
+			testkit.Until(c.T, 10*time.Second, "the killed proxy no longer listens", func() error {
 				if left, err := os.ReadFile(file); err == nil && len(left) > 0 {
 					return errors.New("it is still ending")
 				}
@@ -283,7 +284,7 @@ func TestPowerCutAtFirstLog(t *testing.T) {
 	c := kit.New(t, "rough")
 	cmd := c.Start("up")
 	pid := 0
-	kit.Until(t, time.Minute, "the machine runs", func() error {
+	testkit.Until(t, time.Minute, "the machine runs", func() error {
 		s, err := c.Status()
 		if err != nil || len(s.Machines) != 1 || s.Machines[0].PID == 0 {
 			return fmt.Errorf("status: %+v, %w", s, err)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // On is the same cluster, looked at from another of its machines.
@@ -73,7 +75,7 @@ func (c *Cluster) Nodes() (map[string]Node, error) {
 func (c *Cluster) AllReady(limit time.Duration, controlPlanes, workers int) map[string]Node {
 	c.T.Helper()
 	var nodes map[string]Node
-	Until(c.T, limit, fmt.Sprintf("%d control planes and %d workers are ready", controlPlanes, workers), func() (err error) {
+	testkit.Until(c.T, limit, fmt.Sprintf("%d control planes and %d workers are ready", controlPlanes, workers), func() (err error) {
 		if nodes, err = c.Nodes(); err != nil {
 			return err
 		}
@@ -135,7 +137,7 @@ func (c *Cluster) TryEtcdctl(args string) (string, error) {
 // Etcdctl is TryEtcdctl until it is answered.
 func (c *Cluster) Etcdctl(args string) (said string) {
 	c.T.Helper()
-	Until(c.T, upLimit, "etcd of "+c.Node+" answers", func() (err error) {
+	testkit.Until(c.T, upLimit, "etcd of "+c.Node+" answers", func() (err error) {
 		said, err = c.TryEtcdctl(args)
 		return err
 	})
@@ -145,7 +147,7 @@ func (c *Cluster) Etcdctl(args string) (said string) {
 // Leader is the machine whose etcd leads.
 func (c *Cluster) Leader() (name string) {
 	c.T.Helper()
-	Until(c.T, upLimit, "etcd has a leader", func() (err error) {
+	testkit.Until(c.T, upLimit, "etcd has a leader", func() (err error) {
 		name, err = c.leader()
 		return err
 	})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/artifact"
 	"github.com/slipway-project/slipway/internal/core/catalog"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // TestImage is the image of components/testpod.
@@ -173,7 +174,7 @@ func Components() []string {
 // MustUnits is Units as soon as the agent answers: it may be busy, or just starting.
 func (c *Cluster) MustUnits() (units map[string]Unit) {
 	c.T.Helper()
-	Until(c.T, time.Minute, "the agent of "+c.Node+" tells its units", func() (err error) {
+	testkit.Until(c.T, time.Minute, "the agent of "+c.Node+" tells its units", func() (err error) {
 		units, err = c.Units()
 		return err
 	})
@@ -183,7 +184,7 @@ func (c *Cluster) MustUnits() (units map[string]Unit) {
 // Healthy waits until the cluster is: every component runs and is ready, and the node is.
 func (c *Cluster) Healthy(limit time.Duration) {
 	c.T.Helper()
-	Until(c.T, limit, "every component ready", func() error {
+	testkit.Until(c.T, limit, "every component ready", func() error {
 		units, err := c.Units()
 		if err != nil {
 			return err

@@ -27,6 +27,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/machine"
+	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/bare"
 )
 
@@ -38,7 +39,7 @@ const extras = 40
 func (c *Cluster) Extra(i int, files map[string][]byte) *Cluster {
 	c.T.Helper()
 	m := c.Boot(i, files)
-	Until(c.T, 30*time.Second, "the agent of "+m.Node+" answers", func() error {
+	testkit.Until(c.T, 30*time.Second, "the agent of "+m.Node+" answers", func() error {
 		if r := m.TryExec(nil, "/opt/slipway/bin/slipway identity"); r.Code != 0 {
 			return errors.New(r.Err)
 		}

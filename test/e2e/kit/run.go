@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // Result is how a program ended.
@@ -82,7 +84,7 @@ func (r Running) Said() string {
 // Speaks waits for the first word: a signal that comes sooner meets the loader, not slipway.
 func (r Running) Speaks(t testing.TB) {
 	t.Helper()
-	Until(t, 20*time.Second, "slipway says something", func() error {
+	testkit.Until(t, 20*time.Second, "slipway says something", func() error {
 		if r.Said() == "" {
 			return errors.New("it is silent")
 		}
@@ -135,22 +137,4 @@ func run(t testing.TB, limit time.Duration, in io.Reader, name string, args ...s
 		t.Fatalf("%s: %v", r, err)
 	}
 	return r
-}
-
-// Until asks every 50 ms until ask returns nil, and fails with its last error after limit.
-func Until(t testing.TB, limit time.Duration, what string, ask func() error) {
-	t.Helper()
-	begun := time.Now()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := ask()
-		if err == nil {
-			return
-		}
-		if time.Since(begun) > limit {
-			t.Fatalf("waited %s for this: %s: %v", limit, what, err)
-		}
-		<-tick.C
-	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
@@ -81,7 +82,7 @@ func TestOS(t *testing.T) {
 // shows waits until status names the item that fails, and why.
 func shows(t *testing.T, c *kit.Cluster, item, reason string) {
 	t.Helper()
-	kit.Until(t, 5*time.Minute, "status shows "+item, func() error {
+	testkit.Until(t, 5*time.Minute, "status shows "+item, func() error {
 		text := c.Slipway("status").Out
 		if !strings.Contains(text, item) || !strings.Contains(text, reason) {
 			return fmt.Errorf("it does not say %q:\n%s", reason, text)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
@@ -53,7 +54,7 @@ func TestALabelMovesWhatDependsOnIt(t *testing.T) {
 	before := [2]map[string]int{pids(first), pids(second)}
 	want(t, "at first", []string{"user-side@a", "user-web"}, before[0])
 	want(t, "at first", []string{"user-rest"}, before[1])
-	kit.Until(t, time.Minute, "the unit says the machine's address", func() error {
+	testkit.Until(t, time.Minute, "the unit says the machine's address", func() error {
 		if r := first.TryExec(nil, "cat /var/log/slipway/user-web.log"); !strings.Contains(r.Out, "web of 10.") {
 			return fmt.Errorf("%s", r)
 		}
@@ -83,7 +84,7 @@ func TestALabelMovesWhatDependsOnIt(t *testing.T) {
 func pids(c *kit.Cluster) map[string]int {
 	c.T.Helper()
 	var out map[string]int
-	kit.Until(c.T, time.Minute, "the units of "+c.Node, func() error {
+	testkit.Until(c.T, time.Minute, "the units of "+c.Node, func() error {
 		units, err := c.Units()
 		if err != nil {
 			return err

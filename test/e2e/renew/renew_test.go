@@ -21,6 +21,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
@@ -86,7 +87,7 @@ func renewAll(c *kit.Cluster) {
 	}
 	for _, m := range mains(c) {
 		for port, file := range served {
-			kit.Until(c.T, soon, m+" serves its new "+file, func() error { return serves(c.On(m), port, file) })
+			testkit.Until(c.T, soon, m+" serves its new "+file, func() error { return serves(c.On(m), port, file) })
 		}
 	}
 	c.AllReady(soon, 3, 1)

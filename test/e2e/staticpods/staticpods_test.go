@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
@@ -58,7 +59,7 @@ func arePods(t *testing.T, c *kit.Cluster) {
 	c.Healthy(30 * time.Second)
 	for _, name := range component() {
 		mirror := "pod/" + name + "-" + c.Node
-		kit.Until(t, 2*time.Minute, "the API shows "+mirror, func() error { // which the kubelet makes in its own time
+		testkit.Until(t, 2*time.Minute, "the API shows "+mirror, func() error { // which the kubelet makes in its own time
 			if r := c.TryKubectl("", "get", mirror, "--namespace", "kube-system"); r.Code != 0 {
 				return fmt.Errorf("%s", r)
 			}
@@ -80,13 +81,13 @@ func arePods(t *testing.T, c *kit.Cluster) {
 func killed(t *testing.T, c *kit.Cluster) {
 	for _, name := range component() {
 		var p kit.Process
-		kit.Until(t, patience, name+" is killed", func() (err error) { // it may just have ended by itself
+		testkit.Until(t, patience, name+" is killed", func() (err error) { // it may just have ended by itself
 			if p, err = c.TryProcess(name); err != nil {
 				return err
 			}
 			return unix.Kill(p.PID, unix.SIGKILL)
 		})
-		kit.Until(t, patience, name+" runs again", func() error {
+		testkit.Until(t, patience, name+" runs again", func() error {
 			now, err := c.TryProcess(name)
 			if err == nil && now.PID == p.PID {
 				err = fmt.Errorf("it has not ended")
@@ -138,7 +139,7 @@ func agentDies(t *testing.T, c *kit.Cluster) {
 	before := units(c)
 	agent := c.Process("slipway", "agent")
 	c.Kill(agent)
-	kit.Until(t, 20*time.Second, "another agent answers", func() error {
+	testkit.Until(t, 20*time.Second, "another agent answers", func() error {
 		if now, err := c.TryProcess("slipway", "agent"); err != nil || now.PID == agent.PID {
 			return fmt.Errorf("%d, %w", now.PID, err)
 		}
@@ -166,7 +167,7 @@ func lostData(t *testing.T, c *kit.Cluster) {
 	c.Kubectl("create", "configmap", "memory", "--from-literal=it=is-there")
 	c.Exec("mv /var/lib/etcd/member /var/lib/etcd-aside")
 	c.Kill(c.Process("etcd"))
-	kit.Until(t, 4*time.Minute, "etcd says what it misses", func() error { // the kubelet is as slow as below before it tries
+	testkit.Until(t, 4*time.Minute, "etcd says what it misses", func() error { // the kubelet is as slow as below before it tries
 		if r := c.Slipway("logs", "etcd"); !strings.Contains(r.Out, "refused to start over lost data") {
 			return fmt.Errorf("%s", r)
 		}
@@ -183,7 +184,7 @@ func lostData(t *testing.T, c *kit.Cluster) {
 // answer is a field of an object of the API, which may have been without etcd until now.
 func answer(c *kit.Cluster, object, field string) (value string) {
 	c.T.Helper()
-	kit.Until(c.T, 2*time.Minute, "the API tells "+field+" of "+object, func() error {
+	testkit.Until(c.T, 2*time.Minute, "the API tells "+field+" of "+object, func() error {
 		r := c.TryKubectl("", "get", object, "--output", "jsonpath="+field, "--request-timeout=5s")
 		if value = r.Out; r.Code != 0 || value == "" {
 			return fmt.Errorf("%s", r)
@@ -203,7 +204,7 @@ func powerCut(t *testing.T, c *kit.Cluster) {
 		t.Fatal(err)
 	}
 	c.Kill(kit.Process{PID: s.Machines[0].PID, Args: []string{"PID 1 of " + c.Node}})
-	kit.Until(t, 30*time.Second, "all of the machine has ended", func() error {
+	testkit.Until(t, 30*time.Second, "all of the machine has ended", func() error {
 		now, err := c.Status()
 		if err == nil && now.Machines[0].PID == s.Machines[0].PID {
 			err = errors.New("it runs")

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
@@ -70,7 +71,7 @@ func crashNow(c *kit.Cluster, how string) {
 		c.Machine("start", c.Node)
 		return
 	}
-	kit.Until(c.T, soon, "there is an agent to kill", func() error {
+	testkit.Until(c.T, soon, "there is an agent to kill", func() error {
 		for _, p := range c.Processes() {
 			if len(p.Args) > 1 && filepath.Base(p.Args[0]) == "slipway" && p.Args[1] == "agent" {
 				return unix.Kill(p.PID, unix.SIGKILL)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
@@ -74,7 +75,7 @@ const registered = "kubelet registered"
 
 func untilRegistered(c, machine *kit.Cluster) {
 	c.T.Helper()
-	kit.Until(c.T, 2*soon, "the kubelet has registered", func() error {
+	testkit.Until(c.T, 2*soon, "the kubelet has registered", func() error {
 		nodes, err := c.Nodes()
 		if err != nil {
 			return err
@@ -145,7 +146,7 @@ func (j *joins) join(t *testing.T, pool string, crashes []crash) (b booted) {
 	}()
 	b.took, b.left, b.passed = time.Since(begun), left(machine), passed(machine)
 	arm(machine, nil) // what has not come yet might come in the middle of what follows: another machine's join is a new roster for this one
-	kit.Until(c.T, soon, "the machine is as if nothing had happened", func() error { return same(c, machine, pool) })
+	testkit.Until(c.T, soon, "the machine is as if nothing had happened", func() error { return same(c, machine, pool) })
 	hand.letGo(t) // not before: a crash may have been on its way
 	t.Logf("join took %.1f s with crashes at %v, without %v", b.took.Seconds(), crashes, b.left)
 	c.Must("node", "remove", n.Name, "--yes")
@@ -155,7 +156,7 @@ func (j *joins) join(t *testing.T, pool string, crashes []crash) (b booted) {
 // tell has the machine join. It may crash before it answers, and is told again.
 func tell(machine *kit.Cluster, token kit.Token) {
 	machine.T.Helper()
-	kit.Until(machine.T, soon, "the machine is told to join", func() error {
+	testkit.Until(machine.T, soon, "the machine is told to join", func() error {
 		if r := machine.TryJoin(token); r.Code != 0 {
 			return fmt.Errorf("%s", r)
 		}
@@ -166,7 +167,7 @@ func tell(machine *kit.Cluster, token kit.Token) {
 // ready waits until the machine is a node that is ready, with etcd as a voter on a control plane; whatever was to crash has crashed.
 func ready(c, machine *kit.Cluster, pool string) (found kit.Node) {
 	c.T.Helper()
-	kit.Until(c.T, 2*soon, "the machine is a ready node", func() error {
+	testkit.Until(c.T, 2*soon, "the machine is a ready node", func() error {
 		nodes, err := c.Nodes()
 		if err != nil {
 			return err

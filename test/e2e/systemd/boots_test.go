@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
@@ -43,7 +44,7 @@ func TestTogether(t *testing.T) {
 		c.Machine("stop", worker.Node)
 		c.Machine("cut", worker.Node)
 		c.Machine("start", worker.Node)
-		kit.Until(c.T, soon, "its components run", func() error { _, err := worker.TryProcess("kubelet"); return err })
+		testkit.Until(c.T, soon, "its components run", func() error { _, err := worker.TryProcess("kubelet"); return err })
 		c.Machine("heal", worker.Node)
 		c.AllReady(3*soon, 1, 2)
 	})

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/slipway-project/slipway/internal/machine"
+	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
@@ -66,7 +67,7 @@ func nodeIsReady(c *kit.Cluster) {
 	if got := c.Kubectl("get", "node", c.Node, "--output", isReady); got != "True" {
 		c.T.Errorf("the node is ready: %q", got)
 	}
-	kit.Until(c.T, soon, "CoreDNS is ready", func() error {
+	testkit.Until(c.T, soon, "CoreDNS is ready", func() error {
 		r := c.TryKubectl("", "get", "deployment", "coredns", "--namespace", "kube-system", "--output", "jsonpath={.status.readyReplicas}")
 		if r.Code != 0 || r.Out != "1" {
 			return errors.New(r.String())
@@ -77,7 +78,7 @@ func nodeIsReady(c *kit.Cluster) {
 
 // cleanBoot asks systemd what it thinks of its machine.
 func cleanBoot(c *kit.Cluster) {
-	kit.Until(c.T, soon, "the handles are reached", func() error {
+	testkit.Until(c.T, soon, "the handles are reached", func() error {
 		if r := c.TryExec(nil, "systemctl is-active slipway.target slipway-cluster.target"); r.Code != 0 {
 			return errors.New(r.String())
 		}
@@ -150,7 +151,7 @@ func agentDies(c *kit.Cluster) {
 // again waits for another agent, and until it has looked at everything.
 func again(c *kit.Cluster, before kit.Process) {
 	c.T.Helper()
-	kit.Until(c.T, soon, "another agent runs, and has nothing to do", func() error {
+	testkit.Until(c.T, soon, "another agent runs, and has nothing to do", func() error {
 		now, err := c.TryProcess("slipway", "agent")
 		if err != nil || now.PID == before.PID {
 			return errors.Join(err, fmt.Errorf("agent %d", now.PID))
@@ -194,7 +195,7 @@ func podsAndNames(c *kit.Cluster) {
 	c.Apply(workload)
 	c.Wait("pod/server", "condition=Ready")
 	address := c.Kubectl("get", "service", "web", "--output", "jsonpath={.spec.clusterIP}")
-	kit.Until(c.T, soon, "in a pod the name web is "+address, func() error { // CoreDNS and kube-proxy hear of it in their own time
+	testkit.Until(c.T, soon, "in a pod the name web is "+address, func() error { // CoreDNS and kube-proxy hear of it in their own time
 		if r := c.TryKubectl("", "exec", "server", "--", "/testpod", "lookup", "web"); r.Code != 0 || !strings.HasPrefix(r.Out, address+" ") {
 			return fmt.Errorf("%s", r)
 		}
@@ -204,14 +205,14 @@ func podsAndNames(c *kit.Cluster) {
 	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return c.Dial(ctx, network, net.JoinHostPort(dns, "53"))
 	}}
-	kit.Until(c.T, soon, "on the machine the Service's name is "+address, func() error {
+	testkit.Until(c.T, soon, "on the machine the Service's name is "+address, func() error {
 		got, err := resolver.LookupHost(c.T.Context(), "web.default.svc.cluster.local.")
 		if err == nil && !slices.Equal(got, []string{address}) {
 			err = fmt.Errorf("it is %v", got)
 		}
 		return err
 	})
-	kit.Until(c.T, soon, "the Service answers", func() error {
+	testkit.Until(c.T, soon, "the Service answers", func() error {
 		said, err := get(c, "http://"+address)
 		if err == nil && strings.TrimSpace(said) != "server" {
 			err = fmt.Errorf("it says %q", said)
@@ -268,7 +269,7 @@ func poweredOff(c *kit.Cluster) {
 
 func down(c *kit.Cluster) {
 	c.T.Helper()
-	kit.Until(c.T, soon, "the machine is down", func() error {
+	testkit.Until(c.T, soon, "the machine is down", func() error {
 		s, err := c.Status()
 		for _, m := range s.Machines {
 			if m.Name == c.Node && m.Running {
@@ -282,7 +283,7 @@ func down(c *kit.Cluster) {
 // backAgain: the same cluster with what was written, by itself.
 func backAgain(c *kit.Cluster) {
 	c.T.Helper()
-	kit.Until(c.T, 2*soon, "the cluster is ready again", func() error { return converged(c) })
+	testkit.Until(c.T, 2*soon, "the cluster is ready again", func() error { return converged(c) })
 	c.Healthy(soon)
 	if v := c.Kubectl("get", "configmap", "written-before", "--output", "jsonpath={.data.value}"); v != "kept" {
 		c.T.Errorf("the ConfigMap of before holds %q", v)
@@ -300,7 +301,7 @@ func cutAtBoot(c *kit.Cluster) {
 	c.Machine("start", c.Node)
 	backAgain(c)
 	c.Machine("heal", c.Node)
-	kit.Until(c.T, soon, "with its network back it is ready", func() error { return converged(c) })
+	testkit.Until(c.T, soon, "with its network back it is ready", func() error { return converged(c) })
 }
 
 // outliving sends, as soon as a program of the machine has ended, which of the others still run: those have for certain not ended

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
@@ -58,7 +59,7 @@ echo 'network: {config: disabled}' >/etc/cloud/cloud.cfg.d/99-no-network.cfg
 echo 'datasource_list: [NoCloud]' >/etc/cloud/cloud.cfg.d/99-source.cfg`)
 	begun := time.Now()
 	said := blank.TryExec(nil, stages)
-	kit.Until(t, 4*time.Minute, "the blank machine is cattle-0", func() error {
+	testkit.Until(t, 4*time.Minute, "the blank machine is cattle-0", func() error {
 		nodes, err := c.Nodes()
 		if err != nil {
 			return err
@@ -75,7 +76,7 @@ echo 'datasource_list: [NoCloud]' >/etc/cloud/cloud.cfg.d/99-source.cfg`)
 	}
 	c.Kubectl("wait", "--for=condition=Ready", "node/cattle-0", "--timeout=150s")
 	c.Machine("start", "cattle-0") // the dead one comes back to life, and to another's place
-	kit.Until(t, time.Minute, "the dead one is kept out", func() error {
+	testkit.Until(t, time.Minute, "the dead one is kept out", func() error {
 		if n, err := c.Nodes(); err != nil || n["cattle-0"].Key == first {
 			return fmt.Errorf("%+v, %w", n["cattle-0"], err)
 		}
