@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,10 +34,7 @@ func only(t *testing.T, name string) catalog.Release {
 		t.Fatal(err)
 	}
 	r.Components = []catalog.Component{c}
-	r.ImageSet = nil
-	if i, err := catalog.Default().Image(name); err == nil {
-		r.ImageSet = []catalog.Image{i}
-	}
+	r.ImageSet = slices.DeleteFunc(r.Images(), func(i catalog.Image) bool { return i.Binary != name })
 	return r
 }
 

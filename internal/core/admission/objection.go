@@ -8,10 +8,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-)
 
-// oldest is how many minors a kubelet may be behind its API server (Kubernetes' version skew policy).
-const oldest = 3
+	"github.com/slipway-project/slipway/internal/core/catalog"
+)
 
 // objection is what keeps a machine out that has a right to be n.
 func (d decision) objection(n Node) *Refusal {
@@ -76,8 +75,8 @@ func versionGate(machine, server string) *Refusal {
 		return &Refusal{VersionBad, fmt.Sprintf("%.40q is no version of Kubernetes", machine)}
 	case !known:
 		return &Refusal{VersionBad, fmt.Sprintf("the API server's version %.40q cannot be read: nothing can be compared with it", server)}
-	case m[0] != s[0] && m[0] < s[0] || m[0] == s[0] && m[1]+oldest < s[1]:
-		return &Refusal{VersionOlder, fmt.Sprintf("the machine's Kubernetes %s is more than three minors older than the API server's %s: give the machine a newer one", machine, server)}
+	case m[0] != s[0] && m[0] < s[0] || m[0] == s[0] && m[1]+catalog.MaxKubeletSkew < s[1]:
+		return &Refusal{VersionOlder, fmt.Sprintf("the machine's Kubernetes %s is more than %d minors older than the API server's %s: give the machine a newer one", machine, catalog.MaxKubeletSkew, server)}
 	case m[0] > s[0] || m[1] > s[1] || m[1] == s[1] && m[2] > s[2]:
 		return &Refusal{VersionNewer, fmt.Sprintf("the machine's Kubernetes %s is newer than the API server's %s: upgrade the control planes first", machine, server)}
 	}

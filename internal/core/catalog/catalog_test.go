@@ -38,6 +38,18 @@ func TestBinaryByLink(t *testing.T) {
 	}
 }
 
+// Every release has the images that nodes run.
+func TestEveryReleaseHasImages(t *testing.T) {
+	t.Parallel()
+	for _, r := range Releases() {
+		for _, binary := range []string{"pause", "coredns", "kube", "etcd"} {
+			if r.ImageName(binary) == "" {
+				t.Errorf("release %s has no image of %s", r.Kubernetes, binary)
+			}
+		}
+	}
+}
+
 // Every release's source folders hold a module that requires the version the
 // release promises.
 func TestSourceHoldsPromisedVersion(t *testing.T) {

@@ -43,16 +43,30 @@ const (
 	DurationValue FlagValue = "duration" // 1m30s
 )
 
-// Gate is a feature gate of a release.
+// Gate is a feature gate of a release. All Kubernetes programs know all of them: they are one binary.
 type Gate struct {
-	Name     string
-	Locked   string   // "true" or "false": a program ends when it is set to the other
-	Programs []string // which know it; empty: all of Kubernetes
+	Name   string
+	Locked string // "true" or "false": a program exits when the gate is set to the other value; empty: not locked
 }
 
-// KnownBy says whether a Kubernetes program knows the gate.
-func (g Gate) KnownBy(program string) bool {
-	return len(g.Programs) == 0 || slices.Contains(g.Programs, program)
+// Flag returns what a program of this release knows of a flag, and whether it knows it at all.
+func (r Release) Flag(program, name string) (Flag, bool) {
+	flags := r.Flags(program)
+	i, ok := slices.BinarySearchFunc(flags, name, func(f Flag, name string) int { return strings.Compare(f.Name, name) })
+	if !ok {
+		return Flag{}, false
+	}
+	return flags[i], true
+}
+
+// Gate returns a feature gate of this release, and whether there is one of this name.
+func (r Release) Gate(name string) (Gate, bool) {
+	gates := r.Gates()
+	i, ok := slices.BinarySearchFunc(gates, name, func(g Gate, name string) int { return strings.Compare(g.Name, name) })
+	if !ok {
+		return Gate{}, false
+	}
+	return gates[i], true
 }
 
 // Flags lists the flags of a program ("kube-apiserver"), by name. Nil: there
@@ -128,9 +142,6 @@ func (g Gate) line() string {
 	words := []string{g.Name}
 	if g.Locked != "" {
 		words = append(words, "locked="+g.Locked)
-	}
-	if len(g.Programs) > 0 {
-		words = append(words, "only="+strings.Join(g.Programs, ","))
 	}
 	return strings.Join(words, " ")
 }

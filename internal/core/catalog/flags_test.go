@@ -32,12 +32,8 @@ func TestFlags(t *testing.T) {
 	t.Parallel()
 	r := Default()
 	flag := func(program, name string) Flag {
-		for _, f := range r.Flags(program) {
-			if f.Name == name {
-				return f
-			}
-		}
-		return Flag{}
+		f, _ := r.Flag(program, name)
+		return f
 	}
 	for _, want := range []struct {
 		program string
@@ -81,9 +77,11 @@ func TestGates(t *testing.T) {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
-	some := Gate{Name: "A", Programs: []string{"kubelet"}}
-	if !some.KnownBy("kubelet") || some.KnownBy("kube-proxy") || !gates["AllAlpha"].KnownBy("kube-proxy") {
-		t.Error("KnownBy does not look at the programs")
+	if g, ok := Default().Gate("AllAlpha"); !ok || g.Name != "AllAlpha" {
+		t.Errorf("Gate(AllAlpha): got %v, %t", g, ok)
+	}
+	if g, ok := Default().Gate("AllAlphas"); ok {
+		t.Errorf("Gate(AllAlphas): got %v, want none", g)
 	}
 }
 
@@ -95,7 +93,7 @@ func TestFlagTableReadsWhatItWrites(t *testing.T) {
 			"a": {{Name: "b", Kind: BoolFlag, Deprecated: true, Exits: true}, {Name: "c"}},
 			"b": {{Name: "b", Kind: ManyFlag}},
 		},
-		Gates: []Gate{{Name: "A", Locked: "false", Programs: []string{"a", "b"}}, {Name: "B"}},
+		Gates: []Gate{{Name: "A", Locked: "false"}, {Name: "B"}},
 	}
 	got, err := ParseFlags(want.String())
 	if err != nil {
@@ -131,7 +129,6 @@ func TestParseFlagsRefuses(t *testing.T) {
 		"program twice":       {3, "program a", "program a again"},
 		"word of a flag":      {2, "b boolean", `unknown word "boolean"`},
 		"word of a gate":      {5, "A locked=maybe", `unknown word "locked=maybe"`},
-		"gate of no one":      {5, "A only=", `unknown word "only="`},
 		"two blanks":          {2, "b  bool", `unknown word ""`},
 		"a flag out of order": {3, "a", "a after b"},
 	} {

@@ -90,8 +90,6 @@ func (p *flagParser) gate(words []string) error {
 		switch {
 		case key == "locked" && (value == "true" || value == "false"):
 			g.Locked = value
-		case key == "only" && value != "":
-			g.Programs = strings.Split(value, ",")
 		default:
 			return fmt.Errorf("gate %s: unknown word %q", g.Name, w)
 		}

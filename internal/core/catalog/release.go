@@ -61,15 +61,15 @@ func (r Release) Minor() string {
 // Images lists all images, those for tests too: see [Image.Test].
 func (r Release) Images() []Image { return slices.Clone(r.ImageSet) }
 
-// Image finds the image made from a binary: Image("pause").Name goes into
-// containerd's configuration.
-func (r Release) Image(binary string) (Image, error) {
+// ImageName is the reference of the image made from a binary: ImageName("pause") goes into containerd's
+// configuration. Empty: the release has no such image.
+func (r Release) ImageName(binary string) string {
 	for _, i := range r.ImageSet {
 		if i.Binary == binary {
-			return i, nil
+			return i.Name
 		}
 	}
-	return Image{}, fmt.Errorf("find image of %q: not in release %s", binary, r.Kubernetes)
+	return ""
 }
 
 // Component finds a component by name.

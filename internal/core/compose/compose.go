@@ -32,14 +32,10 @@ func Cluster(file string, text []byte, name, version string) (config.Cluster, ca
 		}
 		parsed.Minor = release.Minor() // "1.36.4" and "v1.36" name it, too
 	}
-	known, err := releaseFor(release)
-	if err != nil {
-		return config.Cluster{}, release, nil, err
-	}
 	if len(problems) > 0 {
-		return config.Cluster{}, release, config.Unknown(parsed, known, problems), nil
+		return config.Cluster{}, release, config.Unknown(parsed, release, problems), nil
 	}
-	complete, problems := config.Complete(parsed, known)
+	complete, problems := config.Complete(parsed, release)
 	return Place(complete, nil), release, problems, nil
 }
 

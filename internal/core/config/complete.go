@@ -3,29 +3,9 @@
 package config
 
 import (
+	"github.com/slipway-project/slipway/internal/core/catalog"
 	"github.com/slipway-project/slipway/internal/core/spec"
 )
-
-// Release is what a configuration takes from the release catalogue.
-type Release struct {
-	Kubernetes   string // "1.36.4"
-	Minor        string // "1.36"
-	DefaultMinor string // the minor of a spec that names none; empty: Minor
-	PauseImage   string
-	CoreDNSImage string
-	KubeImage    string                    // of Kubernetes' own components, for the static-pod form
-	EtcdImage    string                    // as KubeImage
-	Has          func(feature string) bool // nil: everything
-
-	// What its programs know. Nil, also for one program: nothing is known, so nothing is checked.
-	Flags map[string]map[string]FlagRule // by program ("kube-apiserver") and name without dashes
-	Gates map[string]GateRule            // by name
-
-	// Fields of the configuration files, by program and path ("authentication.x509"): any, object, bool, int, text or duration.
-	Fields map[string]map[string]string
-}
-
-func (r Release) has(feature string) bool { return r.Has == nil || r.Has(feature) }
 
 // maker builds one Cluster.
 type maker struct {
@@ -36,13 +16,14 @@ type maker struct {
 // Complete fills in everything that the user did not say, for the given release. The spec must be free of problems (see
 // spec.Parse); what Complete adds to them are flags and gates that the release does not know, and conflicts between what the
 // user said and what is there anyway.
-func Complete(s spec.Cluster, r Release) (Cluster, []spec.Problem) {
+func Complete(s spec.Cluster, r catalog.Release) (Cluster, []spec.Problem) {
 	c := Cluster{
-		Name: s.Name, Release: r.Kubernetes, Minor: r.Minor, PauseImage: r.PauseImage, CoreDNSImage: r.CoreDNSImage, KubeImage: r.KubeImage, EtcdImage: r.EtcdImage,
+		Name: s.Name, Release: r.Kubernetes, Minor: r.Minor(),
+		PauseImage: r.ImageName("pause"), CoreDNSImage: r.ImageName("coredns"), KubeImage: r.ImageName("kube"), EtcdImage: r.ImageName("etcd"),
 		ExtraSANs: s.ExtraSANs, LoadBalancer: s.LoadBalancer, Gates: s.Gates, Origins: map[string]Origin{},
 	}
 	m := &maker{spec: s, out: &c}
-	m.head(r)
+	m.head()
 	m.network()
 	m.pools()
 	m.units()
@@ -50,23 +31,19 @@ func Complete(s spec.Cluster, r Release) (Cluster, []spec.Problem) {
 	m.os()
 	m.files()
 	c.Etcd = etcd(c).component(s.Etcd, "etcd", s)
-	c.APIServer = apiserver(c.seenBy(apiserverProgram, r), m.etcdServers()).component(s.APIServer, "apiserver", s)
-	c.ControllerManager = controllerManager(c.seenBy(controllerManagerProgram, r)).component(s.ControllerManager, "controllerManager", s)
-	c.Scheduler = scheduler(c.seenBy(schedulerProgram, r)).component(s.Scheduler, "scheduler", s)
-	c.Kubelet = kubelet(c.seenBy(kubeletProgram, r), r).component(s.Kubelet, "kubelet", s)
-	c.KubeProxy = kubeProxy(c.seenBy(kubeProxyProgram, r)).component(s.KubeProxy, "kubeProxy", s)
+	c.APIServer = apiserver(c, m.etcdServers()).component(s.APIServer, "apiserver", s)
+	c.ControllerManager = controllerManager(c).component(s.ControllerManager, "controllerManager", s)
+	c.Scheduler = scheduler(c).component(s.Scheduler, "scheduler", s)
+	c.Kubelet = kubelet(c, r).component(s.Kubelet, "kubelet", s)
+	c.KubeProxy = kubeProxy(c).component(s.KubeProxy, "kubeProxy", s)
 	c.Containerd = containerd().component(s.Containerd, "containerd", s)
 	return c, m.conflicts(r)
 }
 
-func (m *maker) head(r Release) {
+func (m *maker) head() {
 	s, c := m.spec, m.out
-	standard := r.DefaultMinor
-	if standard == "" {
-		standard = r.Minor
-	}
 	c.Origins["metadata.name"] = Origin{From: User, Note: s.Where("metadata.name")}
-	m.origin("kubernetesVersion", s.Minor != "" && s.Minor != standard, std(""))
+	m.origin("kubernetesVersion", s.Minor != "" && s.Minor != catalog.Default().Minor(), std(""))
 	c.Form = choose(m, "controlPlane.form", s.Form, spec.HostUnits, std(""))
 	m.origin("controlPlane.extraSANs", len(s.ExtraSANs) > 0, std(""))
 	m.origin("controlPlane.loadBalancer", s.LoadBalancer != "", std("none"))
@@ -74,11 +51,11 @@ func (m *maker) head(r Release) {
 }
 
 // conflicts finds overrides that cannot work: in this release, or together with what they override.
-func (m *maker) conflicts(r Release) []spec.Problem {
+func (m *maker) conflicts(r catalog.Release) []spec.Problem {
 	s, c := m.spec, m.out
 	problems := unknown(s, r)
 	more := len(problems) >= enough
-	if s.Minor != "" && s.Minor != r.Minor {
+	if s.Minor != "" && s.Minor != r.Minor() {
 		problems = append(problems, s.Report("spec.kubernetesVersion", "", "%s is not release %s", s.Minor, r.Kubernetes))
 	}
 	const flags = "spec.components.apiserver.flags."

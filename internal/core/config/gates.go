@@ -20,16 +20,6 @@ const (
 	kubeProxyProgram         = "kube-proxy"
 )
 
-// seenBy is the cluster as one program may see it: with the feature gates that it knows, as it ends on any other.
-func (c Cluster) seenBy(program string, r Release) Cluster {
-	if r.Gates == nil {
-		return c
-	}
-	c.Gates = maps.Clone(c.Gates)
-	maps.DeleteFunc(c.Gates, func(name string, _ bool) bool { return !r.Gates[name].knownBy(program) })
-	return c
-}
-
 // withGates adds the feature gates that concern every component.
 func withGates(c Cluster, flags []setting) []setting {
 	if len(c.Gates) == 0 {
@@ -53,7 +43,7 @@ func gateFields(c Cluster, fields []field) []field {
 // clusterGates checks those that go to every program that knows them.
 func (k *knower) clusterGates() {
 	for _, name := range slices.Sorted(maps.Keys(k.spec.Gates)) {
-		k.gate(spec.Child("spec.featureGates", name), name, strconv.FormatBool(k.spec.Gates[name]), "")
+		k.gate(spec.Child("spec.featureGates", name), name, strconv.FormatBool(k.spec.Gates[name]))
 	}
 }
 
@@ -71,7 +61,7 @@ func (k *knower) flagGates(o override, at string) {
 			case !ok:
 				k.say(at, "write "+name+"=true", "%.60q sets no gate", pair)
 			default:
-				k.gate(at, strings.TrimPrefix(name, prefix), v, o.program)
+				k.gate(at, strings.TrimPrefix(name, prefix), v)
 			}
 		}
 	}
@@ -85,28 +75,30 @@ func (k *knower) fileGates(o override) {
 		on, isBool := gates[name].(bool)
 		switch {
 		case isBool:
-			k.gate(at, name, strconv.FormatBool(on), o.program)
-		case gates[name] != nil && k.release.Gates != nil: // nil takes it away
+			k.gate(at, name, strconv.FormatBool(on))
+		case gates[name] != nil && k.release.Gates() != nil: // nil takes it away
 			k.say(at, "", "must be true or false")
 		}
 	}
 }
 
-// gate checks one. An empty program stands for all: one that knows the gate is enough, as the others do not get it.
-func (k *knower) gate(at, name, value, program string) {
-	if k.release.Gates == nil || k.full() {
+// gate checks one feature gate and its value.
+func (k *knower) gate(at, name, value string) {
+	if k.release.Gates() == nil || k.full() {
 		return
 	}
-	rule, known := k.release.Gates[name]
+	gate, known := k.release.Gate(name)
 	switch {
 	case !known:
-		hint := didYouMean(name, slices.Sorted(maps.Keys(k.release.Gates)))
+		var names []string
+		for _, g := range k.release.Gates() {
+			names = append(names, g.Name)
+		}
+		hint := didYouMean(name, names)
 		k.say(at, hint, "release %s has no feature gate %s", k.release.Kubernetes, name)
-	case program != "" && !rule.knownBy(program):
-		k.say(at, "known to "+strings.Join(rule.Programs, ", "), "%s does not know the feature gate %s", program, name)
 	case value != "true" && value != "false":
 		k.say(at, "write true or false", "feature gate %s is %.60q", name, value)
-	case rule.Locked != "" && value != rule.Locked:
-		k.say(at, "leave it away", "feature gate %s is locked to %s in release %s", name, rule.Locked, k.release.Kubernetes)
+	case gate.Locked != "" && value != gate.Locked:
+		k.say(at, "leave it away", "feature gate %s is locked to %s in release %s", name, gate.Locked, k.release.Kubernetes)
 	}
 }

@@ -9,28 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/core/catalog"
 	"github.com/slipway-project/slipway/internal/core/spec"
 )
-
-// FlagRule is what a release knows of one flag of a program.
-type FlagRule struct {
-	Bool       bool // true or false and nothing else
-	Single     bool // of several values the last one would win
-	Int        bool // a whole number
-	Duration   bool // such as 1m30s
-	Deprecated bool // accepted, never suggested
-	Exits      bool // the program does something else and ends: --version
-}
-
-// GateRule is what a release knows of one feature gate.
-type GateRule struct {
-	Locked   string   // "true" or "false": a program ends when it is set to the other; empty: free
-	Programs []string // which know it; empty: all of Kubernetes
-}
-
-func (g GateRule) knownBy(program string) bool {
-	return len(g.Programs) == 0 || slices.Contains(g.Programs, program)
-}
 
 // enough problems: nobody reads more, and each costs a search for the name that was meant.
 const enough = 100
@@ -38,13 +19,13 @@ const enough = 100
 // knower finds overrides with which a program would end as soon as it starts, for ever.
 type knower struct {
 	spec     spec.Cluster
-	release  Release
+	release  catalog.Release
 	problems []spec.Problem
 }
 
 // Unknown lists the overrides that the release does not know; one without tables knows everything. The spec need not be free of
 // problems: places that already have one of those given are passed over, and the answer holds both, sorted by place.
-func Unknown(s spec.Cluster, r Release, problems []spec.Problem) []spec.Problem {
+func Unknown(s spec.Cluster, r catalog.Release, problems []spec.Problem) []spec.Problem {
 	said := make(map[string]bool, len(problems))
 	for _, p := range problems {
 		said[p.Path] = true
@@ -60,7 +41,7 @@ func Unknown(s spec.Cluster, r Release, problems []spec.Problem) []spec.Problem 
 }
 
 // unknown lists what the release does not know: a release without tables knows everything.
-func unknown(s spec.Cluster, r Release) []spec.Problem {
+func unknown(s spec.Cluster, r catalog.Release) []spec.Problem {
 	k := &knower{spec: s, release: r}
 	k.clusterGates()
 	for _, o := range overrides(s) {
@@ -80,20 +61,19 @@ func (k *knower) say(path, hint, format string, args ...any) {
 }
 
 func (k *knower) flags(o override) {
-	rules := k.release.Flags[o.program]
-	if rules == nil {
-		return
+	if k.release.Flags(o.program) == nil {
+		return // no table: nothing is checked
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.Flags)) {
 		at := spec.Child("spec.components."+o.name+".flags", name)
-		rule, known := rules[name]
+		flag, known := k.release.Flag(o.program, name)
 		switch {
 		case k.full():
 			return
 		case !known:
-			k.say(at, k.flagHint(name, rules), "%s of release %s has no such flag", o.program, k.release.Kubernetes)
+			k.say(at, k.flagHint(o.program, name), "%s of release %s has no such flag", o.program, k.release.Kubernetes)
 		default:
-			k.values(o, at, name, rule)
+			k.values(o, at, flag)
 			if name == "feature-gates" && o.kubernetes() {
 				k.flagGates(o, at)
 			}
@@ -102,41 +82,41 @@ func (k *knower) flags(o override) {
 }
 
 // flagHint looks for the same name elsewhere first: that is no accident.
-func (k *knower) flagHint(name string, rules map[string]FlagRule) string {
+func (k *knower) flagHint(program, name string) string {
 	for _, other := range overrides(k.spec) {
-		if rule, ok := k.release.Flags[other.program][name]; ok && !rule.Deprecated {
+		if flag, ok := k.release.Flag(other.program, name); ok && !flag.Deprecated {
 			return other.program + " has it: spec.components." + other.name + ".flags"
 		}
 	}
 	var names []string
-	for _, n := range slices.Sorted(maps.Keys(rules)) {
-		if !rules[n].Deprecated && !rules[n].Exits {
-			names = append(names, n)
+	for _, f := range k.release.Flags(program) {
+		if !f.Deprecated && !f.Exits {
+			names = append(names, f.Name)
 		}
 	}
 	return didYouMean(name, names)
 }
 
 // values checks what a flag is set to; one that is taken away has none.
-func (k *knower) values(o override, at, name string, rule FlagRule) {
-	values := o.Flags[name]
+func (k *knower) values(o override, at string, flag catalog.Flag) {
+	values := o.Flags[flag.Name]
 	off := !slices.ContainsFunc(values, func(v string) bool { return v != "false" })
 	switch {
-	case rule.Exits && !off:
+	case flag.Exits && !off:
 		k.say(at, "leave it away", "with this flag %s does something else and ends", o.program)
 		return
-	case (rule.Bool || rule.Single) && len(values) > 1:
+	case (flag.Kind == catalog.BoolFlag || flag.Kind == catalog.OneFlag) && len(values) > 1:
 		k.say(at, "write one", "takes one value: of several the last one would win")
 		return
 	}
 	for _, v := range values {
-		if rule.Bool && v != "true" && v != "false" {
+		if flag.Kind == catalog.BoolFlag && v != "true" && v != "false" {
 			k.say(at, "write true or false", "%.60q is neither true nor false", v)
 		}
-		if _, err := strconv.ParseInt(v, 0, 64); rule.Int && err != nil && !strings.Contains(v, "${") {
+		if _, err := strconv.ParseInt(v, 0, 64); flag.Value == catalog.IntValue && err != nil && !strings.Contains(v, "${") {
 			k.say(at, "write decimal digits", "%.60q is no whole number", v)
 		}
-		if _, err := time.ParseDuration(v); rule.Duration && err != nil {
+		if _, err := time.ParseDuration(v); flag.Value == catalog.DurationValue && err != nil {
 			k.say(at, "write number and unit, such as 90s or 1m30s", "%.60q is no length of time", v)
 		}
 	}

@@ -5,16 +5,17 @@ package config
 import (
 	"strconv"
 
+	"github.com/slipway-project/slipway/internal/core/catalog"
 	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
 // kubelet: flags only for what its file cannot say.
-func kubelet(c Cluster, r Release) defaults {
+func kubelet(c Cluster, r catalog.Release) defaults {
 	fields := kubeletIdentity(c)
 	fields = append(fields, kubeletResources(c)...)
 	fields = append(fields, kubeletTimes()...)
 	fields = append(fields, restartsOfPods(c)...)
-	if r.has("CgroupV1Refused") {
+	if r.Has(catalog.CgroupV1Refused) {
 		fields = append(fields, field{"failCgroupV1", true, std("false on a machine with cgroup v1")})
 	}
 	return defaults{

@@ -30,7 +30,7 @@ spec:
   components:
     kubelet:
       flags: {node-labels: "mine=${node.podCIDR}"}
-      config: {x: ["${node.name}"], registerWithTaints: [{key: mine, effect: NoSchedule}]}
+      config: {providerID: "${node.name}", registerWithTaints: [{key: mine, effect: NoSchedule}]}
       env: {WHO: "${node.name}"}
 `
 	c, problems := complete(t, doc)
@@ -53,7 +53,7 @@ spec:
 			map[string]any{"key": "example.org/only", "value": "batch", "effect": "NoExecute"},
 			map[string]any{"key": "mine", "effect": "NoSchedule"},
 		}},
-		"config":     {kubelet.Config["x"], []any{"dev-w-1"}},
+		"config":     {kubelet.Config["providerID"], "dev-w-1"},
 		"env":        {kubelet.Env["WHO"], "dev-w-1"},
 		"cgroup":     {kubelet.Config["failCgroupV1"], false},
 		"resolvConf": {kubelet.Config["resolvConf"], "/run/resolv.conf"},
@@ -184,11 +184,10 @@ func FuzzComplete(f *testing.F) {
 		if len(problems) > 0 {
 			return
 		}
-		r := release
-		if s.Minor != "" {
-			r.Minor, r.DefaultMinor = s.Minor, "1.36"
+		if s.Minor != "" && s.Minor != release.Minor() {
+			return
 		}
-		c, problems := config.Complete(s, r)
+		c, problems := config.Complete(s, release)
 		if len(problems) > 0 {
 			return
 		}
@@ -197,7 +196,7 @@ func FuzzComplete(f *testing.F) {
 		if len(problems) > 0 {
 			t.Fatalf("the completed spec has problems:\n%s\n%s", lines(problems), first)
 		}
-		c, _ = config.Complete(s, r)
+		c, _ = config.Complete(s, release)
 		if diff := cmp.Diff(string(first), string(config.Print(c))); diff != "" {
 			t.Errorf("completed twice (-first +second):\n%s", diff)
 		}

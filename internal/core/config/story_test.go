@@ -17,29 +17,12 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the expected sections in testdata")
 
-// release knows no flags and gates; known has those of the catalogue.
-var release = config.Release{
-	Kubernetes: "1.36.4", Minor: "1.36", PauseImage: "example.org/pause:1", CoreDNSImage: "example.org/coredns:1",
-}
+var release = catalog.Default()
 
-func known(t testing.TB) config.Release {
-	t.Helper()
-	r, from := release, catalog.Default()
-	if from.Kubernetes != r.Kubernetes {
-		t.Fatalf("the stories are of %s, the catalogue has %s", r.Kubernetes, from.Kubernetes)
-	}
-	r.Flags, r.Gates = map[string]map[string]config.FlagRule{}, map[string]config.GateRule{}
-	for _, program := range config.Programs() {
-		r.Flags[program] = map[string]config.FlagRule{}
-		for _, f := range from.Flags(program) {
-			r.Flags[program][f.Name] = config.FlagRule{
-				Bool: f.Kind == catalog.BoolFlag, Single: f.Kind == catalog.OneFlag, Deprecated: f.Deprecated, Exits: f.Exits,
-			}
-		}
-	}
-	for _, g := range from.Gates() {
-		r.Gates[g.Name] = config.GateRule{Locked: g.Locked, Programs: g.Programs}
-	}
+// withoutTables is a release of which the catalogue knows no flags, feature gates and fields.
+func withoutTables() catalog.Release {
+	r := release
+	r.Kubernetes = "1.0.0"
 	return r
 }
 
@@ -79,12 +62,12 @@ func TestFixedPoint(t *testing.T) {
 
 func complete(t *testing.T, doc string) (config.Cluster, []spec.Problem) {
 	t.Helper()
-	return completeFor(t, doc, known(t))
+	return completeFor(t, doc, release)
 }
 
-func completeFor(t *testing.T, doc string, r config.Release) (config.Cluster, []spec.Problem) {
+func completeFor(t *testing.T, doc string, r catalog.Release) (config.Cluster, []spec.Problem) {
 	t.Helper()
-	s, problems := spec.Parse("spec.yaml", []byte(doc), spec.Options{Minors: []string{"1.36"}})
+	s, problems := spec.Parse("spec.yaml", []byte(doc), spec.Options{Minors: []string{r.Minor()}})
 	if len(problems) > 0 {
 		t.Fatalf("the spec has problems:\n%s", lines(problems))
 	}

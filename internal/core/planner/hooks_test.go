@@ -19,7 +19,7 @@ var phaseSamples = map[string][]string{
 		"artifact//opt/slipway/bin/kubelet", "cert/ca", "file//etc/sysctl.d/90-slipway.conf", "file//etc/containerd/config.toml",
 		"kubeconfig//etc/kubernetes/kubelet.conf",
 	},
-	spec.PhaseRuntime:      {"unit/containerd", "unit/image-pause-1"},
+	spec.PhaseRuntime:      {"unit/containerd", "unit/image-pause-3.10"},
 	spec.PhaseEtcd:         {"etcd"},
 	spec.PhaseControlPlane: {"kube-apiserver", "kube-scheduler", "kube-controller-manager"},
 	spec.PhaseKubelet:      {"unit/kubelet"},

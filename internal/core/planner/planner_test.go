@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/slipway-project/slipway/internal/core/catalog"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
@@ -23,16 +24,14 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the expected sections in testdata")
 
-var release = config.Release{
-	Kubernetes: "1.36.4", Minor: "1.36", PauseImage: "example.org/pause:1", CoreDNSImage: "example.org/coredns:1", KubeImage: "example.org/kube:1", EtcdImage: "example.org/etcd:1",
-}
+var release = catalog.Default()
 
 // bundle gives each component a digest of its own.
 func bundle() planner.Components {
 	out := planner.Components{}
 	for i, name := range []string{
 		"containerd", "containerd-shim-runc-v2", "ctr", "runc", "kube", "kubectl", "etcd", "etcdctl", "bridge", "host-local", "loopback", "portmap",
-		release.PauseImage, release.CoreDNSImage, release.KubeImage, release.EtcdImage,
+		release.ImageName("pause"), release.ImageName("coredns"), release.ImageName("kube"), release.ImageName("etcd"),
 	} {
 		out[name] = fmt.Sprintf("sha256:%064d", i+1)
 	}
@@ -41,7 +40,7 @@ func bundle() planner.Components {
 
 func completed(t testing.TB, text string) config.Cluster {
 	t.Helper()
-	s, problems := spec.Parse("spec.yaml", []byte(text), spec.Options{Minors: []string{"1.36"}})
+	s, problems := spec.Parse("spec.yaml", []byte(text), spec.Options{Minors: []string{release.Minor()}})
 	if len(problems) == 0 {
 		var c config.Cluster
 		if c, problems = config.Complete(s, release); len(problems) == 0 {
@@ -276,7 +275,7 @@ func TestForRefuses(t *testing.T) {
 	for name, tc := range map[string]struct{ spec, without, want string }{
 		"no binary":  {head, "etcd", "plan dev-main-0: the bundle has no etcd: run slipway bundle build"},
 		"no plugin":  {head, "portmap", "plan dev-main-0: the bundle has no portmap: run slipway bundle build"},
-		"no sandbox": {head, release.PauseImage, "plan dev-main-0: the bundle has no image example.org/pause:1: run slipway bundle build"},
+		"no sandbox": {head, release.ImageName("pause"), "plan dev-main-0: the bundle has no image " + release.ImageName("pause") + ": run slipway bundle build"},
 		"etcd apart": {
 			head + "spec:\n  pools:\n  - {name: cp, roles: [control-plane, worker], count: 1}\n  - {name: e, roles: [etcd], machines: [{name: e, address: 192.0.2.9}]}\n", "",
 			"plan dev-cp-0: etcd apart from the control plane is not supported yet: leave the role etcd away",

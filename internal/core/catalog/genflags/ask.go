@@ -31,7 +31,7 @@ func (p program) run(ctx context.Context, args ...string) string {
 // ask builds the table of all programs.
 func ask(ctx context.Context, all []program, c candidates) (catalog.FlagTable, error) {
 	table := catalog.FlagTable{Programs: map[string][]catalog.Flag{}}
-	knownBy, locked := map[string][]string{}, map[string]string{}
+	knownBy, locked := map[string]int{}, map[string]string{}
 	kubernetes := 0
 	for _, p := range all {
 		help := p.run(ctx, "--help")
@@ -52,15 +52,14 @@ func ask(ctx context.Context, all []program, c candidates) (catalog.FlagTable, e
 			return catalog.FlagTable{}, err
 		}
 		for _, g := range gates {
-			knownBy[g.Name] = append(knownBy[g.Name], p.name)
+			knownBy[g.Name]++
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(knownBy)) {
-		g := catalog.Gate{Name: name, Locked: locked[name]}
-		if len(knownBy[name]) < kubernetes {
-			g.Programs = knownBy[name]
+		if knownBy[name] < kubernetes {
+			return catalog.FlagTable{}, fmt.Errorf("feature gate %s: only %d of %d programs know it, and the table cannot say which", name, knownBy[name], kubernetes)
 		}
-		table.Gates = append(table.Gates, g)
+		table.Gates = append(table.Gates, catalog.Gate{Name: name, Locked: locked[name]})
 	}
 	return table, nil
 }
