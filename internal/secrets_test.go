@@ -24,9 +24,8 @@ var innocent = map[string]string{
 	"pki.Want.KeyPath":          "a path",
 	"pki.Want.SignerKey":        "a path",
 	"control.Taint.Key":         "the name of a taint",
-	"config.Taint.Key":          "the name of a taint",
-	"spec.Taint.Key":            "the name of a taint",
-	"spec.SSH.HostKey":          "a public key",
+	"v1alpha1.Taint.Key":        "the name of a taint",
+	"v1alpha1.SSH.HostKey":      "a public key",
 	"admission.Node.Key":        "the pin of a public key",
 	"admission.Node.PendingKey": "the pin of a public key",
 }

@@ -193,7 +193,7 @@ func buildAgent(backend string, log *slog.Logger) (b built, err error) {
 
 // factsFile is what units may read about their machine.
 func factsFile(log *slog.Logger) facts.File {
-	return facts.File{Env: config.FactsFile, Folder: config.FactsFolder, Zone: "/etc/slipway/zone", Log: log}
+	return facts.File{Env: config.FactsFile, Folder: config.FactsDirectory, Zone: "/etc/slipway/zone", Log: log}
 }
 
 // controlRole runs the control role, and beside it the join service.

@@ -19,7 +19,7 @@ func forms(l *launch.Launcher) []launch.Form {
 	return []launch.Form{
 		launch.PlanForm("systemd", "units, mounts and files to lay over a machine's root", systemd.Render),
 		{Name: "fleet", Summary: "units with an [X-Fleet] section, and the files that they fetch", Render: func(_ context.Context, p launch.Planned) (render.Rendered, error) {
-			return fleet.With(p.Plan, launch.FleetUnits(p.Cluster))
+			return fleet.With(p.Plan, p.Cluster.Config.Units)
 		}},
 		example(l.FirstBoot("cloud-init", "user data with which a blank machine joins the cluster", "user-data", cloudinit.Render),
 			"--name prod --node prod-worker-3 --to out"),

@@ -103,7 +103,7 @@ func (j *joining) assemble(doc control.Document) (p parts, err error) {
 	}
 	pin := roster.Pin(joinCA.RawSubjectPublicKeyInfo)
 	id := roster.ClusterID(pin)
-	cluster, release, err := compose.Kept(doc.Config, doc.Cluster)
+	cluster, release, err := compose.Stored(doc.Config, doc.Cluster)
 	if err != nil {
 		return p, err
 	}

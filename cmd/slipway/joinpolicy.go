@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"net"
 	"net/netip"
 
 	"github.com/slipway-project/slipway/internal/control/joinserver"
@@ -13,6 +12,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/catalog"
 	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/endpoint"
 	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
@@ -31,13 +31,9 @@ func policyOf(cluster config.Cluster, release catalog.Release) admission.Policy 
 // apiAddresses are where clients look for the API beside the control planes' own: a kubelet's serving certificate for one of them
 // would pass for the API server's.
 func apiAddresses(c config.Cluster) (all []netip.Addr) {
-	balancer, _, err := net.SplitHostPort(c.LoadBalancer)
-	if err != nil {
-		balancer = c.LoadBalancer
-	}
-	for _, text := range append([]string{balancer}, c.ExtraSANs...) {
-		if a, err := netip.ParseAddr(text); err == nil {
-			all = append(all, a.Unmap())
+	for _, h := range append([]endpoint.Host{c.LoadBalancer.Host}, c.ExtraSANs...) {
+		if h.Addr.IsValid() {
+			all = append(all, h.Addr.Unmap())
 		}
 	}
 	return all

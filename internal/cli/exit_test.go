@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
+	"github.com/slipway-project/slipway/internal/core/spec"
 	"github.com/slipway-project/slipway/internal/launch"
 )
 
@@ -138,7 +139,7 @@ func TestAgain(t *testing.T) {
 	t.Parallel()
 	three, none := 3, 0
 	for want, o := range map[string]launch.UpOptions{
-		"slipway up --control-planes 3 --workers 0": {Source: launch.Source{Name: "dev", Shape: launch.Shape{ControlPlanes: &three, Workers: &none}}},
+		"slipway up --control-planes 3 --workers 0": {Source: launch.Source{Name: "dev", Shape: spec.Shape{ControlPlanes: &three, Workers: &none}}},
 		"slipway up":                                       {Source: launch.Source{Name: "dev"}},
 		"slipway up --name test --init systemd":            {Source: launch.Source{Name: "test"}, Init: "systemd"},
 		"slipway up -f min.yaml":                           {Source: launch.Source{File: "min.yaml"}},

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/slipway-project/slipway/internal/core/compose"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/launch"
 )
@@ -157,7 +158,7 @@ func explain(e Env) *cobra.Command {
   slipway spec explain apiserver.flags.secure-port`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			d, err := launch.Explain(strings.Join(args, ""))
+			d, err := compose.Explain(strings.Join(args, ""))
 			if err != nil {
 				return usageError{err}
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slipway-project/slipway/internal/core/compose"
 	"github.com/slipway-project/slipway/internal/launch"
 )
 
@@ -31,7 +32,7 @@ machine will do. Asks no machine: slipway status tells how they are.`,
 		if err != nil {
 			return err
 		}
-		places := c.Places()
+		places := compose.Placements(c.Config)
 		if out != asText {
 			return out.object(e.Out, "UnitPlaces", map[string]any{"cluster": c.Name, "units": places})
 		}

@@ -4,12 +4,12 @@ package control
 
 import (
 	"context"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/kube"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -122,17 +122,7 @@ func (r *roll) node(rec admission.Node, said Node) Node {
 		out.PodCIDR = said.PodCIDR
 	}
 	if p, ok := r.doc.Pools[rec.Pool]; ok {
-		out.Labels, out.Taints = p.labels(rec.Name), p.Taints
-	}
-	return out
-}
-
-func (p Pool) labels(machine string) map[string]string {
-	out := map[string]string{}
-	maps.Copy(out, p.Labels)
-	maps.Copy(out, p.Machines[machine])
-	for _, role := range p.Roles {
-		out["node-role.kubernetes.io/"+role] = ""
+		out.Labels, out.Taints = machine.NodeLabels(p.Roles, p.Labels, p.Machines[rec.Name]), p.Taints
 	}
 	return out
 }

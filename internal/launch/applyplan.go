@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slipway-project/slipway/internal/artifact"
+	"github.com/slipway-project/slipway/internal/core/compose"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
@@ -51,7 +52,7 @@ func (a *apply) plan(ctx context.Context, probes []*probe) (ApplyPlan, error) {
 
 // seen is the fleet as the probes have found it. No machine's agent need run.
 func (a *apply) seen(probes []*probe) (fleet, error) {
-	indexes := indexes(a.cluster.Config) // settled meanwhile
+	indexes := compose.Indexes(a.cluster.Config) // settled meanwhile
 	var all fleet
 	for _, p := range probes {
 		r := p.report

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	nodev1 "github.com/slipway-project/slipway/api/node/v1"
+	"github.com/slipway-project/slipway/internal/core/compose"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/planner"
@@ -119,10 +120,10 @@ func (l *Launcher) never(now Cluster, list []machine.Status) ([]Never, error) {
 	}
 	old.Config = keeping(old.Config, list)
 	out := []Never{}
-	for _, what := range frozen(old.Config, now.Config.Keeping(indexes(old.Config))) {
-		out = append(out, Never{strings.TrimSpace(what), "data, certificates and running pods have the old value: undo the change, or make a new cluster"})
+	for _, what := range immutableChanges(old.Config, now.Config) {
+		out = append(out, Never{what, "data, certificates and running pods have the old value: undo the change, or make a new cluster"})
 	}
-	for _, name := range missing(old.Config, now.Config) {
+	for _, name := range compose.Missing(old.Config, now.Config) {
 		if slices.ContainsFunc(list, func(m machine.Status) bool { return m.Name == name }) {
 			out = append(out, Never{"spec.pools: machine " + name + " is left out", fmt.Sprintf(
 				"a spec takes no node out: slipway node remove %s --name %s, then slipway node reset %s --name %s", name, now.Name, name, now.Name)})

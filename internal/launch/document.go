@@ -13,6 +13,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/objects"
 	"github.com/slipway-project/slipway/internal/core/planner"
 )
@@ -42,8 +43,8 @@ func controlDocument(c config.Cluster, self string, nodes []config.Node, records
 		Deployments: []control.Workload{{Namespace: "kube-system", Name: "coredns"}},
 		Self:        self, ControlPlanes: len(c.ControlPlanes()), Records: records, Config: config.Print(c), Components: have, Pools: pools(c),
 	}
-	if c.LoadBalancer != "" {
-		doc.Further = []string{c.LoadBalancer}
+	if !c.LoadBalancer.IsZero() {
+		doc.Further = []string{c.LoadBalancer.String()}
 	}
 	for _, n := range nodes {
 		doc.Nodes = append(doc.Nodes, nodeRecord(n))
@@ -73,16 +74,7 @@ func pools(c config.Cluster) map[string]control.Pool {
 }
 
 func nodeRecord(n config.Node) control.Node {
-	r := control.Node{Name: n.Name, Addresses: []netip.Addr{n.Facts.Address}, PodCIDR: n.PodCIDR, Labels: map[string]string{}}
-	for k, v := range n.Pool.Labels {
-		r.Labels[k] = v
-	}
-	for k, v := range n.Labels {
-		r.Labels[k] = v
-	}
-	for _, role := range n.Pool.Roles {
-		r.Labels["node-role.kubernetes.io/"+role] = ""
-	}
+	r := control.Node{Name: n.Name, Addresses: []netip.Addr{n.Facts.Address}, PodCIDR: n.PodCIDR, Labels: machine.NodeLabels(n.Pool.Roles, n.Pool.Labels, n.Labels)}
 	for _, t := range n.Pool.Taints {
 		r.Taints = append(r.Taints, control.Taint(t))
 	}
@@ -109,8 +101,8 @@ func apiEndpoint(nodes []config.Node) netip.AddrPort {
 }
 
 func apiPort(c config.Cluster) uint16 {
-	if f, ok := c.APIServer.Flags["secure-port"]; ok && len(f.Values) == 1 {
-		if n, err := strconv.ParseUint(f.Values[0], 10, 16); err == nil {
+	if values := c.APIServer.Flags["secure-port"]; len(values) == 1 {
+		if n, err := strconv.ParseUint(values[0], 10, 16); err == nil {
 			return uint16(n)
 		}
 	}

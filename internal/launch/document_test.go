@@ -71,7 +71,7 @@ func TestDocument(t *testing.T) {
 			doc.AddOns[i].Objects[j] = map[string]any{"is": o.String()}
 		}
 	}
-	if cluster, _, problems, err := compose.Cluster("kept", doc.Config, "dev", ""); err != nil || len(problems) > 0 || cluster.Name != c.Name {
+	if cluster, _, problems, err := compose.Cluster("kept", doc.Config, compose.Options{Name: "dev"}); err != nil || len(problems) > 0 || cluster.Name != c.Name {
 		t.Errorf("who joins cannot be planned for by it: %v, %v", err, problems)
 	}
 	doc.Config = nil // package config tests it

@@ -176,12 +176,12 @@ func (f fleet) founder() (*member, error) {
 func (f fleet) records(c config.Cluster) ([]admission.Node, error) {
 	out := make([]admission.Node, 0, len(f))
 	for _, m := range f {
-		share, err := c.Share(m.Index)
+		podCIDR, err := c.NodePodCIDR(m.Index)
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, admission.Node{
-			Name: m.Name, Pool: m.pool.Name, Index: m.Index, PodCIDR: share, Address: m.address(), Key: m.key,
+			Name: m.Name, Pool: m.pool.Name, Index: m.Index, PodCIDR: podCIDR, Address: m.address(), Key: m.key,
 			Facts: admission.Facts{
 				CgroupV1: m.facts.CgroupV1, OOMScoreAdj: m.facts.OOMScoreAdj, DefaultRoute: m.facts.HasDefaultGW, UpstreamDNS: m.facts.ResolvConf == "",
 			},

@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/slipway-project/slipway/internal/core/compose"
+	"github.com/slipway-project/slipway/internal/core/spec"
 	"net"
 	"net/netip"
 	"strconv"
@@ -86,14 +88,15 @@ func (r *remoteInit) check() (err error) {
 		return err
 	}
 	if r.o.Source.File == "" {
-		text, err := shapeSpec(nil, r.o.Source.Name, 1, asItIs)
+		one := 1
+		text, err := spec.WithShape(nil, r.o.Source.Name, spec.Shape{ControlPlanes: &one})
 		if err != nil {
 			return err
 		}
-		r.cluster, err = complete("default", text, r.o.Source)
-		if err != nil {
+		if r.cluster, err = complete("default", text, r.o.Source); err != nil {
 			return err
 		}
+		r.cluster.Config = compose.Place(r.cluster.Config, nil)
 	} else if r.cluster, err = r.Load(r.o.Source); err != nil {
 		return err
 	}

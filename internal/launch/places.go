@@ -12,62 +12,44 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-const placesSchema = 1
+const placementSchema = 1
 
-// placesFile remembers where the user's units are, so that they stay there. Lost, they may move once.
-func (l *Launcher) placesFile(cluster string) string {
+// placementFile stores where the user's units are, so that they stay there. If it is lost, they may move once.
+func (l *Launcher) placementFile(cluster string) string {
 	return filepath.Join(l.clusterDir(cluster), "placement.json")
 }
 
-// placing decides again where the units run, with an eye to where they are.
-func (l *Launcher) placing(c Cluster) (Cluster, error) {
+// storedPlacement is nil for a cluster of which nothing is stored.
+func (l *Launcher) storedPlacement(cluster string) (map[string][]string, error) {
 	var before map[string][]string
-	err := durable.Load(l.placesFile(c.Name), placesSchema, &before)
+	err := durable.Load(l.placementFile(cluster), placementSchema, &before)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return c, nil
+		return nil, nil
 	case err != nil:
-		return Cluster{}, fmt.Errorf("read where the units are: %w: remove that file and its .prev to have them placed anew", err)
+		return nil, fmt.Errorf("read placement of units: %w: remove that file and its .prev to place them again", err)
 	}
-	c.Config = compose.Place(c.Config, before)
-	return c, nil
+	return before, nil
 }
 
-// keepPlaces writes nothing for those who have no units and never had.
-func (l *Launcher) keepPlaces(c Cluster) error {
-	places := compose.Placed(c.Config)
-	if len(places) == 0 {
-		var before map[string][]string
-		if err := durable.Load(l.placesFile(c.Name), placesSchema, &before); errors.Is(err, fs.ErrNotExist) {
+// storePlacement writes nothing for a cluster that has no units and never had.
+func (l *Launcher) storePlacement(c Cluster) error {
+	placed := compose.Placed(c.Config)
+	if len(placed) == 0 {
+		if before, err := l.storedPlacement(c.Name); err == nil && before == nil {
 			return nil
 		}
 	}
-	if err := durable.Save(l.placesFile(c.Name), placesSchema, places); err != nil {
-		return fmt.Errorf("keep where the units are: %w", err)
+	if err := durable.Save(l.placementFile(c.Name), placementSchema, placed); err != nil {
+		return fmt.Errorf("store placement of units: %w", err)
 	}
 	return nil
 }
 
-// Place is where one of the user's units runs, or why nowhere.
-type Place struct {
-	Unit     string   `json:"unit"`
-	Machines []string `json:"machines"`
-	Why      string   `json:"why,omitempty"` // when there is no machine
-}
-
-// Places tells where the spec's units run: where they are, for a cluster that is made, and where they would be.
-func (c Cluster) Places() []Place {
-	out := []Place{}
-	for _, u := range c.Config.Units {
-		out = append(out, Place{Unit: u.Name, Machines: append([]string{}, u.Placed...), Why: u.Why})
-	}
-	return out
-}
-
-// homeless are the units that run nowhere, in words.
-func (c Cluster) homeless() []string {
+// unplaced describes the units that run nowhere.
+func (c Cluster) unplaced() []string {
 	var out []string
-	for _, p := range c.Places() {
+	for _, p := range compose.Placements(c.Config) {
 		if len(p.Machines) == 0 {
 			out = append(out, "unit "+p.Unit+" runs nowhere: "+p.Why)
 		}

@@ -42,7 +42,7 @@ func (l *Launcher) Plan(ctx context.Context, s Source, node string) (Planned, er
 	if err != nil {
 		return Planned{}, err
 	}
-	p := Planned{Cluster: cluster, Assumed: cluster.homeless()}
+	p := Planned{Cluster: cluster, Assumed: cluster.unplaced()}
 	facts := p.facts(ctx, l, name)
 	if p.Node, err = config.ForNode(cluster.Config, name.Name, facts); err != nil {
 		return Planned{}, err

@@ -17,10 +17,10 @@ import (
 
 // Source says where a spec comes from.
 type Source struct {
-	Name    string // the cluster; "" leaves it to the spec
-	File    string // "" means: the one kept from the last up, or else the default spec; "-" is standard input
-	Version string // overrides spec.kubernetesVersion; "" leaves it
-	Shape   Shape  // other counts of machines than the kept or default spec has; never with a File
+	Name    string     // the cluster; "" leaves it to the spec
+	File    string     // "" means: the one kept from the last up, or else the default spec; "-" is standard input
+	Version string     // overrides spec.kubernetesVersion; "" leaves it
+	Shape   spec.Shape // other counts of machines than the kept or default spec has; never with a File
 }
 
 // Load reads, checks and completes a spec. All problems come at once, as an Error of kind InvalidSpec.
@@ -38,16 +38,24 @@ func (l *Launcher) Load(s Source) (Cluster, error) {
 	if err != nil {
 		return Cluster{}, err
 	}
-	return l.placing(c)
+	before, err := l.storedPlacement(c.Name)
+	if err != nil {
+		return Cluster{}, err
+	}
+	c.Config = compose.Place(c.Config, before)
+	return c, nil
 }
 
 // Complete checks and completes a spec's text. The version, if not empty, is taken instead of the spec's.
 func Complete(file string, text []byte, version string) (Cluster, error) {
-	return complete(file, text, Source{Version: version})
+	c, err := complete(file, text, Source{Version: version})
+	c.Config = compose.Place(c.Config, nil)
+	return c, err
 }
 
+// complete leaves the placement of units to the caller.
 func complete(file string, text []byte, s Source) (Cluster, error) {
-	complete, release, problems, err := compose.Cluster(file, text, s.Name, s.Version)
+	complete, release, problems, err := compose.Cluster(file, text, compose.Options{Name: s.Name, Version: s.Version})
 	switch {
 	case err != nil:
 		return Cluster{}, &Error{InvalidSpec, err}
@@ -64,8 +72,8 @@ func (l *Launcher) read(s Source) (file string, text []byte, err error) {
 		return "stdin", text, err
 	case "":
 		text, err = os.ReadFile(l.specFile(s.Name))
-		if s.Shape.given() && (err == nil || errors.Is(err, fs.ErrNotExist)) { // text is nil when nothing is kept
-			if text, err = shapeSpec(text, s.Name, orAsItIs(s.Shape.ControlPlanes), orAsItIs(s.Shape.Workers)); err != nil {
+		if !s.Shape.IsZero() && (err == nil || errors.Is(err, fs.ErrNotExist)) { // text is nil when nothing is kept
+			if text, err = spec.WithShape(text, s.Name, s.Shape); err != nil {
 				return "", nil, &Error{InvalidSpec, err}
 			}
 			return l.specFile(s.Name), text, nil
@@ -96,7 +104,7 @@ func (l *Launcher) keepSpec(c Cluster) error {
 	if err := durable.WriteFile(l.versionFile(c.Name), 0o600, []byte(c.Release.Minor()+"\n")); err != nil {
 		return fmt.Errorf("keep version: %w", err)
 	}
-	if err := l.keepPlaces(c); err != nil {
+	if err := l.storePlacement(c); err != nil {
 		return err
 	}
 	return durable.WriteFile(l.specFile(c.Name), 0o600, c.Spec)

@@ -30,7 +30,7 @@ func TestCompleteAsksTheCatalogue(t *testing.T) {
 		t.Errorf("unknown gate: %v", err)
 	}
 	c, err := Complete("cluster.yaml", []byte(head+"  featureGates: {InPlacePodVerticalScaling: true}\n"), "1.36")
-	if err != nil || c.Config.APIServer.Flags["feature-gates"].Values[0] != "InPlacePodVerticalScaling=true" {
+	if err != nil || c.Config.APIServer.Flags["feature-gates"][0] != "InPlacePodVerticalScaling=true" {
 		t.Errorf("known gate: %v", err)
 	}
 }
@@ -66,10 +66,10 @@ func TestAllProblemsAtOnce(t *testing.T) {
 func TestFlagValuesAreChecked(t *testing.T) {
 	t.Parallel()
 	for flags, want := range map[string]string{
-		"{v: abc}":                           `flags.v: "abc" is no whole number`,
+		"{v: abc}":                           `flags.v: "abc" is not a whole number`,
 		"{v: 3}":                             "",
 		"{secure-port: \"0x1bb\"}":           "",
-		"{leader-elect-lease-duration: 15}":  `"15" is no length of time: write number and unit`,
+		"{leader-elect-lease-duration: 15}":  `"15" is not a duration: write a number and a unit`,
 		"{leader-elect-lease-duration: 15s}": "",
 		"{v: null}":                          "",
 	} {
@@ -93,7 +93,7 @@ func TestConfigFieldsAreChecked(t *testing.T) {
 		"kubelet: {config: {maxPods: many}}":                                  "config.maxPods: must be a whole number",
 		"kubelet: {config: {maxPods: 30, evictionHard: {nodefs: \"5%\"}}}":    "",
 		"kubelet: {config: {authentication: {anonymus: {}}}}":                 `did you mean "anonymous"?`,
-		"kubelet: {config: {authentication: {webhook: {cacheTTL: 5}}}}":       "cacheTTL: is no length of time",
+		"kubelet: {config: {authentication: {webhook: {cacheTTL: 5}}}}":       "cacheTTL: is not a duration",
 		"kubelet: {config: {logging: {flushFrequency: 5000000000}}}":          "",
 		"kubelet: {config: {registerWithTaints: null}}":                       "",
 		"kubeProxy: {config: {nftables: {masqueradeAll: 1}}}":                 "masqueradeAll: must be true or false",

@@ -54,7 +54,7 @@ func (l *Launcher) Up(ctx context.Context, o UpOptions) (Result, error) {
 	}
 	u.cluster, u.result.Cluster, u.result.Release = cluster, cluster.Name, cluster.Release.Kubernetes
 	u.report(Event{Stage: StageSpec, Text: "Kubernetes " + cluster.Release.Kubernetes})
-	for _, text := range cluster.homeless() {
+	for _, text := range cluster.unplaced() {
 		u.report(Event{Stage: StageSpec, Text: text})
 	}
 	if err := u.refuse(); err != nil {

@@ -147,7 +147,7 @@ func TestSpecs(t *testing.T) {
 	}
 	for _, f := range forms() {
 		parsed, problems := spec.Parse("form.yaml", []byte(formSpec("bench", f.form)), spec.Options{})
-		if len(problems) > 0 || parsed.Name != "bench" || parsed.Form != f.form {
+		if len(problems) > 0 || parsed.Name != "bench" || parsed.ControlPlane.Form != f.form {
 			t.Errorf("%s: %v", f.Name, problems)
 		}
 	}

@@ -35,7 +35,7 @@ func shared() []string {
 
 func maker(t *testing.T) tickets.Maker {
 	t.Helper()
-	c, release, problems, err := compose.Cluster("spec", []byte(spec), "", "")
+	c, release, problems, err := compose.Cluster("spec", []byte(spec), compose.Options{})
 	if err != nil || len(problems) > 0 {
 		t.Fatal(err, problems)
 	}

@@ -34,7 +34,7 @@ func have(r catalog.Release) planner.Components {
 
 func cluster(t *testing.T, spec string) (config.Cluster, planner.Components) {
 	t.Helper()
-	c, release, problems, err := compose.Cluster("spec.yaml", []byte(head+spec), "", "")
+	c, release, problems, err := compose.Cluster("spec.yaml", []byte(head+spec), compose.Options{})
 	if err != nil || len(problems) > 0 {
 		t.Fatal(err, problems)
 	}
@@ -49,7 +49,7 @@ func TestClusterSaysWhatIsWrong(t *testing.T) {
 		"a field and a version":   {head + "spec: {colour: red, kubernetesVersion: \"1.12\"}\n", "", "spec.colour"},
 		"a flag of the release's": {head + "spec: {components: {apiserver: {flags: {no-such-flag: x}}}}\n", "", "no-such-flag"},
 	} {
-		_, _, problems, err := compose.Cluster("spec.yaml", []byte(tc.spec), "", tc.version)
+		_, _, problems, err := compose.Cluster("spec.yaml", []byte(tc.spec), compose.Options{Version: tc.version})
 		var text strings.Builder
 		if err != nil {
 			text.WriteString(err.Error())
@@ -67,7 +67,7 @@ func TestClusterSaysWhatIsWrong(t *testing.T) {
 func TestNodeIsTheSameFromTheCompletedSpec(t *testing.T) {
 	t.Parallel()
 	c, components := cluster(t, "spec:\n  pools:\n  - {name: main, roles: [control-plane], count: 3}\n  - {name: w, labels: {tier: gold}, count: 2}\n")
-	kept, _, err := compose.Kept(config.Print(c), "dev")
+	kept, _, err := compose.Stored(config.Print(c), "dev")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,10 +93,10 @@ func TestNodeIsTheSameFromTheCompletedSpec(t *testing.T) {
 	}
 }
 
-func TestKeptRefuses(t *testing.T) {
+func TestStoredRefuses(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{"{": "the kept spec: ", head + "spec: {kubernetesVersion: \"1.12\"}\n": "no release 1.12"} {
-		if _, _, err := compose.Kept([]byte(text), "dev"); err == nil || !strings.Contains(err.Error(), want) {
+	for text, want := range map[string]string{"{": "read the stored spec: ", head + "spec: {kubernetesVersion: \"1.12\"}\n": "no release 1.12"} {
+		if _, _, err := compose.Stored([]byte(text), "dev"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
@@ -112,7 +112,7 @@ func TestNodeRefuses(t *testing.T) {
 		"a pool that is not there": {admission.Node{Name: "x", Pool: "gone", Address: netip.MustParseAddr("192.0.2.1")}, `has no pool "gone"`},
 		"a range that is another's": {
 			admission.Node{Name: "x", Pool: "main", Index: 2, PodCIDR: netip.MustParsePrefix("10.244.9.0/24"), Address: netip.MustParseAddr("192.0.2.1")},
-			"its record has the pod range 10.244.9.0/24, and share 2 is 10.244.2.0/24",
+			"its record has the pod CIDR 10.244.9.0/24, but the pod CIDR of index 2 is 10.244.2.0/24",
 		},
 		"no address": {admission.Node{Name: "x", Pool: "main"}, "no address"},
 	} {

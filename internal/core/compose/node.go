@@ -4,6 +4,7 @@ package compose
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/config"
@@ -11,7 +12,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/planner"
 )
 
-// Node is the plan of the node that a record describes, and the configuration that it follows from.
+// Node returns the plan of the node that a record describes, and its configuration.
 func Node(c config.Cluster, r admission.Node, have planner.Components) (config.Node, plan.Plan, error) {
 	node, err := Configure(c, r)
 	if err != nil {
@@ -21,37 +22,26 @@ func Node(c config.Cluster, r admission.Node, have planner.Components) (config.N
 	return node, p, err
 }
 
-// Configure is the configuration of the node that a record describes.
+// Configure returns the configuration of the node that a record describes.
 func Configure(c config.Cluster, r admission.Node) (config.Node, error) {
 	with, err := c.WithNode(r.Pool, r.Name, r.Address, r.Index)
 	if err != nil {
 		return config.Node{}, err
 	}
-	if guest(with, r.Name) { // whoever decided did not know of it
-		with = Place(with, nil)
+	if unlisted := func(n config.NodeName) bool { return n.Name == r.Name && n.Unlisted }; slices.ContainsFunc(with.AllNodes(), unlisted) {
+		with = Place(with, nil) // the placement of the spec's machines does not include it
 	}
 	node, err := config.ForNode(with, r.Name, Facts(r))
 	if err != nil {
 		return config.Node{}, err
 	}
 	if r.PodCIDR.IsValid() && node.PodCIDR != r.PodCIDR {
-		return config.Node{}, fmt.Errorf("plan %s: its record has the pod range %s, and share %d is %s", r.Name, r.PodCIDR, r.Index, node.PodCIDR)
+		return config.Node{}, fmt.Errorf("plan %s: its record has the pod CIDR %s, but the pod CIDR of index %d is %s", r.Name, r.PodCIDR, r.Index, node.PodCIDR)
 	}
 	return node, nil
 }
 
-func guest(c config.Cluster, name string) bool {
-	for _, p := range c.Pools {
-		for _, n := range p.Nodes {
-			if n.Name == name {
-				return n.Unlisted
-			}
-		}
-	}
-	return false
-}
-
-// Facts are a record's, as a configuration needs them.
+// Facts returns the facts of a record in the form that a configuration needs.
 func Facts(r admission.Node) config.Facts {
 	f := config.Facts{Address: r.Address, CgroupV1: r.Facts.CgroupV1, OOMScoreAdj: r.Facts.OOMScoreAdj, HasDefaultGW: r.Facts.DefaultRoute}
 	if !r.Facts.UpstreamDNS {

@@ -3,42 +3,42 @@
 package compose
 
 import (
-	"slices"
-
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/placement"
 )
 
-// Place decides where the user's units run. What before says, or else what the configuration itself says of earlier places, stays
-// as it is while the rules allow.
+// Place decides where the units run. A unit stays where before says, or else where the configuration says, as long as the
+// rules allow.
 func Place(c config.Cluster, before map[string][]string) config.Cluster {
 	if before == nil {
 		before = Placed(c)
 	}
-	units := make([]placement.Unit, 0, len(c.Units))
-	for _, u := range c.Units {
-		units = append(units, u.Unit.Unit)
-	}
-	d := placement.Decide(units, c.Machines(), before)
-	c.Units = slices.Clone(c.Units)
-	for i, u := range c.Units {
-		c.Units[i].Placed, c.Units[i].Why = d.On[u.Name], ""
-		for _, x := range d.Unplaced {
-			if x.Unit == u.Name {
-				c.Units[i].Why = x.Reason
-			}
-		}
-	}
-	return c
+	return c.WithPlacement(placement.Decide(c.Units, c.Machines(), before))
 }
 
-// Placed is where the units are.
+// Placed returns the machines of each unit that runs, by its name.
 func Placed(c config.Cluster) map[string][]string {
 	out := map[string][]string{}
 	for _, u := range c.Units {
 		if len(u.Placed) > 0 {
 			out[u.Name] = u.Placed
 		}
+	}
+	return out
+}
+
+// Placement is where a unit runs, or why it runs nowhere.
+type Placement struct {
+	Unit     string   `json:"unit"`
+	Machines []string `json:"machines"`
+	Why      string   `json:"why,omitempty"` // if there is no machine
+}
+
+// Placements lists where the units run: where they are, for a running cluster, and where they would be for another.
+func Placements(c config.Cluster) []Placement {
+	out := []Placement{}
+	for _, u := range c.Units {
+		out = append(out, Placement{Unit: u.Name, Machines: append([]string{}, u.Placed...), Why: c.Unplaced[u.Name]})
 	}
 	return out
 }

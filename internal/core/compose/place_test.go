@@ -38,7 +38,7 @@ func TestPlaceIsTheSameFromTheCompletedSpec(t *testing.T) {
 	if diff := cmp.Diff(want, compose.Placed(c)); diff != "" {
 		t.Errorf("places (-want +got):\n%s", diff)
 	}
-	kept, _, err := compose.Kept(config.Print(c), "dev")
+	kept, _, err := compose.Stored(config.Print(c), "dev")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,8 +46,8 @@ func TestPlaceIsTheSameFromTheCompletedSpec(t *testing.T) {
 		t.Errorf("places from the completed spec (-want +got):\n%s", diff)
 	}
 	for _, u := range kept.Units {
-		if placed := len(u.Placed) > 0; placed != (u.Why == "") {
-			t.Errorf("unit %s is on %v, and why not: %q", u.Name, u.Placed, u.Why)
+		if placed := len(u.Placed) > 0; placed != (kept.Unplaced[u.Name] == "") {
+			t.Errorf("unit %s is on %v, and why not: %q", u.Name, u.Placed, kept.Unplaced[u.Name])
 		}
 	}
 }
@@ -58,7 +58,7 @@ func TestGuestTakesGlobalUnits(t *testing.T) {
 	c, components := cluster(t, withUnits)
 	units := func(r admission.Node) map[string]bool {
 		t.Helper()
-		_, p, err := compose.Node(c, r, components)
+		_, p, err := compose.Node(compose.Place(c, nil), r, components)
 		if err != nil {
 			t.Fatal(err)
 		}

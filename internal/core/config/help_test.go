@@ -25,7 +25,7 @@ func TestFlagsAreKnown(t *testing.T) {
 	c := rich(t)
 	for name, x := range map[string]struct {
 		command   []string
-		component config.Component
+		component spec.Component
 	}{
 		"etcd":              {[]string{"etcd"}, c.Etcd},
 		"apiserver":         {[]string{"kube", "kube-apiserver"}, c.APIServer},
@@ -65,7 +65,7 @@ func TestConfigsAreStrict(t *testing.T) {
 	dir, c := bintest.Dir(t, "kube"), rich(t)
 	c.Kubelet.Config["authentication"] = map[string]any{} // its client CA would have to exist
 	for name, x := range map[string]struct {
-		component config.Component
+		component spec.Component
 		args      []string
 		want      string // what the log says when all is well
 	}{
@@ -108,8 +108,10 @@ contexts: [{name: a, context: {cluster: a, user: a}}], users: [{name: a, user: {
 func rich(t *testing.T) config.Cluster {
 	t.Helper()
 	return node(t, spec.Cluster{
-		Name: "dev", Gates: map[string]bool{"AllAlpha": false},
-		Pools: []spec.Pool{{Name: "main", Roles: []string{"control-plane"}, Labels: map[string]string{"example.org/a": "b"}}},
+		Name: "dev", Spec: spec.Spec{
+			FeatureGates: map[string]bool{"AllAlpha": false},
+			Pools:        []spec.Pool{{Name: "main", Roles: []string{"control-plane"}, Labels: map[string]string{"example.org/a": "b"}}},
+		},
 	}, config.Facts{CgroupV1: true}).Cluster
 }
 

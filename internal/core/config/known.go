@@ -13,26 +13,26 @@ import (
 	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
-// enough problems: nobody reads more, and each costs a search for the name that was meant.
+// enough problems: each costs a search for the name that was meant.
 const enough = 100
 
-// knower finds overrides with which a program would end as soon as it starts, for ever.
+// knower finds overrides with which a program would exit at every start, because its release does not know them.
 type knower struct {
 	spec     spec.Cluster
 	release  catalog.Release
 	problems []spec.Problem
 }
 
-// Unknown lists the overrides that the release does not know; one without tables knows everything. The spec need not be free of
-// problems: places that already have one of those given are passed over, and the answer holds both, sorted by place.
+// Unknown adds the overrides that the release does not know to the problems of a spec, sorted by position. It skips fields
+// that have a problem already.
 func Unknown(s spec.Cluster, r catalog.Release, problems []spec.Problem) []spec.Problem {
-	said := make(map[string]bool, len(problems))
+	reported := make(map[string]bool, len(problems))
 	for _, p := range problems {
-		said[p.Path] = true
+		reported[p.Path] = true
 	}
 	all := slices.Clone(problems)
 	for _, p := range unknown(s, r) {
-		if !said[p.Path] {
+		if !reported[p.Path] {
 			all = append(all, p)
 		}
 	}
@@ -40,14 +40,18 @@ func Unknown(s spec.Cluster, r catalog.Release, problems []spec.Problem) []spec.
 	return all
 }
 
-// unknown lists what the release does not know: a release without tables knows everything.
+// unknown returns what the release does not know. A release without tables accepts everything.
 func unknown(s spec.Cluster, r catalog.Release) []spec.Problem {
 	k := &knower{spec: s, release: r}
-	k.clusterGates()
-	for _, o := range overrides(s) {
-		k.flags(o)
-		k.fileGates(o)
-		k.fields(o)
+	for _, name := range slices.Sorted(maps.Keys(s.FeatureGates)) {
+		k.gate(spec.Child("spec.featureGates", name), name, strconv.FormatBool(s.FeatureGates[name]))
+	}
+	for _, x := range components(&s.Components) {
+		k.flags(x)
+		k.fileGates(x)
+		if known := r.Fields(x.program); known != nil {
+			k.object(x, known, "", "spec.components."+x.name+".config", x.Config)
+		}
 	}
 	return k.problems
 }
@@ -60,30 +64,30 @@ func (k *knower) say(path, hint, format string, args ...any) {
 	}
 }
 
-func (k *knower) flags(o override) {
-	if k.release.Flags(o.program) == nil {
-		return // no table: nothing is checked
+func (k *knower) flags(x component) {
+	if k.release.Flags(x.program) == nil {
+		return // no table
 	}
-	for _, name := range slices.Sorted(maps.Keys(o.Flags)) {
-		at := spec.Child("spec.components."+o.name+".flags", name)
-		flag, known := k.release.Flag(o.program, name)
+	for _, name := range slices.Sorted(maps.Keys(x.Flags)) {
+		at := spec.Child("spec.components."+x.name+".flags", name)
+		flag, known := k.release.Flag(x.program, name)
 		switch {
 		case k.full():
 			return
 		case !known:
-			k.say(at, k.flagHint(o.program, name), "%s of release %s has no such flag", o.program, k.release.Kubernetes)
+			k.say(at, k.flagHint(x.program, name), "%s of release %s has no such flag", x.program, k.release.Kubernetes)
 		default:
-			k.values(o, at, flag)
-			if name == "feature-gates" && o.kubernetes() {
-				k.flagGates(o, at)
+			k.values(x, at, flag)
+			if name == "feature-gates" && x.kubernetes() {
+				k.flagGates(x, at)
 			}
 		}
 	}
 }
 
-// flagHint looks for the same name elsewhere first: that is no accident.
+// flagHint looks for the same name in other programs first, then for a similar name.
 func (k *knower) flagHint(program, name string) string {
-	for _, other := range overrides(k.spec) {
+	for _, other := range components(&k.spec.Components) {
 		if flag, ok := k.release.Flag(other.program, name); ok && !flag.Deprecated {
 			return other.program + " has it: spec.components." + other.name + ".flags"
 		}
@@ -97,13 +101,13 @@ func (k *knower) flagHint(program, name string) string {
 	return didYouMean(name, names)
 }
 
-// values checks what a flag is set to; one that is taken away has none.
-func (k *knower) values(o override, at string, flag catalog.Flag) {
-	values := o.Flags[flag.Name]
+// values checks the values of a flag; a removed flag has none.
+func (k *knower) values(x component, at string, flag catalog.Flag) {
+	values := x.Flags[flag.Name]
 	off := !slices.ContainsFunc(values, func(v string) bool { return v != "false" })
 	switch {
 	case flag.Exits && !off:
-		k.say(at, "leave it away", "with this flag %s does something else and ends", o.program)
+		k.say(at, "remove it", "with this flag %s does something else and exits", x.program)
 		return
 	case (flag.Kind == catalog.BoolFlag || flag.Kind == catalog.OneFlag) && len(values) > 1:
 		k.say(at, "write one", "takes one value: of several the last one would win")
@@ -114,10 +118,10 @@ func (k *knower) values(o override, at string, flag catalog.Flag) {
 			k.say(at, "write true or false", "%.60q is neither true nor false", v)
 		}
 		if _, err := strconv.ParseInt(v, 0, 64); flag.Value == catalog.IntValue && err != nil && !strings.Contains(v, "${") {
-			k.say(at, "write decimal digits", "%.60q is no whole number", v)
+			k.say(at, "write decimal digits", "%.60q is not a whole number", v)
 		}
 		if _, err := time.ParseDuration(v); flag.Value == catalog.DurationValue && err != nil {
-			k.say(at, "write number and unit, such as 90s or 1m30s", "%.60q is no length of time", v)
+			k.say(at, "write a number and a unit, such as 90s or 1m30s", "%.60q is not a duration", v)
 		}
 	}
 }
@@ -129,43 +133,115 @@ func didYouMean(name string, known []string) string {
 	return ""
 }
 
-// Programs lists the programs whose flags a spec may override, by their names in a release.
-func Programs() []string {
-	var names []string
-	for _, o := range overrides(spec.Cluster{}) {
-		names = append(names, o.program)
+// flagGates checks --feature-gates of a user: A=true,B=false. All programs but those of each node also accept kube:A=true.
+func (k *knower) flagGates(x component, at string) {
+	prefix := "kube:"
+	if x.name == "kubelet" || x.name == "kubeProxy" {
+		prefix = ""
 	}
-	return names
-}
-
-// Program is the program behind a component of the spec: Program("apiserver") is "kube-apiserver". Empty: there is none.
-func Program(component string) string {
-	for _, o := range overrides(spec.Cluster{}) {
-		if o.name == component {
-			return o.program
+	for _, value := range x.Flags["feature-gates"] {
+		for pair := range strings.SplitSeq(value, ",") {
+			name, v, ok := strings.Cut(strings.TrimSpace(pair), "=")
+			switch {
+			case name == "" && !ok: // an empty list, or a comma at its end
+			case !ok:
+				k.say(at, "write "+name+"=true", "%.60q sets no feature gate", pair)
+			default:
+				k.gate(at, strings.TrimPrefix(name, prefix), v)
+			}
 		}
 	}
-	return ""
 }
 
-// override is what the user wrote for one component.
-type override struct {
-	name    string // in the spec
-	program string // in the release
-	spec.Component
-}
-
-func overrides(s spec.Cluster) []override {
-	return []override{
-		{"etcd", "etcd", s.Etcd},
-		{"apiserver", apiserverProgram, s.APIServer},
-		{"controllerManager", controllerManagerProgram, s.ControllerManager},
-		{"scheduler", schedulerProgram, s.Scheduler},
-		{"kubelet", kubeletProgram, s.Kubelet},
-		{"kubeProxy", kubeProxyProgram, s.KubeProxy},
-		{"containerd", "containerd", s.Containerd},
+// fileGates checks featureGates of a configuration file.
+func (k *knower) fileGates(x component) {
+	gates, _ := x.Config["featureGates"].(map[string]any)
+	for _, name := range slices.Sorted(maps.Keys(gates)) {
+		at := spec.Child("spec.components."+x.name+".config.featureGates", name)
+		on, isBool := gates[name].(bool)
+		switch {
+		case isBool:
+			k.gate(at, name, strconv.FormatBool(on))
+		case gates[name] != nil && k.release.Gates() != nil: // nil removes it
+			k.say(at, "", "must be true or false")
+		}
 	}
 }
 
-// kubernetes tells the programs that take Kubernetes' feature gates.
-func (o override) kubernetes() bool { return strings.HasPrefix(o.program, "kube") }
+// gate checks one feature gate and its value.
+func (k *knower) gate(at, name, value string) {
+	if k.release.Gates() == nil || k.full() {
+		return
+	}
+	gate, known := k.release.Gate(name)
+	switch {
+	case !known:
+		var names []string
+		for _, g := range k.release.Gates() {
+			names = append(names, g.Name)
+		}
+		k.say(at, didYouMean(name, names), "release %s has no feature gate %s", k.release.Kubernetes, name)
+	case value != "true" && value != "false":
+		k.say(at, "write true or false", "feature gate %s is %.60q", name, value)
+	case gate.Locked != "" && value != gate.Locked:
+		k.say(at, "remove it", "feature gate %s is locked to %s in release %s", name, gate.Locked, k.release.Kubernetes)
+	}
+}
+
+// object checks the names of a configuration file's fields and the kinds of plain values.
+func (k *knower) object(x component, known map[string]catalog.FieldKind, prefix, at string, in map[string]any) {
+	for _, name := range slices.Sorted(maps.Keys(in)) {
+		here, full := spec.Child(at, name), prefix+name
+		kind, ok := known[full]
+		switch {
+		case k.full():
+			return
+		case !ok:
+			var siblings []string
+			for path := range known {
+				if sibling, ok := strings.CutPrefix(path, prefix); ok && !strings.Contains(sibling, ".") {
+					siblings = append(siblings, sibling)
+				}
+			}
+			slices.Sort(siblings)
+			k.say(here, didYouMean(name, siblings), "the configuration of %s has no such field", x.program)
+		case in[name] == nil: // removes the field
+		case kind == catalog.ObjectField:
+			child, isObject := in[name].(map[string]any)
+			if !isObject {
+				k.say(here, "", "must be an object")
+				continue
+			}
+			k.object(x, known, full+".", here, child)
+		default:
+			k.value(here, full, kind, in[name])
+		}
+	}
+}
+
+func (k *knower) value(at, path string, kind catalog.FieldKind, v any) {
+	switch kind {
+	case catalog.BoolField:
+		if _, ok := v.(bool); !ok {
+			k.say(at, "", "must be true or false")
+		}
+	case catalog.TextField:
+		if _, ok := v.(string); !ok {
+			k.say(at, "put it in quotes", "must be text")
+		}
+	case catalog.DurationField:
+		s, ok := v.(string)
+		if _, err := time.ParseDuration(s); !ok || err != nil {
+			k.say(at, "write a number and a unit, such as 90s or 1m30s", "is not a duration")
+		}
+	case catalog.IntField:
+		n, ok := v.(int64)
+		switch {
+		case !ok:
+			k.say(at, "write decimal digits", "must be a whole number")
+		case path == "maxPods" && n < 0:
+			k.say(at, "", "must not be negative")
+		}
+	case catalog.AnyField, catalog.ObjectField:
+	}
+}

@@ -20,7 +20,7 @@ import (
 func TestOwnFlagsAreKnown(t *testing.T) {
 	t.Parallel()
 	c := rich(t)
-	for program, x := range map[string]config.Component{
+	for program, x := range map[string]spec.Component{
 		"etcd": c.Etcd, "kube-apiserver": c.APIServer, "kube-controller-manager": c.ControllerManager, "kube-scheduler": c.Scheduler,
 		"kubelet": c.Kubelet, "kube-proxy": c.KubeProxy, "containerd": c.Containerd,
 	} {
@@ -34,10 +34,10 @@ func TestOwnFlagsAreKnown(t *testing.T) {
 				t.Errorf("%s does not know --%s", program, name)
 			case known.Deprecated || known.Exits:
 				t.Errorf("%s --%s: %+v", program, name, known)
-			case known.Kind == catalog.OneFlag && len(f.Values) != 1:
-				t.Errorf("%s --%s takes one value, has %q", program, name, f.Values)
-			case known.Kind == catalog.BoolFlag && f.Values[0] != "true" && f.Values[0] != "false":
-				t.Errorf("%s --%s=%s: not a boolean", program, name, f.Values[0])
+			case known.Kind == catalog.OneFlag && len(f) != 1:
+				t.Errorf("%s --%s takes one value, has %q", program, name, f)
+			case known.Kind == catalog.BoolFlag && f[0] != "true" && f[0] != "false":
+				t.Errorf("%s --%s=%s: not a boolean", program, name, f[0])
 			}
 		}
 	}
@@ -47,17 +47,17 @@ func TestOwnFlagsAreKnown(t *testing.T) {
 // TestGatesReachEveryProgram: spec.featureGates go to each Kubernetes program and to no other.
 func TestGatesReachEveryProgram(t *testing.T) {
 	t.Parallel()
-	c, problems := config.Complete(spec.Cluster{Name: "dev", Gates: map[string]bool{"AllAlpha": false}}, release)
+	c, problems := config.Complete(spec.Cluster{Name: "dev", Spec: spec.Spec{FeatureGates: map[string]bool{"AllAlpha": false}}}, release)
 	if len(problems) > 0 {
 		t.Fatal(lines(problems))
 	}
 	got := map[string]bool{}
-	for name, x := range map[string]config.Component{
+	for name, x := range map[string]spec.Component{
 		"apiserver": c.APIServer, "controllerManager": c.ControllerManager, "scheduler": c.Scheduler, "containerd": c.Containerd,
 		"kubelet": c.Kubelet, "kubeProxy": c.KubeProxy,
 	} {
 		gates, _ := x.Config["featureGates"].(map[string]any)
-		flag := x.Flags["feature-gates"].Values
+		flag := x.Flags["feature-gates"]
 		got[name] = gates["AllAlpha"] == false || len(flag) == 1 && flag[0] == "AllAlpha=false"
 	}
 	want := map[string]bool{"apiserver": true, "controllerManager": true, "scheduler": true, "kubelet": true, "kubeProxy": true, "containerd": false}
@@ -83,10 +83,10 @@ func TestWithoutTables(t *testing.T) {
 func TestManyUnknownFlags(t *testing.T) {
 	t.Parallel()
 	s := spec.Cluster{Name: "dev"}
-	s.APIServer.Flags, s.Gates = map[string][]string{}, map[string]bool{}
+	s.Components.APIServer.Flags, s.FeatureGates = map[string]spec.Values{}, map[string]bool{}
 	for i := range 5_000 {
-		s.APIServer.Flags[fmt.Sprintf("audit-webhook-batch-throttle-enable-%d", i)] = []string{"x"}
-		s.Gates[fmt.Sprintf("AllowInsecureKubeletCertificateSigningRequests%d", i)] = true
+		s.Components.APIServer.Flags[fmt.Sprintf("audit-webhook-batch-throttle-enable-%d", i)] = spec.Values{"x"}
+		s.FeatureGates[fmt.Sprintf("AllowInsecureKubeletCertificateSigningRequests%d", i)] = true
 	}
 	_, problems := config.Complete(s, release)
 	if last := problems[len(problems)-1].String(); len(problems) != 101 || !strings.Contains(last, "there may be more") {

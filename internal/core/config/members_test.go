@@ -14,9 +14,9 @@ import (
 
 func twoPools(t *testing.T) config.Cluster {
 	t.Helper()
-	c, problems := config.Complete(spec.Cluster{Name: "dev", Pools: []spec.Pool{
+	c, problems := config.Complete(spec.Cluster{Name: "dev", Spec: spec.Spec{Pools: []spec.Pool{
 		{Name: "cp", Roles: []string{"control-plane"}, Count: 3}, {Name: "w", Roles: []string{"worker"}, Count: 2},
-	}}, release)
+	}}}, release)
 	if len(problems) > 0 {
 		t.Fatal(lines(problems))
 	}

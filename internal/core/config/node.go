@@ -8,10 +8,12 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
-// ForNode is the configuration of one node: ${node.…} replaced, and what depends on the machine set according to its facts
-// unless the user has decided it. The result shares nothing changeable with c.
+// ForNode returns the configuration of one node: ${node.…} is replaced, and what depends on the machine is set by its
+// facts unless the user has set it. The result shares nothing mutable with c.
 func ForNode(c Cluster, name string, f Facts) (Node, error) {
 	pool, id, ok := c.find(name)
 	if !ok {
@@ -23,28 +25,32 @@ func ForNode(c Cluster, name string, f Facts) (Node, error) {
 	if err := c.usable(f.Address); err != nil {
 		return Node{}, fmt.Errorf("configure node %q: %w", name, err)
 	}
-	share, err := c.Share(id.Index)
+	podCIDR, err := c.NodePodCIDR(id.Index)
 	if err != nil {
 		return Node{}, err
 	}
-	replace := strings.NewReplacer("${node.name}", name, "${node.address}", f.Address.String(), "${node.podCIDR}", share.String())
+	replace := strings.NewReplacer("${node.name}", name, "${node.address}", f.Address.String(), "${node.podCIDR}", podCIDR.String())
 	text := func(s string) string {
 		if !strings.Contains(s, "${") {
 			return s
 		}
 		return replace.Replace(s)
 	}
-	for _, x := range c.components() {
-		*x.Component = x.clone(text)
+	c.Origins = maps.Clone(c.Origins)
+	for _, x := range components(&c.Components) {
+		*x.Component = cloneComponent(*x.Component, text)
 	}
 	c.Hooks = slices.Clone(c.Hooks)
 	for i := range c.Hooks {
-		c.Hooks[i] = c.Hooks[i].clone(text)
+		c.Hooks[i].Command = slices.Clone(c.Hooks[i].Command)
+		for j, word := range c.Hooks[i].Command {
+			c.Hooks[i].Command[j] = text(word)
+		}
 	}
-	c.Kubelet.apply(f)
-	c.KubeProxy.adjustOOM(f)
-	c.Kubelet.join(pool)
-	return Node{Cluster: c, Pool: pool, Name: name, Index: id.Index, PodCIDR: share, Facts: f, Labels: id.Labels, Units: c.unitsOn(name)}, nil
+	c.apply(f)
+	c.register(pool)
+	units := slices.DeleteFunc(slices.Clone(c.Units), func(u spec.Unit) bool { return !slices.Contains(u.Placed, name) })
+	return Node{Cluster: c, Pool: pool, Name: name, Index: id.Index, PodCIDR: podCIDR, Facts: f, Labels: id.Labels, Units: units}, nil
 }
 
 func (c Cluster) find(name string) (Pool, NodeName, bool) {
@@ -58,62 +64,66 @@ func (c Cluster) find(name string) (Pool, NodeName, bool) {
 	return Pool{}, NodeName{}, false
 }
 
-// usable refuses an address that the cluster gives to something else.
+// usable refuses an address that the cluster uses for something else.
 func (c Cluster) usable(a netip.Addr) error {
 	switch {
 	case !a.IsValid():
-		return fmt.Errorf("no address: neither the spec names one nor does the machine report one")
+		return fmt.Errorf("no address: neither the spec nor the machine names one")
 	case !a.Is4():
 		return fmt.Errorf("address %s: only IPv4 is supported", a)
 	case c.PodCIDR.Contains(a):
-		return fmt.Errorf("address %s lies in networking.podCIDR %s: choose another range", a, c.PodCIDR)
+		return fmt.Errorf("address %s is in networking.podCIDR %s: choose another range", a, c.PodCIDR)
 	case c.ServiceCIDR.Contains(a):
-		return fmt.Errorf("address %s lies in networking.serviceCIDR %s: choose another range", a, c.ServiceCIDR)
+		return fmt.Errorf("address %s is in networking.serviceCIDR %s: choose another range", a, c.ServiceCIDR)
 	}
 	return nil
 }
 
-// apply sets what the machine decides.
-func (c *Component) apply(f Facts) {
+// NodePodCIDR returns the pod CIDR of the node with this index.
+func (c Cluster) NodePodCIDR(index int) (netip.Prefix, error) {
+	bits := c.NodePodPrefix - c.PodCIDR.Bits()
+	if bits < 0 || index < 0 || bits < 31 && index >= 1<<bits {
+		return netip.Prefix{}, fmt.Errorf("assign pod CIDR to node %d: %s holds %d pod CIDRs of /%d", index, c.PodCIDR, 1<<max(bits, 0), c.NodePodPrefix)
+	}
+	return netip.PrefixFrom(spec.Nth(c.PodCIDR, index<<(32-c.NodePodPrefix)), c.NodePodPrefix), nil
+}
+
+// apply sets what the machine's facts decide.
+func (c *Cluster) apply(f Facts) {
+	// fact sets a top-level field of a configuration file, unless the user has set it or the release does not have it.
+	fact := func(name string, config map[string]any, field string, value any, why string) {
+		at := "spec.components." + name + ".config." + field
+		if _, has := config[field]; has && c.Origins[at].From != User {
+			config[field] = value
+			c.Origins[at] = from(why)
+		}
+	}
 	if f.CgroupV1 {
-		c.fact("failCgroupV1", false, "the machine has cgroup v1")
+		fact("kubelet", c.Kubelet.Config, "failCgroupV1", false, "the machine has cgroup v1")
 	}
 	if f.ResolvConf != "" {
-		c.fact("resolvConf", f.ResolvConf, "reported by the machine")
+		fact("kubelet", c.Kubelet.Config, "resolvConf", f.ResolvConf, "reported by the machine")
 	}
-	c.adjustOOM(f)
-}
-
-// adjustOOM: a process without CAP_SYS_RESOURCE may not lower its score, and complains each time it tries.
-func (c *Component) adjustOOM(f Facts) {
-	if !f.OOMScoreAdj {
-		c.fact("oomScoreAdj", int64(0), "the machine may not lower it")
+	if !f.OOMScoreAdj { // a process without CAP_SYS_RESOURCE cannot lower its score, and logs an error at each attempt
+		fact("kubelet", c.Kubelet.Config, "oomScoreAdj", int64(0), "the machine may not lower it")
+		fact("kubeProxy", c.KubeProxy.Config, "oomScoreAdj", int64(0), "the machine may not lower it")
 	}
 }
 
-// fact sets a top-level field of the configuration file, unless it is the user's or the release does not have it.
-func (c *Component) fact(path string, value any, why string) {
-	if _, has := c.Config[path]; !has || c.Origins[path].From == User {
-		return
-	}
-	c.Config[path] = value
-	c.Origins[path] = from(why)
-}
-
-// join adds the pool's labels and taints to what the kubelet registers. Role labels are not among them: NodeRestriction
-// refuses those from a kubelet.
-func (c *Component) join(p Pool) {
+// register adds the pool's labels and taints to what the kubelet registers. Role labels are not among them: the admission
+// plugin NodeRestriction refuses those from a kubelet.
+func (c *Cluster) register(p Pool) {
 	if len(p.Labels) > 0 {
 		const name = "node-labels"
 		labels := make([]string, 0, len(p.Labels))
 		for _, k := range slices.Sorted(maps.Keys(p.Labels)) {
 			labels = append(labels, k+"="+p.Labels[k])
 		}
-		flag, origin := c.Flags[name], from("labels of pool "+p.Name)
-		if len(flag.Values) > 0 { // the last one wins
-			origin = flag.Origin
+		user := c.Kubelet.Flags[name]
+		if len(user) == 0 {
+			c.Origins[spec.Child("spec.components.kubelet.flags", name)] = from("labels of pool " + p.Name)
 		}
-		c.Flags[name] = Flag{Values: append([]string{strings.Join(labels, ",")}, flag.Values...), Origin: origin}
+		c.Kubelet.Flags[name] = append(spec.Values{strings.Join(labels, ",")}, user...) // the last value of a label wins
 	}
 	if len(p.Taints) > 0 {
 		const name = "registerWithTaints"
@@ -125,10 +135,57 @@ func (c *Component) join(p Pool) {
 			}
 			taints = append(taints, taint)
 		}
-		more, _ := c.Config[name].([]any)
-		if more == nil {
-			c.Origins[name] = from("taints of pool " + p.Name)
+		user, _ := c.Kubelet.Config[name].([]any)
+		if user == nil {
+			c.Origins["spec.components.kubelet.config."+name] = from("taints of pool " + p.Name)
 		}
-		c.Config[name] = append(taints, more...)
+		c.Kubelet.Config[name] = append(taints, user...)
 	}
+}
+
+// WithNode returns the cluster with one node as its record says: in this pool, with this address and this index, whether
+// the spec lists it or not. The result shares nothing mutable with c.
+func (c Cluster) WithNode(pool, name string, address netip.Addr, index int) (Cluster, error) {
+	c.Pools = slices.Clone(c.Pools)
+	found := false
+	_, known, listed := c.find(name)
+	for i, p := range c.Pools {
+		p.Nodes = slices.DeleteFunc(slices.Clone(p.Nodes), func(n NodeName) bool { return n.Name == name })
+		if p.Name == pool {
+			p.Nodes = append(p.Nodes, NodeName{Name: name, Address: address, Index: index, Labels: known.Labels, Unlisted: !listed || known.Unlisted})
+			found = true
+		}
+		c.Pools[i] = p
+	}
+	if !found {
+		return Cluster{}, fmt.Errorf("configure node %q: cluster %q has no pool %q", name, c.Name, pool)
+	}
+	return c, nil
+}
+
+// Keeping returns the cluster with the indexes that its nodes have already: a node keeps its pod CIDR whatever precedes it
+// in the spec, and new nodes take the lowest free indexes.
+func (c Cluster) Keeping(have map[string]int) Cluster {
+	taken := map[int]bool{}
+	for _, index := range have {
+		taken[index] = true
+	}
+	next := 0
+	c.Pools = slices.Clone(c.Pools)
+	for i, p := range c.Pools {
+		p.Nodes = slices.Clone(p.Nodes)
+		for k, n := range p.Nodes {
+			if index, ok := have[n.Name]; ok {
+				p.Nodes[k].Index = index
+				continue
+			}
+			for taken[next] {
+				next++
+			}
+			p.Nodes[k].Index = next
+			next++
+		}
+		c.Pools[i] = p
+	}
+	return c
 }

@@ -46,9 +46,9 @@ spec:
 		"index":        {n.Index, 2},
 		"podCIDR":      {n.PodCIDR, netip.MustParsePrefix("10.244.2.0/24")},
 		"pool":         {n.Pool.Name, "w"},
-		"name flag":    {kubelet.Flags["hostname-override"].Values, []string{"dev-w-1"}},
-		"address flag": {kubelet.Flags["node-ip"].Values, []string{"192.168.7.3"}},
-		"labels":       {kubelet.Flags["node-labels"].Values, []string{"example.org/a=b,zone=z", "mine=10.244.2.0/24"}},
+		"name flag":    {kubelet.Flags["hostname-override"], spec.Values{"dev-w-1"}},
+		"address flag": {kubelet.Flags["node-ip"], spec.Values{"192.168.7.3"}},
+		"labels":       {kubelet.Flags["node-labels"], spec.Values{"example.org/a=b,zone=z", "mine=10.244.2.0/24"}},
 		"taints": {kubelet.Config["registerWithTaints"], []any{
 			map[string]any{"key": "example.org/only", "value": "batch", "effect": "NoExecute"},
 			map[string]any{"key": "mine", "effect": "NoSchedule"},
@@ -58,17 +58,17 @@ spec:
 		"cgroup":     {kubelet.Config["failCgroupV1"], false},
 		"resolvConf": {kubelet.Config["resolvConf"], "/run/resolv.conf"},
 		"oom":        {n.Cluster.KubeProxy.Config["oomScoreAdj"], int64(0)},
-		"etcd":       {n.Cluster.Etcd.Flags["initial-advertise-peer-urls"].Values, []string{"https://192.168.7.3:2380"}},
+		"etcd":       {n.Cluster.Etcd.Flags["initial-advertise-peer-urls"], spec.Values{"https://192.168.7.3:2380"}},
 	} {
 		if diff := cmp.Diff(x.want, x.got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", what, diff)
 		}
 	}
 	// The cluster's own configuration is as before.
-	if got := c.Kubelet.Flags["hostname-override"].Values[0]; got != "${node.name}" {
+	if got := c.Kubelet.Flags["hostname-override"][0]; got != "${node.name}" {
 		t.Errorf("ForNode changed the cluster: %s", got)
 	}
-	if c.Kubelet.Config["failCgroupV1"] != true || c.Kubelet.Origins["failCgroupV1"].From != config.Default {
+	if c.Kubelet.Config["failCgroupV1"] != true || c.Origins["spec.components.kubelet.config.failCgroupV1"].From != config.Default {
 		t.Errorf("ForNode changed the cluster's configuration: %v", c.Kubelet.Config["failCgroupV1"])
 	}
 }
@@ -76,7 +76,7 @@ spec:
 // TestForNodeLeavesNoPlaceholder over all components, and registers no role label: NodeRestriction would refuse the node.
 func TestForNodeLeavesNoPlaceholder(t *testing.T) {
 	t.Parallel()
-	n := node(t, spec.Cluster{Name: "dev", Pools: []spec.Pool{{Name: "a", Roles: []string{"control-plane"}}}}, config.Facts{OOMScoreAdj: true})
+	n := node(t, spec.Cluster{Name: "dev", Spec: spec.Spec{Pools: []spec.Pool{{Name: "a", Roles: []string{"control-plane"}}}}}, config.Facts{OOMScoreAdj: true})
 	text := string(config.Print(n.Cluster))
 	if strings.Contains(text, "${") || strings.Contains(text, "node-role.kubernetes.io/control-plane=") {
 		t.Errorf("left over:\n%s", text)
@@ -92,9 +92,9 @@ func TestForNodeLeavesNoPlaceholder(t *testing.T) {
 
 func TestForNodeKeepsTheUsersChoice(t *testing.T) {
 	t.Parallel()
-	n := node(t, spec.Cluster{Name: "dev", Kubelet: spec.Component{Config: map[string]any{
+	n := node(t, spec.Cluster{Name: "dev", Spec: spec.Spec{Components: spec.Components{Kubelet: spec.Component{Config: map[string]any{
 		"resolvConf": "/mine", "failCgroupV1": nil, "oomScoreAdj": int64(-5),
-	}}}, config.Facts{CgroupV1: true, ResolvConf: "/theirs"})
+	}}}}}, config.Facts{CgroupV1: true, ResolvConf: "/theirs"})
 	kubelet := n.Cluster.Kubelet.Config
 	if _, has := kubelet["failCgroupV1"]; has || kubelet["resolvConf"] != "/mine" || kubelet["oomScoreAdj"] != int64(-5) {
 		t.Errorf("facts won over the user: %v %v %v", kubelet["failCgroupV1"], kubelet["resolvConf"], kubelet["oomScoreAdj"])
@@ -110,8 +110,8 @@ func TestForNodeRefuses(t *testing.T) {
 		"another's name":    {"dev-main-1", "192.168.7.1", "has no such machine"},
 		"no address":        {"dev-main-0", "", "no address"},
 		"IPv6":              {"dev-main-0", "fd00::1", "only IPv4"},
-		"a pod's address":   {"dev-main-0", "10.244.3.4", "lies in networking.podCIDR"},
-		"service addresses": {"dev-main-0", "10.96.3.4", "lies in networking.serviceCIDR"},
+		"a pod's address":   {"dev-main-0", "10.244.3.4", "is in networking.podCIDR"},
+		"service addresses": {"dev-main-0", "10.96.3.4", "is in networking.serviceCIDR"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -127,7 +127,7 @@ func TestForNodeRefuses(t *testing.T) {
 func TestShares(t *testing.T) {
 	t.Parallel()
 	const nodes = 256
-	c, problems := config.Complete(spec.Cluster{Name: "dev", Pools: []spec.Pool{{Name: "cp", Roles: []string{"control-plane"}}, {Name: "w", Count: nodes - 1}}}, release)
+	c, problems := config.Complete(spec.Cluster{Name: "dev", Spec: spec.Spec{Pools: []spec.Pool{{Name: "cp", Roles: []string{"control-plane"}}, {Name: "w", Count: nodes - 1}}}}, release)
 	if len(problems) > 0 {
 		t.Fatal(lines(problems))
 	}
@@ -184,7 +184,7 @@ func FuzzComplete(f *testing.F) {
 		if len(problems) > 0 {
 			return
 		}
-		if s.Minor != "" && s.Minor != release.Minor() {
+		if s.KubernetesVersion != "" && s.KubernetesVersion != release.Minor() {
 			return
 		}
 		c, problems := config.Complete(s, release)

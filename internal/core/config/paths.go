@@ -2,6 +2,8 @@
 
 package config
 
+import "github.com/slipway-project/slipway/internal/core/spec"
+
 // Files on a node: kubeadm's layout, because every tool looks there.
 const (
 	PKIDir       = "/etc/kubernetes/pki"
@@ -26,9 +28,9 @@ const (
 	ResolvConfFile     = "/etc/kubernetes/resolv.conf" // for pods, where the machine has no upstream DNS
 
 	EtcdDir          = "/var/lib/etcd"
-	EtcdMark         = "/var/lib/slipway/state/etcd-created"  // see plan.Holds
-	EtcdPermit       = "/var/lib/slipway/state/etcd-permit"   // environment of etcd's first start; without it etcd never starts
-	EtcdVoter        = "/var/lib/slipway/state/etcd-voter"    // this machine's etcd counts
+	EtcdMark         = "/var/lib/slipway/state/etcd-created"  // see plan.DataGuard
+	EtcdPermit       = "/var/lib/slipway/state/etcd-permit"   // environment of etcd's first start; etcd does not start without it
+	EtcdVoter        = "/var/lib/slipway/state/etcd-voter"    // this machine's etcd is a voting member
 	CreatePermit     = "/var/lib/slipway/state/create-permit" // see pki.Want.Permit
 	RosterFile       = "/var/lib/slipway/state/roster.json"
 	PodNetworkFile   = "/etc/kubernetes/pod-network.nft"
@@ -39,10 +41,9 @@ const (
 
 // Ports of the agents, on the machines' own addresses.
 const (
-	JoinPort = 9440 // a control plane lets machines in
-	InitPort = 9441 // a machine that belongs to nobody waits for its initialiser
-	// StorePort is where a control plane hands out the parts of its component store.
-	StorePort = 9442
+	JoinPort  = 9440 // the join service of a control plane
+	InitPort  = 9441 // the init service of a machine that belongs to no cluster
+	StorePort = 9442 // a control plane serves its component store
 )
 
 // Key material under PKIDir: add ".crt" for the certificate, ".key" for the private key, ".pub" for a public key.
@@ -65,9 +66,15 @@ const (
 	SchedulerServing   = PKIDir + "/scheduler"
 )
 
-// Roles of a pool.
+// The roles of a pool.
 const (
-	RoleControlPlane = "control-plane"
-	RoleWorker       = "worker"
-	RoleEtcd         = "etcd"
+	RoleControlPlane = spec.RoleControlPlane
+	RoleWorker       = spec.RoleWorker
+	RoleEtcd         = spec.RoleEtcd
+)
+
+// What every machine reports of itself, for units: NAME=VALUE lines, and each fact as a file of its own.
+const (
+	FactsFile      = "/run/slipway/facts.env"
+	FactsDirectory = "/run/slipway/facts"
 )

@@ -3,167 +3,311 @@
 package config
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
-	"maps"
+	"io/fs"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
+
+	"github.com/slipway-project/slipway/internal/core/placement"
 	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
-// Print writes the configuration as a spec in which nothing is left to defaults, each value with its origin as a comment.
-// Parsing and completing it again, for the same release, prints the same bytes.
+// Print writes the configuration as a spec that leaves nothing to defaults, with the origin of each value as a comment.
+// Parsing and completing the result for the same release prints the same bytes.
 func Print(c Cluster) []byte {
-	p := &printer{}
-	p.raw(0, "# Complete for Kubernetes "+c.Release+". Each value's origin stands behind it: default, derived from another, or user.")
-	p.raw(0, "apiVersion: "+spec.APIVersion)
-	p.raw(0, "kind: "+spec.Kind)
-	p.raw(0, "metadata:")
-	p.value(1, "name", c.Name, c.Origins["metadata.name"])
-	p.raw(0, "spec:")
-	p.value(1, "kubernetesVersion", c.Minor, c.Origins["kubernetesVersion"])
-	p.raw(1, "networking:")
-	for _, f := range []field{
-		{path: "podCIDR", value: c.PodCIDR.String()},
-		{path: "nodePodPrefix", value: c.NodePodPrefix},
-		{path: "serviceCIDR", value: c.ServiceCIDR.String()},
-		{path: "clusterDomain", value: c.ClusterDomain},
-		{path: "dnsAddress", value: c.DNSAddress.String()},
-	} {
-		p.value(2, f.path, f.value, c.Origins["networking."+f.path])
-	}
-	p.pools(c)
-	p.raw(1, "controlPlane:")
-	p.value(2, "form", c.Form, c.Origins["controlPlane.form"])
-	p.value(2, "extraSANs", normal(c.ExtraSANs), c.Origins["controlPlane.extraSANs"])
-	p.value(2, "loadBalancer", c.LoadBalancer, c.Origins["controlPlane.loadBalancer"])
-	p.tree(1, "featureGates", normal(c.Gates), c.Origins["featureGates"], nil)
-	p.raw(1, "components:")
-	for _, x := range c.components() {
-		p.component(x)
-	}
-	p.raw(2, "coredns:")
-	p.value(3, "replicas", c.CoreDNS.Replicas, c.Origins["components.coredns.replicas"])
-	p.value(3, "corefile", c.CoreDNS.Corefile, c.Origins["components.coredns.corefile"])
-	p.units(c)
-	p.addOns(c)
-	p.os(c)
-	p.files(c)
-	return []byte(p.b.String())
+	root, _ := tree(c)
+	head := "# Complete for Kubernetes " + c.Release + ". The comments are the origins of the values: default, derived from another value, or user.\n"
+	return append([]byte(head), encode(root)...)
 }
 
-// printer writes block YAML, two spaces a level. It is its own writer because the comments are half of the text.
-type printer struct{ b strings.Builder }
-
-func (p *printer) raw(level int, line string) {
-	fmt.Fprintf(&p.b, "%s%s\n", strings.Repeat("  ", level), line)
+// value is a value of the spec that has an origin.
+type value struct {
+	path   string
+	node   *yaml.Node
+	origin Origin
 }
 
-// value writes "key: value # origin".
-func (p *printer) value(level int, key string, v any, o Origin) {
-	if s, ok := v.(string); ok && blockable(s) {
-		p.block(level, key, s, o)
-		return
+// tree returns the configuration as YAML, and its values that have an origin, in the order of the spec.
+func tree(c Cluster) (*yaml.Node, []value) {
+	doc := spec.Document{
+		APIVersion: spec.APIVersion, Kind: spec.Kind, Metadata: spec.Metadata{Name: c.Name},
+		Spec: spec.Spec{
+			KubernetesVersion: c.Minor, Networking: c.Networking, ControlPlane: c.ControlPlane, FeatureGates: c.FeatureGates, Components: c.Components,
+			AddOns: c.AddOns, OS: c.OS, Hooks: c.Hooks, StaticPods: c.StaticPods, FileAssets: c.FileAssets,
+		},
 	}
-	p.raw(level, keyText(key)+": "+flow(v, false)+" "+o.comment())
+	for _, p := range c.Pools {
+		doc.Spec.Pools = append(doc.Spec.Pools, p.Pool)
+	}
+	for _, u := range c.Units {
+		doc.Spec.Units = append(doc.Spec.Units, placement.Escaped(u))
+	}
+	p := printer{origins: c.Origins}
+	return p.node("", reflect.ValueOf(doc)), p.values
 }
 
-// block writes a text of several lines as such.
-func (p *printer) block(level int, key, s string, o Origin) {
-	body, sign := strings.CutSuffix(s, "\n")
-	header := "|-"
-	if sign {
-		header = "|"
+// PrintUnits writes a spec that has nothing but units.
+func PrintUnits(cluster string, units []spec.Unit) []byte {
+	doc := spec.Document{APIVersion: spec.APIVersion, Kind: spec.Kind, Metadata: spec.Metadata{Name: cluster}}
+	for _, u := range slices.SortedFunc(slices.Values(units), func(a, b spec.Unit) int { return strings.Compare(a.Name, b.Name) }) {
+		doc.Spec.Units = append(doc.Spec.Units, placement.Escaped(u))
 	}
-	p.raw(level, keyText(key)+": "+header+" "+o.comment())
-	for _, line := range strings.Split(body, "\n") {
-		if line == "" {
-			p.b.WriteByte('\n')
-			continue
-		}
-		p.raw(level+1, line)
-	}
+	p := printer{}
+	return encode(p.node("", reflect.ValueOf(doc)))
 }
 
-// tree writes an object key by key. origins has the origin of each leaf by path; nil: only the object has one.
-func (p *printer) tree(level int, key string, v any, o Origin, origins func(path string) Origin) {
-	p.subtree(level, key, v, o, "", origins)
+func encode(root *yaml.Node) []byte {
+	var b bytes.Buffer
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(2)
+	if err := errors.Join(enc.Encode(root), enc.Close()); err != nil {
+		panic("config: " + err.Error()) // plain nodes always encode
+	}
+	return b.Bytes()
 }
 
-func (p *printer) subtree(level int, key string, v any, o Origin, path string, origins func(string) Origin) {
-	object, ok := v.(map[string]any)
-	if !ok || len(object) == 0 {
-		p.value(level, key, v, o)
-		return
-	}
-	comment := ""
-	if origins == nil {
-		comment = " " + o.comment()
-	}
-	p.raw(level, keyText(key)+":"+comment)
-	for _, k := range slices.Sorted(maps.Keys(object)) {
-		at := spec.Child(path, k)
-		switch {
-		case origins != nil:
-			p.subtree(level+1, k, object[k], origins(at), at, origins)
-		default:
-			p.raw(level+1, keyText(k)+": "+flow(object[k], false))
-		}
-	}
+type printer struct {
+	origins map[string]Origin
+	values  []value
 }
 
-func (p *printer) component(x named) {
-	p.raw(2, x.name+":")
-	flags := make(map[string]any, len(x.Flags))
-	for name, f := range x.Flags {
-		switch len(f.Values) {
+// node returns v as YAML. Fields of structs are printed if they are not zero or have an origin.
+func (p *printer) node(path string, v reflect.Value) *yaml.Node {
+	switch x := v.Interface().(type) {
+	case nil:
+		return scalar("!!null", "null")
+	case string:
+		return text(x)
+	case fs.FileMode:
+		return text(fmt.Sprintf("%04o", uint32(x)))
+	case fmt.Stringer:
+		return text(x.String())
+	case bool:
+		return scalar("!!bool", strconv.FormatBool(x))
+	case int:
+		return scalar("!!int", strconv.Itoa(x))
+	case int64:
+		return scalar("!!int", strconv.FormatInt(x, 10))
+	case float64:
+		return scalar("!!float", strconv.FormatFloat(x, 'g', -1, 64))
+	case spec.Values:
+		switch len(x) {
 		case 0:
-			flags[name] = nil
+			return scalar("!!null", "null")
 		case 1:
-			flags[name] = f.Values[0]
-		default:
-			flags[name] = normal(f.Values)
+			return text(x[0])
 		}
 	}
-	p.tree(3, "flags", flags, std(""), func(path string) Origin { return x.Flags[path].Origin })
-	if x.Config != nil {
-		p.tree(3, "config", x.withRemoved(), std(""), func(path string) Origin { return x.Origins[path] })
+	switch v.Kind() {
+	case reflect.Interface:
+		return p.node(path, v.Elem())
+	case reflect.Slice:
+		out := &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
+		for i := range v.Len() {
+			child := p.node(spec.Element(path, i), v.Index(i))
+			out.Content = append(out.Content, child)
+			isObject := child.Kind == yaml.MappingNode && v.Type().Elem().Kind() == reflect.Struct
+			if isObject || v.Type().Elem().Kind() == reflect.String && child.Style == yaml.LiteralStyle {
+				out.Style = 0
+			}
+		}
+		return out
+	case reflect.Struct:
+		out := &yaml.Node{Kind: yaml.MappingNode}
+		for i := range v.NumField() {
+			name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+			f, at := v.Field(i), spec.Child(path, name)
+			_, hasOrigin := p.origins[at]
+			isEmpty := f.IsZero() || (f.Kind() == reflect.Map || f.Kind() == reflect.Slice) && f.Len() == 0
+			if isEmpty && !hasOrigin {
+				continue
+			}
+			p.add(out, at, name, f)
+		}
+		if len(out.Content) == 0 {
+			out.Style = yaml.FlowStyle
+		}
+		return out
+	case reflect.Map:
+		out := &yaml.Node{Kind: yaml.MappingNode}
+		for _, k := range slices.SortedFunc(slices.Values(v.MapKeys()), func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) }) {
+			p.add(out, spec.Child(path, k.String()), k.String(), v.MapIndex(k))
+		}
+		if len(out.Content) == 0 {
+			out.Style = yaml.FlowStyle
+		}
+		return out
+	default:
+		panic("config: no YAML for " + v.Type().String())
 	}
-	env := make(map[string]any, len(x.Env))
-	for name, v := range x.Env {
-		env[name] = v
-	}
-	p.tree(3, "env", env, std(""), func(path string) Origin { return x.Origins["env."+path] })
 }
 
-// withRemoved is the configuration with null for each field that the user took away.
-func (c Component) withRemoved() map[string]any {
-	tree, _ := clone(c.Config, verbatim).(map[string]any)
-	for path := range c.Origins {
-		keys := spec.Split(path)
-		if keys[0] != "env" && !has(tree, keys) {
-			put(tree, keys, nil)
+// add appends a field to an object, with its origin as a comment.
+func (p *printer) add(object *yaml.Node, path, name string, v reflect.Value) {
+	origin, ok := p.origins[path]
+	at := len(p.values)
+	if ok {
+		p.values = append(p.values, value{path: path, origin: origin})
+	}
+	key, n := text(name), p.node(path, v)
+	object.Content = append(object.Content, key, n)
+	if !ok {
+		return
+	}
+	p.values[at].node = n
+	comment := "# " + string(origin.From)
+	if origin.From != User && origin.Note != "" { // the user's line is left out: the text must not change when lines move
+		comment += ": " + origin.Note
+	}
+	if n.Kind != yaml.ScalarNode && n.Style&yaml.FlowStyle == 0 {
+		key.LineComment = comment
+	} else {
+		n.LineComment = comment
+	}
+}
+
+func scalar(tag, text string) *yaml.Node {
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: text}
+}
+
+// text returns a text as YAML. The encoder quotes what YAML 1.2 takes for something else.
+func text(s string) *yaml.Node {
+	n := scalar("!!str", s)
+	switch strings.ToLower(s) {
+	case "yes", "no", "on", "off", "y", "n", "=", "<<": // not text in YAML 1.1
+		n.Style = yaml.DoubleQuotedStyle
+	}
+	if strings.Contains(s, "\n") {
+		n.Style = yaml.DoubleQuotedStyle
+		if isBlock(s) {
+			n.Style = yaml.LiteralStyle
 		}
 	}
-	return tree
+	return n
 }
 
-func has(tree map[string]any, keys []string) bool {
-	for _, k := range keys[:len(keys)-1] {
-		child, ok := tree[k].(map[string]any)
-		if !ok {
+// isBlock reports whether a literal block keeps a text of several lines byte by byte.
+func isBlock(s string) bool {
+	body := strings.TrimSuffix(s, "\n")
+	for _, line := range strings.Split(body, "\n") {
+		if line != "" && strings.TrimSpace(line) == "" {
 			return false
 		}
-		tree = child
 	}
-	_, ok := tree[keys[len(keys)-1]]
-	return ok
+	return body != "" && !strings.ContainsAny(body[:1], " \t\n") && !strings.HasSuffix(body, "\n") &&
+		!strings.ContainsFunc(s, func(r rune) bool { return r != '\n' && r != '\t' && !strconv.IsPrint(r) })
 }
 
-// comment leaves out the user's line, so that the text does not change when lines move.
-func (o Origin) comment() string {
-	if o.From == User || o.Note == "" {
-		return "# " + string(o.From)
+// Answer is a value and its origin.
+type Answer struct {
+	Path   string // the field's path in the spec
+	Value  string // as [Print] writes it; "null" for what the user removed
+	Origin Origin
+}
+
+// String is "spec.components.apiserver.flags.audit-log-path: null (user, cluster.yaml:41)".
+func (a Answer) String() string {
+	value := a.Value
+	if strings.Contains(value, "\n") {
+		value = "\n" + strings.TrimSuffix(value, "\n") + "\n"
 	}
-	return "# " + string(o.From) + ": " + o.Note
+	note := ""
+	if a.Origin.Note != "" {
+		note = ": " + a.Origin.Note
+		if a.Origin.From == User {
+			note = ", " + a.Origin.Note
+		}
+	}
+	return fmt.Sprintf("%s: %s (%s%s)", a.Path, value, a.Origin.From, note)
+}
+
+// Why returns a value and its origin. The path may omit "spec." and "components.": apiserver.flags.secure-port.
+func Why(c Cluster, path string) (Answer, error) {
+	_, all := tree(c)
+	asked := dotted(path)
+	var below []string
+	for _, above := range []string{"", "spec.", "spec.components."} {
+		for _, v := range all {
+			known := dotted(v.path)
+			if known == above+asked {
+				return Answer{Path: v.path, Value: plain(v.node), Origin: v.origin}, nil
+			}
+			if strings.HasPrefix(known, above+asked+".") {
+				below = append(below, v.path)
+			}
+		}
+	}
+	if len(below) > 0 {
+		const most = 8
+		if len(below) > most {
+			below = append(below[:most], "…")
+		}
+		return Answer{}, fmt.Errorf("explain %s: it holds several values: ask for one of %s", path, strings.Join(below, ", "))
+	}
+	return Answer{}, notFound(path, all)
+}
+
+// plain returns a value as text, without comments.
+func plain(n *yaml.Node) string {
+	if n.Kind == yaml.ScalarNode && strings.Contains(n.Value, "\n") {
+		return n.Value
+	}
+	var strip func(n *yaml.Node) *yaml.Node
+	strip = func(n *yaml.Node) *yaml.Node {
+		out := *n
+		out.LineComment, out.Content = "", nil
+		for _, child := range n.Content {
+			out.Content = append(out.Content, strip(child))
+		}
+		return &out
+	}
+	out, err := yaml.Marshal(strip(n))
+	if err != nil {
+		panic("config: " + err.Error()) // plain nodes always encode
+	}
+	return strings.TrimSuffix(string(out), "\n")
+}
+
+// notFound suggests a similar name in the same object, or a similar object. A flag that is not set has an answer of its own.
+func notFound(path string, all []value) error {
+	asked := shorten(path)
+	object, name := cutLast(asked)
+	var names, objects []string
+	for _, v := range all {
+		o, n := cutLast(shorten(v.path))
+		if o == object {
+			names = append(names, n)
+		}
+		objects = append(objects, o)
+	}
+	if near := spec.Nearest(name, names); near != "" {
+		return fmt.Errorf("explain %s: not set: did you mean %q?", path, object+"."+near)
+	}
+	if near := spec.Nearest(object, slices.Compact(objects)); near != "" && near != object {
+		return fmt.Errorf("explain %s: no such value: did you mean %q?", path, near)
+	}
+	for _, x := range components(&spec.Components{}) {
+		if name, ok := strings.CutPrefix(asked, x.name+".flags."); ok {
+			return fmt.Errorf("explain %s: not set: %s uses its own default; set spec.components.%s.flags.%s to change it", path, x.name, x.name, name)
+		}
+	}
+	return fmt.Errorf("explain %s: no such value: ask for one such as apiserver.flags.secure-port", path)
+}
+
+// dotted returns a path without brackets and quotes, so that users need none.
+func dotted(path string) string { return strings.Join(spec.Split(path), ".") }
+
+func shorten(path string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(dotted(path), "spec."), "components.")
+}
+
+func cutLast(path string) (object, name string) {
+	i := max(strings.LastIndexByte(path, '.'), 0)
+	return path[:i], strings.TrimPrefix(path[i:], ".")
 }

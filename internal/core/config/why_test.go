@@ -21,7 +21,7 @@ func TestWhy(t *testing.T) {
 		"components.apiserver.flags.secure-port":         `spec.components.apiserver.flags.secure-port: "6443" (default)`,
 		"controllerManager.flags.leader-elect":           `spec.components.controllerManager.flags.leader-elect: "false" (derived: a single control plane)`,
 		"kubelet.config.maxPods":                         "spec.components.kubelet.config.maxPods: 60 (user, spec.yaml:24)",
-		"kubelet.config.evictionHard.memory.available":   `spec.components.kubelet.config.evictionHard["memory.available"]: "200Mi" (user, spec.yaml:29)`,
+		"kubelet.config.evictionHard.memory.available":   `spec.components.kubelet.config.evictionHard["memory.available"]: 200Mi (user, spec.yaml:29)`,
 		"kubelet.config.authentication.webhook":          "spec.components.kubelet.config.authentication.webhook: null (user, spec.yaml:28)",
 		"spec.networking.dnsAddress":                     "spec.networking.dnsAddress: 10.96.0.10 (derived: networking.serviceCIDR)",
 		"etcd.env.GOGC":                                  `spec.components.etcd.env.GOGC: "75" (user, spec.yaml:10)`,
@@ -31,7 +31,7 @@ func TestWhy(t *testing.T) {
 		"kubelet.config.authorization":                   "ask for one of spec.components.kubelet.config.authorization.mode",
 		"kubelet.config.systemReserved":                  "ask for one of spec.components.kubelet.config.systemReserved.cpu",
 		"apiserver.flags.secure-prot":                    `did you mean "apiserver.flags.secure-port"?`,
-		"controllerManager.flags.concurrent-something-x": "controllerManager decides; set spec.components.controllerManager.flags.concurrent-something-x",
+		"controllerManager.flags.concurrent-something-x": "controllerManager uses its own default; set spec.components.controllerManager.flags.concurrent-something-x",
 		"apiservr.flags.secure-port":                     `did you mean "apiserver.flags"?`,
 		"zzz":                                            "no such value",
 	} {

@@ -23,7 +23,7 @@ func world(r *rand.Rand) (units []unit, machines []machine, before places) {
 		return []string{from[r.IntN(len(from))]}
 	}
 	for i := range 1 + r.IntN(5) {
-		m := machine{Name: fmt.Sprintf("m%d", i), Labels: map[string]string{}, Runs: pick(50, "kubelet", "etcd"), Silent: r.IntN(8) == 0, Guest: r.IntN(8) == 0}
+		m := machine{Name: fmt.Sprintf("m%d", i), Labels: map[string]string{}, Runs: pick(50, "kubelet", "etcd"), Unlisted: r.IntN(8) == 0}
 		for _, k := range []string{"a", "b"} {
 			for _, v := range pick(60, "1", "2", "3") {
 				m.Labels[k] = v
@@ -104,7 +104,7 @@ func obeys(t *testing.T, u unit, d placement.Decision, machines []machine, has m
 	}
 	for _, name := range d.On[u.Name] {
 		m := machines[slices.IndexFunc(machines, func(m machine) bool { return m.Name == name })]
-		if u.Pin != "" && u.Pin != name || m.Guest && !u.Global {
+		if u.Pin != "" && u.Pin != name || m.Unlisted && !u.Global {
 			t.Errorf("%s, pinned to %q, is on %s", u.Name, u.Pin, name)
 		}
 		for k, values := range u.On {

@@ -8,13 +8,14 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
 // fileAssets adds the user's own files.
 func (n *node) fileAssets() {
 	for _, f := range n.cfg.Cluster.FileAssets {
 		if n.cfg.Pool.HasOneOf(f.Roles) {
-			n.assets[f.Path] = n.Add(plan.File{Path: f.Path, Mode: f.Mode, Content: f.Content, UserOwned: true})
+			n.assets[f.Path] = n.Add(plan.File{Path: f.Path, Mode: uint32(f.Mode), Content: f.Content, UserOwned: true})
 		}
 	}
 }
@@ -29,13 +30,13 @@ func (n *node) staticPods() {
 }
 
 // assetsOf are the user's files that a component's flags name: it starts after them, and another content means another process.
-func (n *node) assetsOf(c config.Component) []plan.Ref {
+func (n *node) assetsOf(c spec.Component) []plan.Ref {
 	var refs []plan.Ref
 	for _, name := range sorted(c.Flags) {
 		if !namesFile(name) {
 			continue
 		}
-		for _, v := range c.Flags[name].Values {
+		for _, v := range c.Flags[name] {
 			for _, path := range strings.Split(v, ",") {
 				if ref, ok := n.assets[path]; ok && !slices.Contains(refs, ref) {
 					refs = append(refs, ref)

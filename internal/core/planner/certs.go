@@ -3,7 +3,6 @@
 package planner
 
 import (
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -54,14 +53,14 @@ func (n *node) pkiParams() pki.Params {
 		Permit: config.CreatePermit, ServiceIP: c.ServiceCIDR.Masked().Addr().Next(), Domain: c.ClusterDomain, CALife: caLife, LeafLife: leafLife,
 	}
 	sans := c.ExtraSANs
-	if host, _, ok := strings.Cut(c.LoadBalancer, ":"); ok && !slices.Contains(sans, host) {
+	if host := c.LoadBalancer.Host; !c.LoadBalancer.IsZero() && !slices.Contains(sans, host) {
 		sans = append(slices.Clone(sans), host)
 	}
 	for _, san := range sans {
-		if a, err := netip.ParseAddr(san); err == nil {
-			p.ExtraAddrs = append(p.ExtraAddrs, a)
+		if san.Addr.IsValid() {
+			p.ExtraAddrs = append(p.ExtraAddrs, san.Addr)
 		} else {
-			p.ExtraNames = append(p.ExtraNames, san)
+			p.ExtraNames = append(p.ExtraNames, san.Name)
 		}
 	}
 	return p

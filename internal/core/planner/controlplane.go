@@ -8,13 +8,14 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
 // Turn is what the control planes of a cluster exchange their running components by, one machine at a time.
 const Turn = "control-plane"
 
 // inTurn adds a component of the control plane.
-func (n *node) inTurn(name string, c config.Component, u plan.Unit, p pod, needs ...plan.Ref) plan.Ref {
+func (n *node) inTurn(name string, c spec.Component, u plan.Unit, p pod, needs ...plan.Ref) plan.Ref {
 	return n.InTurn(n.component(name, c, u, p, needs...), Turn)
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
 // Where hooks leave their marks: what is below /run is gone after a boot.
@@ -43,8 +44,8 @@ type graph struct {
 	last     map[string]plan.Ref // the last hook after each phase: they run one after the other
 }
 
-func (g *graph) hook(h config.Hook) {
-	if h.After == config.PhaseNodeReady {
+func (g *graph) hook(h spec.Hook) {
+	if h.After == spec.PhaseNodeReady {
 		g.nodeReady()
 	}
 	in := g.phase(h.Before + h.After)
@@ -79,7 +80,7 @@ func (g *graph) hook(h config.Hook) {
 func (g *graph) isHookAfter(r plan.Ref, phase string) bool { return g.last[phase] == r }
 
 // hookUnit is asked by its mark, whose name holds what it does: an edited command is another hook.
-func hookUnit(h config.Hook) plan.Unit {
+func hookUnit(h spec.Hook) plan.Unit {
 	dir := hookMarks
 	if h.EveryBoot {
 		dir = hookBootMarks
@@ -106,7 +107,7 @@ func (g *graph) marks() plan.Ref {
 // nodeReady asks the API what it thinks of this node, with the kubelet's own rights.
 func (g *graph) nodeReady() {
 	gate := plan.Precondition{
-		Name: config.PhaseNodeReady, Provider: "the kubelet and the cluster",
+		Name: spec.PhaseNodeReady, Provider: "the kubelet and the cluster",
 		Ready: plan.Probe{
 			Kind: plan.ProbeExec, Contains: "True",
 			Args: []string{

@@ -52,7 +52,7 @@ func TestHooksInEveryPlace(t *testing.T) {
 		}
 		r.Shuffle(len(hooks), func(i, j int) { hooks[i], hooks[j] = hooks[j], hooks[i] })
 		text := "apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: dev}\nspec:\n" +
-			"  os: {timeSync: require, swap: \"off\", hostname: node, users: [{name: a}], folders: [{path: /srv/a, owner: a}, {path: /srv/b}], packages: {apt: [x]}}\n" +
+			"  os: {timeSync: require, swap: \"off\", hostname: node, users: [{name: a}], directories: [{path: /srv/a, owner: a}, {path: /srv/b}], packages: {apt: [x]}}\n" +
 			"  controlPlane: {form: " + []string{spec.HostUnits, spec.StaticPods}[seed%2] + "}\n" +
 			"  hooks:\n" + strings.Join(hooks, "")
 		if len(hooks) == 0 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
 // Files that make a reboot bring up what the tasks have set, before any agent runs.
@@ -38,7 +39,7 @@ func (n *node) os() {
 	n.userFolders(c)
 	n.limits(c)
 	n.swap(c)
-	if c.Hostname == config.HostnameNode {
+	if c.Hostname == spec.HostnameNode {
 		n.prepared = append(n.prepared, n.task("os-hostname", []string{"hostname", n.cfg.Name}, 0))
 	}
 }
@@ -53,8 +54,8 @@ func (n *node) task(name string, words []string, limit time.Duration, needs ...p
 }
 
 // clock keeps certificates from being made at a time that nobody shares.
-func (n *node) clock(c config.OS) {
-	if c.TimeSync != config.TimeRequire {
+func (n *node) clock(c spec.OS) {
+	if c.TimeSync != spec.TimeRequire {
 		return
 	}
 	n.timeSync = n.Add(plan.Precondition{
@@ -64,12 +65,12 @@ func (n *node) clock(c config.OS) {
 	n.prepared = append(n.prepared, n.timeSync)
 }
 
-func (n *node) modules(c config.OS) {
+func (n *node) modules(c spec.OS) {
 	words, text := []string{"modules"}, strings.Builder{}
 	text.WriteString("# Written by slipway; see \"slipway why os.modules\".\n")
 	for _, m := range c.Modules {
-		words = append(words, leniently(m.Lenient, m.Name))
-		text.WriteString(m.Name + "\n")
+		words = append(words, optional(config.OptionalModule(m), m))
+		text.WriteString(m + "\n")
 	}
 	n.osModules = n.task("os-modules", words, 0)
 	n.prepared = append(n.prepared, n.osModules)
@@ -77,13 +78,14 @@ func (n *node) modules(c config.OS) {
 }
 
 // sysctls come after the modules: some are there only then.
-func (n *node) sysctls(c config.OS) {
+func (n *node) sysctls(c spec.OS) {
 	words, text := []string{"sysctls"}, strings.Builder{}
 	text.WriteString("# Written by slipway; see \"slipway why os.sysctls\".\n")
 	for _, name := range sorted(c.Sysctls) {
-		if s := c.Sysctls[name]; !s.Unset {
-			words = append(words, leniently(s.Lenient, name+"="+s.Value))
-			text.WriteString(leniently(s.Lenient, name+" = "+s.Value) + "\n")
+		if values := c.Sysctls[name]; len(values) > 0 {
+			may := n.cfg.Cluster.OptionalSysctl(name)
+			words = append(words, optional(may, name+"="+values[0]))
+			text.WriteString(optional(may, name+" = "+values[0]) + "\n")
 		}
 	}
 	if len(words) > 1 {
@@ -92,16 +94,16 @@ func (n *node) sysctls(c config.OS) {
 	}
 }
 
-// leniently is the sign of sysctl.d(5) for what may fail.
-func leniently(lenient bool, word string) string {
-	if lenient {
+// optional marks what may fail, as in sysctl.d(5).
+func optional(may bool, word string) string {
+	if may {
 		return "-" + word
 	}
 	return word
 }
 
 // packages gives each machine all lists: it knows which package manager it has.
-func (n *node) packages(c config.OS) {
+func (n *node) packages(c spec.OS) {
 	const limit = 20 * time.Minute // another one may hold the lock, and mirrors can be far
 	words := []string{"packages"}
 	some := false
@@ -116,32 +118,14 @@ func (n *node) packages(c config.OS) {
 }
 
 // accounts come after packages, which may bring groups of their own.
-func (n *node) accounts(c config.OS) {
+func (n *node) accounts(c spec.OS) {
 	if len(c.Groups)+len(c.Users) == 0 {
 		return
 	}
-	type group struct {
-		Name string `json:"name"`
-		GID  *int   `json:"gid,omitempty"`
-	}
-	type user struct {
-		Name   string   `json:"name"`
-		UID    *int     `json:"uid,omitempty"`
-		Group  string   `json:"group,omitempty"`
-		Groups []string `json:"groups,omitempty"`
-		Home   string   `json:"home,omitempty"`
-		Shell  string   `json:"shell,omitempty"`
-	}
-	var doc struct {
-		Groups []group `json:"groups,omitempty"`
-		Users  []user  `json:"users,omitempty"`
-	}
-	for _, g := range c.Groups {
-		doc.Groups = append(doc.Groups, group(g))
-	}
-	for _, u := range c.Users {
-		doc.Users = append(doc.Users, user(u))
-	}
+	doc := struct {
+		Groups []spec.Group `json:"groups,omitempty"`
+		Users  []spec.User  `json:"users,omitempty"`
+	}{c.Groups, c.Users}
 	text, err := json.Marshal(doc)
 	if err != nil {
 		panic("planner: " + err.Error()) // texts and numbers always encode
@@ -150,10 +134,10 @@ func (n *node) accounts(c config.OS) {
 	n.prepared = append(n.prepared, n.osAccounts...)
 }
 
-func (n *node) userFolders(c config.OS) {
+func (n *node) userFolders(c spec.OS) {
 	made := map[string]plan.Ref{}
-	folders := map[string]config.Folder{}
-	for _, f := range c.Folders {
+	folders := map[string]spec.Directory{}
+	for _, f := range c.Directories {
 		folders[f.Path] = f
 	}
 	for _, path := range sorted(folders) { // parents sort before what is in them
@@ -163,13 +147,13 @@ func (n *node) userFolders(c config.OS) {
 				needs = append(needs[:len(needs):len(needs)], ref)
 			}
 		}
-		made[path] = n.Add(plan.Dir{Path: path, Mode: f.Mode, Owner: f.Owner, Group: f.Group}, sortedRefs(needs)...)
+		made[path] = n.Add(plan.Dir{Path: path, Mode: uint32(f.Mode), Owner: f.Owner, Group: f.Group}, sortedRefs(needs)...)
 		n.prepared = append(n.prepared, made[path])
 	}
 }
 
 // limits of sessions are PAM's; those of the components are given to them by who runs them.
-func (n *node) limits(c config.OS) {
+func (n *node) limits(c spec.OS) {
 	if len(c.Limits) == 0 {
 		return
 	}
@@ -195,11 +179,11 @@ func unitLimit(name string) (string, bool) {
 	return "", false
 }
 
-func (n *node) swap(c config.OS) {
+func (n *node) swap(c spec.OS) {
 	switch c.Swap {
-	case config.SwapOff:
+	case spec.SwapOff:
 		n.prepared = append(n.prepared, n.task("os-swap", []string{"swap-off"}, 0))
-	case config.SwapRequire:
+	case spec.SwapRequire:
 		n.prepared = append(n.prepared, n.Add(plan.Precondition{
 			Name: "swap", Provider: "the machine's administrator", Ready: plan.Probe{Kind: plan.ProbeTask, Args: []string{"swap-on"}},
 		}))

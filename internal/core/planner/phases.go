@@ -7,29 +7,29 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
 // phase is a named set of items. Each set is whole: nothing outside of it lies between two of its items, so that a hook on either side
 // makes no circle.
 func (g *graph) phase(name string) map[plan.Ref]bool {
 	switch name {
-	case config.PhasePrepare:
+	case spec.PhasePrepare:
 		in := map[plan.Ref]bool{}
 		for _, r := range g.prepared {
 			in[r] = true
 		}
 		return in
-	case config.PhaseFiles:
+	case spec.PhaseFiles:
 		return g.files()
-	case config.PhaseRuntime:
+	case spec.PhaseRuntime:
 		return g.running(func(name string) bool { return name == "containerd" || strings.HasPrefix(name, "image-") })
-	case config.PhaseControlPlane:
+	case spec.PhaseControlPlane:
 		return g.running(func(name string) bool {
 			return slices.Contains([]string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"}, name)
 		})
-	case config.PhaseNodeReady:
+	case spec.PhaseNodeReady:
 		return map[plan.Ref]bool{plan.RefOf(plan.Precondition{Name: name}): true}
 	default: // etcd, kubelet, kube-proxy
 		return g.running(func(unit string) bool { return unit == name })

@@ -15,6 +15,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
 // Components are the digests ("sha256:…") of the bundle's binaries and image archives by name.
@@ -94,7 +95,7 @@ func (n *node) has(role string) bool { return slices.Contains(n.cfg.Pool.Roles, 
 
 // unit adds a component's process. Its flags are written in full, sorted, so that an edit restarts it and nothing else does;
 // a new binary does, too.
-func (n *node) unit(name string, c config.Component, u plan.Unit, needs ...plan.Ref) plan.Ref {
+func (n *node) unit(name string, c spec.Component, u plan.Unit, needs ...plan.Ref) plan.Ref {
 	u.Name = name
 	u.Args = append([]string{binPath(name)}, arguments(c)...)
 	for _, k := range sorted(c.Env) {
@@ -126,10 +127,10 @@ func (n *node) refs(names ...string) []plan.Ref {
 	return out
 }
 
-func arguments(c config.Component) []string {
+func arguments(c spec.Component) []string {
 	var args []string
 	for _, name := range sorted(c.Flags) {
-		for _, v := range c.Flags[name].Values {
+		for _, v := range c.Flags[name] {
 			args = append(args, "--"+name+"="+v)
 		}
 	}
@@ -146,9 +147,9 @@ func sorted[V any](m map[string]V) []string {
 }
 
 // flag is the value of a flag that has one value, or otherwise when it is not set.
-func flag(c config.Component, name, otherwise string) string {
-	if f, ok := c.Flags[name]; ok && len(f.Values) > 0 {
-		return f.Values[0]
+func flag(c spec.Component, name, otherwise string) string {
+	if values := c.Flags[name]; len(values) > 0 {
+		return values[0]
 	}
 	return otherwise
 }

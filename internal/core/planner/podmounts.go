@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
 // volume is a path of the machine that a component's pod sees under the same name.
@@ -29,7 +29,7 @@ const (
 
 // mounts is what a component reads and writes of the machine, and nothing else: the folders that are named, the files that its flags
 // name, and what its kubeconfigs refer to.
-func (n *node) mounts(c config.Component, p pod) []volume {
+func (n *node) mounts(c spec.Component, p pod) []volume {
 	var out []volume
 	for _, m := range p.folders {
 		out = append(out, volume{m.path, folder, m.writable})
@@ -42,7 +42,7 @@ func (n *node) mounts(c config.Component, p pod) []volume {
 		if !namesFile(name) {
 			continue
 		}
-		for _, v := range c.Flags[name].Values {
+		for _, v := range c.Flags[name] {
 			files = append(files, strings.Split(v, ",")...)
 		}
 	}

@@ -36,7 +36,7 @@ type mount struct {
 func (n *node) asPods() bool { return n.cfg.Cluster.Form == spec.StaticPods }
 
 // component adds a component in the form of the cluster. Both forms have the same flags, environment, readiness and order.
-func (n *node) component(name string, c config.Component, u plan.Unit, p pod, needs ...plan.Ref) plan.Ref {
+func (n *node) component(name string, c spec.Component, u plan.Unit, p pod, needs ...plan.Ref) plan.Ref {
 	if !n.asPods() {
 		return n.unit(name, c, u, needs...)
 	}
@@ -88,7 +88,7 @@ func (n *node) maker(file string) (plan.Ref, bool) {
 	return plan.Ref{}, false
 }
 
-func (n *node) manifest(name string, c config.Component, u plan.Unit, p pod, mounts []volume) map[string]any {
+func (n *node) manifest(name string, c spec.Component, u plan.Unit, p pod, mounts []volume) map[string]any {
 	var volumes, mounted []any
 	for i, m := range mounts {
 		id := fmt.Sprintf("m%d", i)
@@ -125,7 +125,7 @@ func (n *node) manifest(name string, c config.Component, u plan.Unit, p pod, mou
 }
 
 // command is the component's own, or, where data must not be begun anew, Slipway's guard, which becomes it.
-func (n *node) command(name string, c config.Component, u plan.Unit, p pod) []any {
+func (n *node) command(name string, c spec.Component, u plan.Unit, p pod) []any {
 	own := append([]string{"/" + name}, arguments(c)...)
 	if p.guard {
 		own = append([]string{
@@ -135,7 +135,7 @@ func (n *node) command(name string, c config.Component, u plan.Unit, p pod) []an
 	return texts(own)
 }
 
-func environment(c config.Component, p pod) []any {
+func environment(c spec.Component, p pod) []any {
 	var env []any
 	if p.search != "" {
 		env = append(env, map[string]any{"name": "PATH", "value": p.search})

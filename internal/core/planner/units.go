@@ -19,7 +19,7 @@ func UserUnit(name string) string { return userPrefix + name }
 // userUnits come last, and nothing waits for them. Each starts after the company that it has asked for, and when the operating system
 // has the packages, accounts and folders that it may count on.
 func (n *node) userUnits() {
-	placed := map[string]config.Unit{}
+	placed := map[string]spec.Unit{}
 	for _, u := range n.cfg.Units {
 		placed[u.Name] = u
 	}
@@ -29,7 +29,7 @@ func (n *node) userUnits() {
 	}
 }
 
-func (n *node) userUnit(u config.Unit, placed map[string]config.Unit, done map[string]plan.Ref) plan.Ref {
+func (n *node) userUnit(u spec.Unit, placed map[string]spec.Unit, done map[string]plan.Ref) plan.Ref {
 	if ref, ok := done[u.Name]; ok {
 		return ref
 	}
@@ -45,7 +45,7 @@ func (n *node) userUnit(u config.Unit, placed map[string]config.Unit, done map[s
 		needs = append(needs, n.fact(fact))
 	}
 	unit := plan.Unit{
-		Name: UserUnit(u.Name), Args: u.Exec, Dir: u.Dir, EnvFile: config.FactsFile, Ready: userProbe(u.Ready), StopTimeout: u.StopTimeout, KillChildren: true,
+		Name: UserUnit(u.Name), Args: u.Exec, Dir: u.Directory, EnvFile: config.FactsFile, Ready: userProbe(u.Ready), StopTimeout: u.StopTimeout, KillChildren: true,
 	}
 	for _, k := range sorted(u.Env) {
 		unit.Env = append(unit.Env, k+"="+u.Env[k])
@@ -58,7 +58,7 @@ func (n *node) userUnit(u config.Unit, placed map[string]config.Unit, done map[s
 func (n *node) fact(name string) plan.Ref {
 	gate := plan.Precondition{
 		Name: "fact-" + name, Provider: "the machine, which does not know " + name + " yet: " + whyMissing(name),
-		Ready: plan.Probe{Kind: plan.ProbeFile, Path: config.FactsFolder + "/" + name},
+		Ready: plan.Probe{Kind: plan.ProbeFile, Path: config.FactsDirectory + "/" + name},
 	}
 	if ref := plan.RefOf(gate); n.contains(ref) {
 		return ref

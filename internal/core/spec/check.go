@@ -6,22 +6,21 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/slipway-project/slipway/api/cluster/v1alpha1"
+	"github.com/slipway-project/slipway/internal/core/endpoint"
 )
 
-// checker translates the YAML types into [Cluster] and finds what the types cannot say.
+// checker finds what the types cannot express. It removes from out what is unfit for further checks.
 type checker struct {
 	d   *decoder
 	out Cluster
-	// What the decoder refused: the paths, and every path above one. Their values are not there to be judged.
+	// The paths that the decoder refused, and every path above one. Their values cannot be checked.
 	refused, above map[string]bool
 	unknownRole    bool
 }
 
-func check(in v1alpha1.Cluster, d *decoder, o Options) Cluster {
+func check(in Document, d *decoder, o Options) Cluster {
 	k := &checker{d: d, refused: map[string]bool{}, above: map[string]bool{}}
 	for _, p := range d.problems {
 		k.refused[p.Path] = true
@@ -29,21 +28,21 @@ func check(in v1alpha1.Cluster, d *decoder, o Options) Cluster {
 			k.above[at] = true
 		}
 	}
-	k.out = Cluster{File: d.file, Places: d.places, Name: in.Metadata.Name, Gates: in.Spec.FeatureGates}
-	k.name(in.Metadata.Name)
-	k.version(in.Spec.KubernetesVersion, o)
-	k.network(in.Spec.Networking)
-	k.pools(in.Spec.Pools)
-	k.reach(in)
-	k.controlPlane(in.Spec.ControlPlane)
-	k.gates(in.Spec.FeatureGates)
-	k.components(in.Spec.Components)
-	k.units(in.Spec.Units)
-	k.addOns(in.Spec.AddOns)
-	k.os(in.Spec.OS)
-	k.hooks(in.Spec.Hooks)
-	k.staticPods(in.Spec.StaticPods)
-	k.fileAssets(in.Spec.FileAssets)
+	k.out = Cluster{File: d.file, Positions: d.positions, Name: in.Metadata.Name, Spec: in.Spec}
+	k.name()
+	k.version(o)
+	k.network()
+	k.pools()
+	k.ssh()
+	k.controlPlane()
+	k.gates()
+	k.components()
+	k.units()
+	k.addOns()
+	k.os()
+	k.hooks()
+	k.staticPods()
+	k.fileAssets()
 	return k.out
 }
 
@@ -60,14 +59,15 @@ func (k *checker) say(path, hint, format string, args ...any) {
 	k.d.problem(k.out.Report(path, hint, format, args...))
 }
 
-// missing reports a field that must be there, unless a field beside it was refused: that one was probably meant.
+// missing reports a required field that is not set, unless the decoder refused something in the object: that was
+// probably meant to be the field.
 func (k *checker) missing(object, field, hint string) {
 	if !k.above[object] {
 		k.say(Child(object, field), hint, "is missing")
 	}
 }
 
-// oneOf reports a word that is not among the known ones.
+// oneOf reports a word that is not one of the known words.
 func (k *checker) oneOf(path, what, word string, known ...string) bool {
 	if slices.Contains(known, word) {
 		return true
@@ -75,7 +75,7 @@ func (k *checker) oneOf(path, what, word string, known ...string) bool {
 	if k.d.full() {
 		return false
 	}
-	hint := "there are " + strings.Join(known, ", ")
+	hint := "choose one of " + strings.Join(known, ", ")
 	if near := Nearest(word, known); near != "" {
 		hint = "did you mean " + show(near) + "?"
 	}
@@ -83,12 +83,48 @@ func (k *checker) oneOf(path, what, word string, known ...string) bool {
 	return false
 }
 
-const maxName = 40 // leaves room for pool and number in 63 characters of host name
+// firstSet returns the first of the paths that the document sets, or the first path.
+func (k *checker) firstSet(paths ...string) string {
+	for _, p := range paths {
+		if k.out.IsSet(p) {
+			return p
+		}
+	}
+	return paths[0]
+}
 
-func (k *checker) name(name string) {
-	const path = "metadata.name"
+// unique reports a value that another element of a list has already.
+func unique[T comparable](k *checker, path string, value T, owner string, seen map[T]string) {
+	if other, ok := seen[value]; ok {
+		k.say(path, "", "%v is already used by %s", value, other)
+		return
+	}
+	seen[value] = owner
+}
+
+// uniqueLabel checks the name of a list's element: required, a DNS label, and used once.
+func (k *checker) uniqueLabel(path, name string, seen map[string]string) {
+	at := path + ".name"
 	switch {
-	case name == "" && !k.out.Said(path):
+	case !k.out.IsSet(at):
+		k.missing(path, "name", "")
+		return
+	case !isLabel(name):
+		k.say(at, labelHint, "%s is not a DNS label", show(name))
+	case seen[name] != "":
+		k.say(at, "", "%s is already the name of %s", show(name), seen[name])
+	}
+	if seen[name] == "" {
+		seen[name] = path
+	}
+}
+
+const maxName = 40 // leaves room for pool and number in a host name of 63 characters
+
+func (k *checker) name() {
+	const path = "metadata.name"
+	switch name := k.out.Name; {
+	case name == "" && !k.out.IsSet(path):
 		k.missing("metadata", "name", "")
 	case !isLabel(name):
 		k.say(path, labelHint, "%s is not a DNS label", show(name))
@@ -97,29 +133,29 @@ func (k *checker) name(name string) {
 	}
 }
 
-// CheckName tells why something cannot be the name of a cluster. Names become folders, so this comes before any use of one.
+// CheckName returns why a name cannot be the name of a cluster. Names become directories, so check before any use.
 func CheckName(name string) error {
 	switch {
 	case !isLabel(name):
-		return fmt.Errorf("%s is no name of a cluster: use %s", show(name), labelHint)
+		return fmt.Errorf("%s is not a valid cluster name: use %s", show(name), labelHint)
 	case len(name) > maxName:
 		return fmt.Errorf("%s is longer than %d characters", show(name), maxName)
 	}
 	return nil
 }
 
-func (k *checker) version(text string, o Options) {
+func (k *checker) version(o Options) {
 	const path = "spec.kubernetesVersion"
-	if !k.out.Said(path) {
+	text := k.out.KubernetesVersion
+	if !k.out.IsSet(path) {
 		return
 	}
-	k.out.Minor = text
 	bare := strings.TrimPrefix(text, "v")
 	parts := strings.Split(bare, ".")
 	number := len(parts) >= 2 && !slices.ContainsFunc(parts[:2], func(s string) bool { return !isDigits(s) })
-	known := "there are " + strings.Join(o.Minors, ", ")
-	if o.Minors == nil {
-		known = ""
+	known := ""
+	if o.Minors != nil {
+		known = "the catalogue has " + strings.Join(o.Minors, ", ")
 	}
 	switch {
 	case !number:
@@ -132,75 +168,147 @@ func (k *checker) version(text string, o Options) {
 	}
 }
 
-func (k *checker) controlPlane(in v1alpha1.ControlPlane) {
-	if k.out.Said("spec.controlPlane.form") {
-		k.oneOf("spec.controlPlane.form", "form", in.Form, HostUnits, StaticPods)
+func (k *checker) controlPlane() {
+	const path = "spec.controlPlane"
+	in := k.out.ControlPlane
+	if k.out.IsSet(path + ".form") {
+		k.oneOf(path+".form", "form", in.Form, HostUnits, StaticPods)
 	}
-	k.out.Form, k.out.ExtraSANs = in.Form, in.ExtraSANs
-	k.loadBalancer(in.LoadBalancer)
-	seen := map[string]bool{}
+	if h := in.LoadBalancer.Host; !in.LoadBalancer.IsZero() && (h.Addr.Is6() || h.Name != "" && !isDomain(h.Name)) {
+		k.say(path+".loadBalancer", "write a name or an IPv4 address and a port, such as api.example.org:6443", "%s is not host:port", show(in.LoadBalancer.String()))
+	}
+	seen := map[endpoint.Host]bool{}
 	for i, san := range in.ExtraSANs {
-		path := Element("spec.controlPlane.extraSANs", i)
-		if !isAddress(san) && !isDomain(strings.TrimPrefix(san, "*.")) {
-			k.say(path, "write a name such as api.example.org or an address, without port", "%s is neither a DNS name nor an address", show(san))
+		at := Element(path+".extraSANs", i)
+		if !san.Addr.IsValid() && !isDomain(strings.TrimPrefix(san.Name, "*.")) {
+			k.say(at, "write a name such as api.example.org or an address, without port", "%s is neither a DNS name nor an address", show(san.Name))
 		}
 		if seen[san] {
-			k.say(path, "remove one", "%s is given twice", show(san))
+			k.say(at, "remove one", "%s is given twice", show(san.String()))
 		}
 		seen[san] = true
 	}
 }
 
-func (k *checker) loadBalancer(at string) {
-	const path = "spec.controlPlane.loadBalancer"
-	k.out.LoadBalancer = at
-	if !k.out.Said(path) || at == "" {
-		return
-	}
-	host, port, ok := strings.Cut(at, ":")
-	if n, err := strconv.Atoi(port); !ok || err != nil || n < 1 || n > 65535 || !isAddress(host) && !isDomain(host) {
-		k.say(path, "write a name or an IPv4 address and a port, such as api.example.org:6443", "%s is not host:port", show(at))
-	}
-}
-
-func (k *checker) gates(gates map[string]bool) {
-	for _, name := range slices.Sorted(maps.Keys(gates)) {
+func (k *checker) gates() {
+	for _, name := range slices.Sorted(maps.Keys(k.out.FeatureGates)) {
 		if !isGate(name) {
 			k.say(Child("spec.featureGates", name), "feature gates look like InPlacePodVerticalScaling", "%s is not the name of a feature gate", show(name))
 		}
 	}
 }
 
-func (k *checker) addOns(in []v1alpha1.AddOn) {
-	seen := map[string]string{}
-	for i, a := range in {
-		path := Element("spec.addOns", i)
-		k.out.AddOns = append(k.out.AddOns, AddOn{Name: a.Name, Manifest: a.Manifest})
-		k.uniqueLabel(path, a.Name, seen)
-		if !k.out.Said(path + ".manifest") {
-			k.missing(path, "manifest", "write YAML text: manifest: |")
-			continue
+func (k *checker) components() {
+	in := k.out.Components
+	for _, x := range []struct {
+		name string
+		Component
+		file bool // has a configuration file in YAML
+	}{
+		{"etcd", in.Etcd, false},
+		{"apiserver", in.APIServer, false},
+		{"controllerManager", in.ControllerManager, false},
+		{"scheduler", in.Scheduler, true},
+		{"kubelet", in.Kubelet, true},
+		{"kubeProxy", in.KubeProxy, true},
+		{"containerd", in.Containerd, false},
+	} {
+		at := "spec.components." + x.name
+		k.flags(at+".flags", x.Flags)
+		if !x.file && x.Config != nil {
+			k.say(at+".config", "use flags; only kubelet, kubeProxy and scheduler have config", "%s has no configuration file", x.name)
 		}
-		k.manifest(path+".manifest", a.Manifest)
+		k.texts(at+".config", x.Config)
+		for _, name := range slices.Sorted(maps.Keys(x.Env)) {
+			here := Child(at+".env", name)
+			if !isVariable(name) {
+				k.say(here, variableHint, "%s is not the name of a variable", show(name))
+			}
+			k.line(here, x.Env[name])
+		}
+	}
+	k.coreDNS()
+}
+
+func (k *checker) flags(path string, in map[string]Values) {
+	for _, name := range slices.Sorted(maps.Keys(in)) {
+		at := Child(path, name)
+		switch bare := strings.TrimLeft(name, "-"); {
+		case bare != name:
+			k.say(at, "write "+show(bare), "write the flag without leading dashes")
+		case strings.Contains(name, "="):
+			before, after, _ := strings.Cut(name, "=")
+			k.say(at, "write "+clip(before)+": "+show(after), "a flag's name cannot contain =")
+		case !isFlag(name):
+			k.say(at, "lower-case letters, digits and dashes", "%s is not the name of a flag", show(name))
+		}
+		values := in[name]
+		switch {
+		case values != nil && len(values) == 0:
+			k.say(at, "write null to remove the flag", "a list without values")
+		case len(values) == 1 && !k.out.IsSet(Element(at, 0)): // a scalar
+			k.line(at, values[0])
+		default:
+			for i, v := range values {
+				k.line(Element(at, i), v)
+			}
+		}
 	}
 }
 
-// uniqueLabel checks the name of a list's element.
-func (k *checker) uniqueLabel(path, name string, seen map[string]string) {
-	at := path + ".name"
-	switch {
-	case !k.out.Said(at):
-		k.missing(path, "name", "")
-		return
-	case !isLabel(name):
-		k.say(at, labelHint, "%s is not a DNS label", show(name))
-	case seen[name] != "":
-		k.say(at, "", "%s is the name of %s too", show(name), seen[name])
+// line checks a text that becomes part of a command line or an environment.
+func (k *checker) line(path, s string) {
+	if strings.ContainsFunc(s, isControl) {
+		k.say(path, "write it on one line", "%s contains control characters or line breaks", show(s))
 	}
-	if seen[name] == "" {
-		seen[name] = path
+	k.placeholders(path, s)
+}
+
+// texts checks the texts of a configuration tree.
+func (k *checker) texts(path string, v any) {
+	switch v := v.(type) {
+	case string:
+		if strings.ContainsFunc(v, func(r rune) bool { return r != '\n' && r != '\t' && isControl(r) }) {
+			k.say(path, "remove them", "%s contains control characters", show(v))
+		}
+		k.placeholders(path, v)
+	case []any:
+		for i := range v {
+			k.texts(Element(path, i), v[i])
+		}
+	case map[string]any:
+		for key := range v {
+			k.texts(Child(path, key), v[key])
+		}
 	}
 }
 
-// line is how a problem inside a text is placed.
-func line(n int) string { return fmt.Sprintf("line %d: ", n) }
+func (k *checker) placeholders(path, s string) {
+	for {
+		_, rest, ok := strings.Cut(s, "${")
+		if !ok {
+			return
+		}
+		name, after, closed := strings.Cut(rest, "}")
+		if !closed {
+			k.say(path, "write ${node.name}, ${node.address} or ${node.podCIDR}", "a placeholder without closing brace")
+			return
+		}
+		k.oneOf(path, "placeholder", "${"+name+"}", "${node.name}", "${node.address}", "${node.podCIDR}")
+		s = after
+	}
+}
+
+func (k *checker) coreDNS() {
+	const at, most = "spec.components.coredns", 100
+	in := &k.out.Components.CoreDNS
+	if k.out.IsSet(at+".replicas") && (in.Replicas < 1 || in.Replicas > most) {
+		k.say(at+".replicas", "choose 1 to 100", "%d is not a valid number of replicas", in.Replicas)
+	}
+	if k.out.IsSet(at+".corefile") && strings.TrimSpace(in.Corefile) == "" {
+		k.say(at+".corefile", "remove the field to use the default", "is empty")
+	}
+	if open, closed := strings.Count(in.Corefile, "{"), strings.Count(in.Corefile, "}"); open != closed {
+		k.say(at+".corefile", "", "has %d opening and %d closing braces", open, closed)
+	}
+}

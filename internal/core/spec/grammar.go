@@ -2,14 +2,14 @@
 
 package spec
 
-import (
-	"net/netip"
-	"strings"
-)
+import "strings"
 
 const (
 	labelHint     = "lower-case letters, digits and dashes, a letter or digit at both ends, at most 63"
 	qualifiedHint = "write name or example.org/name; the name has at most 63 letters, digits, dashes, dots and underscores"
+	valueHint     = "at most 63 letters, digits, dashes, dots and underscores"
+	variableHint  = "letters, digits and underscores, not beginning with a digit"
+	accountHint   = "lower-case letters, digits, dashes and underscores, a letter or underscore first, at most 32"
 )
 
 func lower(r rune) bool  { return 'a' <= r && r <= 'z' }
@@ -17,14 +17,14 @@ func upper(r rune) bool  { return 'A' <= r && r <= 'Z' }
 func digit(r rune) bool  { return '0' <= r && r <= '9' }
 func letter(r rune) bool { return lower(r) || upper(r) }
 
-// only: s is not empty and all its characters are allowed.
+// only reports whether s is not empty and consists of allowed characters.
 func only(s string, allowed func(rune) bool) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !allowed(r) })
 }
 
 func isDigits(s string) bool { return only(s, digit) }
 
-// isLabel: a DNS label as Kubernetes names things (RFC 1123, lower case).
+// isLabel: a DNS label in lower case (RFC 1123).
 func isLabel(s string) bool {
 	const longest = 63
 	return len(s) <= longest && only(s, func(r rune) bool { return lower(r) || digit(r) || r == '-' }) &&
@@ -40,11 +40,6 @@ func isDomain(s string) bool {
 		}
 	}
 	return len(s) <= longest
-}
-
-func isAddress(s string) bool {
-	a, err := netip.ParseAddr(s)
-	return err == nil && a.Zone() == ""
 }
 
 // isLabelValue: the value of a Kubernetes label, which may be empty.
@@ -75,4 +70,42 @@ func isGate(s string) bool {
 
 func isVariable(s string) bool {
 	return only(s, func(r rune) bool { return letter(r) || digit(r) || r == '_' }) && !digit(rune(s[0]))
+}
+
+// isUser: a login name that an SSH server may know.
+func isUser(s string) bool {
+	const longest = 32
+	return len(s) <= longest && only(s, func(r rune) bool { return letter(r) || digit(r) || r == '-' || r == '_' || r == '.' }) && s[0] != '-'
+}
+
+// isAccount: the name of a user or group that useradd and groupadd accept.
+func isAccount(s string) bool {
+	const longest = 32
+	return len(s) <= longest && only(s, func(r rune) bool { return lower(r) || digit(r) || r == '-' || r == '_' }) && !digit(rune(s[0])) && s[0] != '-'
+}
+
+func isModule(s string) bool {
+	return only(s, func(r rune) bool { return letter(r) || digit(r) || r == '-' || r == '_' }) && s[0] != '-' && len(s) < 64
+}
+
+// isSysctl: at least two words of a path below /proc/sys, joined by dots. As for sysctl(8), a slash within a word is the
+// dot in an interface's name.
+func isSysctl(s string) bool {
+	words := strings.Split(s, ".")
+	for _, w := range words {
+		if !only(w, func(r rune) bool { return letter(r) || digit(r) || strings.ContainsRune("_-/:@", r) }) || w[0] == '-' || w[0] == '/' {
+			return false
+		}
+	}
+	return len(words) > 1
+}
+
+func isPackage(s string) bool {
+	return only(s, func(r rune) bool { return letter(r) || digit(r) || strings.ContainsRune("+-._", r) }) && (letter(rune(s[0])) || digit(rune(s[0])))
+}
+
+// isUnitWord: a unit's name, or one side of the @ in it.
+func isUnitWord(s string) bool {
+	const longest = 63
+	return len(s) <= longest && only(s, func(r rune) bool { return lower(r) || digit(r) || r == '-' || r == '_' || r == '.' }) && (lower(rune(s[0])) || digit(rune(s[0])))
 }

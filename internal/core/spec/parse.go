@@ -12,19 +12,17 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/slipway-project/slipway/api/cluster/v1alpha1"
 )
 
-// Options is what Parse has to know from elsewhere.
+// Options are the facts that Parse needs from outside the document.
 type Options struct {
-	// Minors that the release catalogue has, "1.36". Nil: any is taken.
+	// Minors that the release catalogue has, "1.36". Nil: any minor is accepted.
 	Minors []string
-	// Name, if not empty, is the cluster's name whatever the document says: one spec can serve several clusters.
+	// Name, if not empty, overrides the document's name: one spec can serve several clusters.
 	Name string
 }
 
-// The limits of a document. Nobody writes that much by hand; a bomb does.
+// The limits of a document. They are beyond what people write by hand and stop YAML bombs.
 const (
 	maxBytes = 1 << 20
 	maxDepth = 50
@@ -33,16 +31,16 @@ const (
 	maxProblems = 1000
 )
 
-// Parse decodes and checks one document. All problems are returned at once, sorted by place; with any, the cluster holds
-// what could be read and is good for looking for more problems only.
+// Parse decodes and checks one document. It returns all problems at once, sorted by position. If there are problems, the
+// cluster holds what could be read, and is fit only for finding more problems.
 func Parse(file string, doc []byte, o Options) (Cluster, []Problem) {
-	d := &decoder{file: file, places: map[string]Place{}}
+	d := &decoder{file: file, positions: map[string]Position{}}
 	root := d.document(doc)
 	if root == nil || !d.head(root) {
 		Sort(d.problems)
 		return Cluster{}, d.problems
 	}
-	var in v1alpha1.Cluster
+	var in Document
 	d.decode(root, reflect.ValueOf(&in).Elem(), at{node: root})
 	if o.Name != "" {
 		in.Metadata.Name = o.Name
@@ -52,7 +50,7 @@ func Parse(file string, doc []byte, o Options) (Cluster, []Problem) {
 	return out, d.problems
 }
 
-// document turns bytes into the one root object, or reports why not.
+// document returns the root object of the only document, or reports why there is none.
 func (d *decoder) document(doc []byte) *yaml.Node {
 	if !d.bytes(doc) {
 		return nil
@@ -84,7 +82,7 @@ func (d *decoder) document(doc []byte) *yaml.Node {
 
 const shortest = "the shortest cluster is {apiVersion: " + APIVersion + ", kind: " + Kind + ", metadata: {name: dev}}"
 
-// bytes refuses what is no text before a parser sees it.
+// bytes refuses what is not text before a parser sees it.
 func (d *decoder) bytes(doc []byte) bool {
 	if len(doc) > maxBytes {
 		d.problem(Problem{Msg: "the document is larger than 1 MiB", Hint: "apply large manifests with kubectl"})
@@ -97,17 +95,17 @@ func (d *decoder) bytes(doc []byte) bool {
 	line, column := 1, 1
 	for i := 0; i < len(doc); column++ {
 		r, size := utf8.DecodeRune(doc[i:])
-		place := Problem{Line: line, Column: column}
+		at := Problem{Line: line, Column: column}
 		switch {
 		case r == utf8.RuneError && size == 1:
-			place.Msg, place.Hint = "byte "+strconv.Quote(string(doc[i:i+1]))+" is not UTF-8", "save the file as UTF-8"
+			at.Msg, at.Hint = "byte "+strconv.Quote(string(doc[i:i+1]))+" is not UTF-8", "save the file as UTF-8"
 		case r == '\r' && !bytes.HasPrefix(doc[i+1:], []byte("\n")):
-			place.Msg, place.Hint = "a carriage return without a line feed", "save the file with Unix line ends"
+			at.Msg, at.Hint = "a carriage return without a line feed", "save the file with Unix line endings"
 		case isControl(r) && r != '\n' && r != '\t' && r != '\r':
-			place.Msg, place.Hint = "control character "+strconv.QuoteRune(r), "remove it"
+			at.Msg, at.Hint = "control character "+strconv.QuoteRune(r), "remove it"
 		}
-		if place.Msg != "" {
-			d.problem(place)
+		if at.Msg != "" {
+			d.problem(at)
 			return false
 		}
 		if i += size; r == '\n' {
@@ -117,12 +115,12 @@ func (d *decoder) bytes(doc []byte) bool {
 	return true
 }
 
-// isControl includes the line ends that only Unicode knows: an editor does not show them and YAML counts them.
+// isControl includes Unicode's own line separators: editors do not show them, and YAML counts them as line ends.
 func isControl(r rune) bool {
 	return r < 0x20 || 0x7f <= r && r <= 0x9f || r == '\u2028' || r == '\u2029' || r == '\ufeff'
 }
 
-// syntax reports the parser's error. It knows the line only, and says of a tab that it "cannot start any token".
+// syntax reports the parser's error. The parser knows only the line, and describes a tab as "cannot start any token".
 func (d *decoder) syntax(doc []byte, err error) {
 	if errors.Is(err, io.EOF) {
 		d.problem(Problem{Msg: "the document is empty", Hint: shortest})
@@ -147,7 +145,7 @@ func (d *decoder) syntax(doc []byte, err error) {
 	d.problem(p)
 }
 
-// head checks which kind of document this is: the fields of another kind would all be unknown.
+// head checks the kind of the document first: in another kind, every field would be unknown.
 func (d *decoder) head(root *yaml.Node) bool {
 	before := len(d.problems)
 	for _, want := range []struct{ key, value string }{{"apiVersion", APIVersion}, {"kind", Kind}} {
@@ -156,7 +154,7 @@ func (d *decoder) head(root *yaml.Node) bool {
 		case key == nil:
 			d.add(root, want.key, "write "+want.key+": "+want.value, "is missing")
 		case value.Kind != yaml.ScalarNode || value.Value != want.value:
-			d.add(key, want.key, "write "+want.key+": "+want.value, "is %s: this is no document for slipway", kindName(value))
+			d.add(key, want.key, "write "+want.key+": "+want.value, "is %s: not a document for slipway", kindName(value))
 		}
 	}
 	return len(d.problems) == before

@@ -170,11 +170,12 @@ func (d *decoder) own(o Option) {
 	switch o.Name {
 	case "Fact":
 		d.unit.Facts = append(d.unit.Facts, value)
-	case "ReadyHttp", "ReadyTcp", "ReadyFile":
-		if d.unit.Probes == nil {
-			d.unit.Probes = map[string]string{}
-		}
-		d.unit.Probes[strings.ToLower(strings.TrimPrefix(o.Name, "Ready"))] = value
+	case "ReadyHttp":
+		d.unit.Ready.HTTP = value
+	case "ReadyTcp":
+		d.unit.Ready.TCP = value
+	case "ReadyFile":
+		d.unit.Ready.File = value
 	default:
 		d.bad(o, "unknown option")
 	}
@@ -188,7 +189,7 @@ func (d *decoder) service(o Option) {
 		switch o.Value {
 		case "simple", "exec", "idle":
 		case "notify":
-			d.unit.Notify = true
+			d.unit.Ready.Notify = true
 		default:
 			d.bad(o, "Slipway does not support type %s: use simple or notify", o.Value)
 		}
@@ -218,7 +219,7 @@ func (d *decoder) service(o Option) {
 	case "EnvironmentFile":
 		d.environment(o)
 	case "WorkingDirectory":
-		if d.unit.Dir, err = placement.Expand(d.unit.Name, o.Value); err != nil {
+		if d.unit.Directory, err = placement.Expand(d.unit.Name, o.Value); err != nil {
 			d.bad(o, "%v", err)
 		}
 	case "TimeoutStopSec":

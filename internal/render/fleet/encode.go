@@ -22,7 +22,7 @@ func Encode(u Unit) (string, error) {
 	w.section("Unit")
 	w.set("Description", strings.ReplaceAll(placement.Escape(u.Name), "\n", " ")+", placed by fleet")
 	w.section("Service")
-	if u.Notify {
+	if u.Ready.Notify {
 		w.set("Type", "notify")
 		w.set("NotifyAccess", "all")
 	}
@@ -30,19 +30,21 @@ func Encode(u Unit) (string, error) {
 	for _, k := range slices.Sorted(maps.Keys(u.Env)) {
 		w.set("Environment", quoted(k+"="+u.Env[k]))
 	}
-	if u.Dir != "" {
-		w.set("WorkingDirectory", placement.Escape(u.Dir))
+	if u.Directory != "" {
+		w.set("WorkingDirectory", placement.Escape(u.Directory))
 	}
 	for _, f := range u.Facts { // the unit restarts until the fact is known
 		w.set("ExecStartPre", "/bin/sh -c "+quoted("test -s /run/slipway/facts/"+f+" || { echo 'fact "+f+" is unknown' >&2; exit 1; }"))
 	}
 	w.command("ExecStart", u.Exec)
 	w.always(u.StopTimeout.String(), u.StopTimeout > 0)
-	w.rules(u.Unit)
-	if len(u.Probes)+len(u.Facts) > 0 {
+	w.rules(u)
+	if r := u.Ready; r.HTTP+r.TCP+r.File != "" || len(u.Facts) > 0 {
 		w.section(sectionOwn)
-		for _, kind := range slices.Sorted(maps.Keys(u.Probes)) {
-			w.set("Ready"+strings.ToUpper(kind[:1])+kind[1:], quoted(u.Probes[kind]))
+		for _, probe := range []struct{ option, value string }{{"ReadyFile", r.File}, {"ReadyHttp", r.HTTP}, {"ReadyTcp", r.TCP}} {
+			if probe.value != "" {
+				w.set(probe.option, quoted(probe.value))
+			}
 		}
 		for _, f := range u.Facts {
 			w.set("Fact", f)

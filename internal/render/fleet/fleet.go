@@ -24,17 +24,8 @@ import (
 	"github.com/slipway-project/slipway/internal/render"
 )
 
-// Unit is a user's own unit, with the fields that both fleet and a spec support.
-type Unit struct {
-	placement.Unit
-	Exec        []string
-	Env         map[string]string
-	Dir         string
-	Notify      bool              // the program sends READY=1
-	Probes      map[string]string // readiness probes by kind (http, tcp, file); fleet ignores but preserves them
-	Facts       []string
-	StopTimeout time.Duration
-}
+// Unit is a user's own unit, as in a spec. Fleet ignores the readiness probes http, tcp and file, but keeps them.
+type Unit = placement.Unit
 
 // Metadata of the machines, in addition to their labels: fleetd --metadata
 // slipway-node=NODE,slipway-runs-etcd=true,….

@@ -44,10 +44,11 @@ spec:
 
 func clusterPlan(t *testing.T, pool string) (plan.Plan, launch.Cluster) {
 	t.Helper()
-	c, release, problems, err := compose.Cluster("spec.yaml", []byte(twoPools), "", "")
+	c, release, problems, err := compose.Cluster("spec.yaml", []byte(twoPools), compose.Options{})
 	if err != nil || len(problems) > 0 {
 		t.Fatal(err, problems)
 	}
+	c = compose.Place(c, nil)
 	have := planner.Components{}
 	add := func(name string) { have[name] = fmt.Sprintf("sha256:%064x", len(have)+1) }
 	for _, x := range release.Components {
@@ -89,7 +90,7 @@ func TestGolden(t *testing.T) {
 	for name, tc := range map[string]struct {
 		plan plan.Plan
 		own  []fleet.Unit
-	}{"control-plane": {control, launch.FleetUnits(c)}, "worker": {worker, launch.FleetUnits(c)}, "worker-alone": {worker, nil}, "every-kind": {everyKind(), nil}} {
+	}{"control-plane": {control, c.Config.Units}, "worker": {worker, c.Config.Units}, "worker-alone": {worker, nil}, "every-kind": {everyKind(), nil}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, err := fleet.With(tc.plan, tc.own)
@@ -118,11 +119,12 @@ func archive(r render.Rendered) []byte {
 func TestRoundTrip(t *testing.T) {
 	t.Parallel()
 	_, c := clusterPlan(t, "main")
-	units := launch.FleetUnits(c)
+	units := c.Config.Units
 	if len(units) != 5 {
 		t.Fatalf("got %d units", len(units))
 	}
 	for _, u := range units {
+		u.Placed = nil // fleet places it
 		text, err := fleet.Encode(u)
 		if err != nil {
 			t.Fatal(err)

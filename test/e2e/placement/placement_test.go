@@ -60,7 +60,7 @@ func TestALabelMovesWhatDependsOnIt(t *testing.T) {
 		}
 		return nil
 	})
-	if said := c.Slipway("units").Out; !strings.Contains(said, "it has no label disk, wanted is tape") {
+	if said := c.Slipway("units").Out; !strings.Contains(said, "it has no label disk, the unit needs tape") {
 		t.Errorf("slipway units does not say why a unit runs nowhere: %s", said)
 	}
 
