@@ -27,7 +27,7 @@ spec:
     packages: {apt: [slipway-e2e-greeting]}
     groups: [{name: e2eops, gid: 64001}]
     users: [{name: e2eweb, uid: 64002, group: e2eops, home: /srv/e2eweb}]
-    folders: [{path: /srv/e2edata, mode: 0750, owner: e2eweb, group: e2eops}]
+    directories: [{path: /srv/e2edata, mode: 0750, owner: e2eweb, group: e2eops}]
     limits: {nofile: 65536}
     swap: "off"
     hostname: node
