@@ -25,14 +25,15 @@ const (
 	recordsType      = "slipway.dev/"         // and the kind: a Secret's type never changes
 	recordsField     = "record"
 
-	// recordsPatience ends a request to a server that took it and says nothing more. Whoever asked knows nothing then, and asks again.
+	// recordsPatience limits a request to a server that has accepted it and does not respond. The caller then does not know the
+	// result and has to ask again.
 	recordsPatience = 10 * time.Second
 )
 
 var secrets = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
 
-// RecordStore keeps the cluster's records as Secrets, of which only the control role has rights: KIND.NAME in the namespace
-// slipway-system. It reads from etcd's majority, never from a cache. A call fails where the server is away; only Watch waits.
+// RecordStore stores the cluster's records as Secrets KIND.NAME in the namespace slipway-system. Only the control role has rights to
+// them. It reads from a majority of etcd, never from a cache. A call fails if the server cannot be reached; only Watch waits for it.
 type RecordStore struct {
 	c *Client
 }
@@ -70,7 +71,7 @@ func (s *RecordStore) List(ctx context.Context, kind string) ([]registry.Item, e
 	if err != nil {
 		return nil, fmt.Errorf("list records %s: %w", kind, err)
 	}
-	if found.GetContinue() != "" { // nobody asked for pages
+	if found.GetContinue() != "" { // it did not ask for pages
 		return nil, fmt.Errorf("list records %s: the API server sent only a part", kind)
 	}
 	out := make([]registry.Item, 0, len(found.Items))
@@ -140,11 +141,11 @@ func (s *RecordStore) Watch(ctx context.Context, kind string, changed func()) er
 	if err := registry.CheckName(kind, "x"); err != nil {
 		return err
 	}
-	waiting := onChange(func(why string) { s.c.log.Debug("records cannot be seen", "kind", kind, "why", why) })
+	waiting := onChange(func(why string) { s.c.log.Debug("records cannot be watched", "kind", kind, "why", why) })
 	listing := false
 	q := query{resource: secrets, namespace: recordsNamespace, labels: recordsLabel + "=" + kind, listed: func(begins bool) {
 		if listing = begins; !begins {
-			changed() // once for the whole list, also where it is empty: what was deleted meanwhile is not in it
+			changed() // once for the whole list, even if it is empty: records may have been deleted meanwhile
 		}
 	}}
 	err := s.c.follow(ctx, q, waiting, func(*unstructured.Unstructured, bool) (bool, error) {
@@ -161,7 +162,7 @@ func (s *RecordStore) Watch(ctx context.Context, kind string, changed func()) er
 
 func secretName(kind, name string) string { return kind + "." + name }
 
-// isSecretGone is positive evidence only: a 404 that names this very Secret. A missing namespace or a wrong path have others.
+// isSecretGone accepts only a 404 that names this Secret. A missing namespace or a wrong path cause other 404s.
 func isSecretGone(err error, kind, name string) bool {
 	var status apierrors.APIStatus
 	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
