@@ -13,6 +13,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/pki"
 )
 
+// checkCA is Check for a CA. A CA that is due for renewal is still ok, with a notice in detail.
 func (l *Local) checkCA(w pki.Want) (ok, exists bool, detail string, err error) {
 	p, err := readPair(w)
 	if err != nil {
@@ -74,6 +75,7 @@ func (l *Local) ensureCA(w pki.Want) error {
 	return nil
 }
 
+// createCA creates the key and the self-signed certificate of a CA. No file of the Want may exist.
 func (l *Local) createCA(w pki.Want) error {
 	now, err := l.issueTime()
 	if err != nil {

@@ -203,4 +203,5 @@ func (l *Local) wrote(point string) error {
 	return l.crash(point)
 }
 
+// day formats a time for messages, in UTC.
 func day(t time.Time) string { return t.UTC().Format(time.RFC3339) }

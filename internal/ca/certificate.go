@@ -56,6 +56,8 @@ func template(w pki.Want, now time.Time) (*x509.Certificate, error) {
 	return tmpl, nil
 }
 
+// sign signs a certificate for pub with the key of parent; tmpl is its own parent for a self-signed
+// certificate.
 func sign(tmpl, parent *x509.Certificate, pub crypto.PublicKey, key crypto.Signer) ([]byte, error) {
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, pub, key)
 	if err != nil {
@@ -104,6 +106,8 @@ func differs(w pki.Want, cert *x509.Certificate) string {
 	return ""
 }
 
+// subjectDiffers is differs for the subject only. It refuses attributes that a Want cannot have, such as
+// organizational units.
 func subjectDiffers(w pki.Want, cert *x509.Certificate) string {
 	if cert.Subject.CommonName != w.CommonName {
 		return fmt.Sprintf("its name is %q, want %q", cert.Subject.CommonName, w.CommonName)
@@ -121,6 +125,7 @@ func subjectDiffers(w pki.Want, cert *x509.Certificate) string {
 	return ""
 }
 
+// setDiffers describes the difference between two lists as sets, or returns "".
 func setDiffers(what string, want, have []string) string {
 	missing, extra := minus(want, have), minus(have, want)
 	switch {

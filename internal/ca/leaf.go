@@ -17,6 +17,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/pki"
 )
 
+// checkLeaf is Check for a leaf certificate. A leaf that is due for renewal is not ok.
 func (l *Local) checkLeaf(w pki.Want) (ok, exists bool, detail string, err error) {
 	p, err := readPair(w)
 	if err != nil {
@@ -164,11 +165,14 @@ func (l *Local) checkIssued(w pki.Want, key *ecdsa.PrivateKey, certificate []byt
 	return cert, nil
 }
 
+// onP256 reports whether a key is an ECDSA key on P-256, the only kind that Slipway uses for leaf
+// certificates.
 func onP256(pub crypto.PublicKey) bool {
 	key, ok := pub.(*ecdsa.PublicKey)
 	return ok && key.Curve == elliptic.P256()
 }
 
+// signedBy checks the issuer name and the signature; it does not check validity periods.
 func signedBy(cert, signer *x509.Certificate) bool {
 	return bytes.Equal(cert.RawIssuer, signer.RawSubject) && cert.CheckSignatureFrom(signer) == nil
 }

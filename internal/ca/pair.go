@@ -108,6 +108,8 @@ func (l *Local) finishPair(w pki.Want) error {
 	return l.wrote("certificate in place")
 }
 
+// writeKey writes a private key in PKCS#8 with mode 0600. The file is never readable by others, not even for
+// a moment.
 func (l *Local) writeKey(path string, key *ecdsa.PrivateKey) error {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
@@ -119,6 +121,7 @@ func (l *Local) writeKey(path string, key *ecdsa.PrivateKey) error {
 	return l.wrote("key written")
 }
 
+// newKey generates an ECDSA P-256 key.
 func newKey() (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -127,6 +130,7 @@ func newKey() (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
+// sameKey compares two public keys of any type.
 func sameKey(a, b crypto.PublicKey) bool {
 	k, ok := a.(interface{ Equal(crypto.PublicKey) bool })
 	return ok && k.Equal(b)

@@ -25,6 +25,7 @@ type keyPair struct {
 	mismatch             string // the public file has keys, but none of them belongs to the private key
 }
 
+// readKeyPair reads the files of a Want. After an error, their state is unknown.
 func readKeyPair(w pki.Want) (k keyPair, err error) {
 	if k.key, k.keyOpen, k.keyBad, err = readKey(w.KeyPath); err != nil {
 		return keyPair{}, err
@@ -55,6 +56,7 @@ func readKeyPair(w pki.Want) (k keyPair, err error) {
 	return k, nil
 }
 
+// checkKeyPair is Check for a key pair.
 func checkKeyPair(w pki.Want) (ok, exists bool, detail string, err error) {
 	k, err := readKeyPair(w)
 	if err != nil {
@@ -141,6 +143,7 @@ func readSecret(path string) (exists, open bool, bad string, err error) {
 	return true, false, "", nil
 }
 
+// ensureSecret creates the secret once and never replaces it.
 func (l *Local) ensureSecret(w pki.Want) error {
 	exists, open, bad, err := readSecret(w.KeyPath)
 	switch {

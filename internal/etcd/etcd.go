@@ -91,6 +91,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
+// dialAll prepares a connection to each client URL. After an error it leaves none open.
 func (c *Client) dialAll(urls []string) (servers []conn, err error) {
 	for _, u := range urls {
 		server, err := dial(u, c.tls)

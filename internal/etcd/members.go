@@ -159,6 +159,8 @@ func (c *Client) moveLeader(ctx context.Context, id uint64) error {
 	return fmt.Errorf("no other voter takes over: %w", errors.Join(errs...))
 }
 
+// translate turns etcd's members into those of package membership, sorted by ID. A member without a name has
+// never started.
 func translate(list []*etcdpb.Member) []membership.Member {
 	first := func(urls []string) string {
 		if len(urls) == 0 {

@@ -85,6 +85,7 @@ func (c *Client) Seed(ctx context.Context, objs []objects.Object) error {
 	return nil
 }
 
+// applier is the state of one call of Apply. Its methods may be called concurrently.
 type applier struct {
 	*Client
 	changed atomic.Bool
@@ -93,6 +94,7 @@ type applier struct {
 	progress func(Progress)
 }
 
+// report passes an event to the caller of Apply and remembers whether anything has changed.
 func (a *applier) report(p Progress) {
 	if p.Changed || p.Removed {
 		a.changed.Store(true)
@@ -120,6 +122,8 @@ func wave(o objects.Object) int {
 	return 2 // a custom resource
 }
 
+// addon applies the objects of one add-on, wave by wave. After an error in one wave, it does not start the
+// next.
 func (a *applier) addon(ctx context.Context, addon objects.AddOn) error {
 	for w := range 3 {
 		var errs []error
@@ -365,6 +369,8 @@ func (a *applier) remove(ctx context.Context, addon string, i id) error {
 	return nil
 }
 
+// readInventory returns an empty inventory if there is none. A damaged entry is an error that trying again
+// does not solve.
 func (c *Client) readInventory(ctx context.Context) (inventory, error) {
 	o, err := c.dyn.Resource(configMaps).Namespace(metav1.NamespaceSystem).Get(ctx, inventoryName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

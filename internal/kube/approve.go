@@ -62,6 +62,8 @@ type approver struct {
 // keyOf is a key and its node.
 type keyOf struct{ node, pin string }
 
+// handle judges a pending request, logs once why it stays pending, and remembers the keys of approved
+// requests.
 func (a *approver) handle(ctx context.Context, o *unstructured.Unstructured) error {
 	if approved(o) {
 		a.remember(o)
@@ -80,6 +82,8 @@ func approved(o *unstructured.Unstructured) bool {
 	return ok
 }
 
+// remember records the key of an approved request, so that no other node gets a certificate with the same
+// key.
 func (a *approver) remember(o *unstructured.Unstructured) {
 	r := requestOf(o)
 	if csr, wrong := parseRequest(r.pem); wrong == "" {
@@ -139,6 +143,8 @@ func (a *approver) decide(ctx context.Context, o *unstructured.Unstructured) (pe
 	return "", nil
 }
 
+// requestOf extracts the fields that judge needs. Missing or malformed fields become zero values, which judge
+// denies.
 func requestOf(o *unstructured.Unstructured) request {
 	r := request{user: str(o.Object, "spec", "username")}
 	r.groups, _, _ = unstructured.NestedStringSlice(o.Object, "spec", "groups")
@@ -185,6 +191,7 @@ type request struct {
 	pem     []byte
 }
 
+// verdict is the result of judge.
 type verdict int
 
 const (
@@ -251,6 +258,8 @@ func usagesWrong(usages []string) string {
 	return ""
 }
 
+// parseRequest parses a PEM certificate request and checks its signature and the strength of its key. wrong
+// is the reason for a denial, or "".
 func parseRequest(text []byte) (csr *x509.CertificateRequest, wrong string) {
 	block, rest := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" || len(strings.TrimSpace(string(rest))) > 0 {
@@ -278,6 +287,8 @@ func parseRequest(text []byte) (csr *x509.CertificateRequest, wrong string) {
 	return csr, ""
 }
 
+// subjectWrong returns the reason why the names in a request are not exactly those of the node, or "". It
+// does not check IP addresses.
 func subjectWrong(csr *x509.CertificateRequest, node string) string {
 	switch {
 	case csr.Subject.CommonName != nodePrefix+node:

@@ -65,6 +65,8 @@ type drainer struct {
 	again    chan struct{}
 }
 
+// list is called before and after the pods of a list are observed. Evictions start only when the list is
+// complete, so that Drain does not return early.
 func (d *drainer) list(ctx context.Context, begins bool) {
 	if d.listing = begins; begins {
 		clear(d.left)
@@ -73,6 +75,7 @@ func (d *drainer) list(ctx context.Context, begins bool) {
 	d.evictAll(ctx)
 }
 
+// observe updates the set of pods that have to be evicted and continues the evictions, except within a list.
 func (d *drainer) observe(ctx context.Context, o *unstructured.Unstructured, gone bool) {
 	if o != nil {
 		name := o.GetNamespace() + "/" + o.GetName()
@@ -101,6 +104,7 @@ func stays(o *unstructured.Unstructured) bool {
 	return o.GetDeletionTimestamp() == nil && (phase == "Succeeded" || phase == "Failed")
 }
 
+// report tells the caller of Drain about a pod, but never the same thing twice in a row.
 func (d *drainer) report(name, what string) {
 	if d.reported[name] != what {
 		d.reported[name] = what

@@ -77,6 +77,7 @@ func (d *drift) key(name string) string {
 	return name
 }
 
+// observe handles an object of a list or a change of an object.
 func (d *drift) observe(o *unstructured.Unstructured, gone bool) {
 	if o == nil {
 		return // an empty list; compare is called next

@@ -76,6 +76,7 @@ func (c *Client) Elect(ctx context.Context, cfg ElectConfig, lead func(ctx conte
 	}
 }
 
+// elector is the state of one call of Elect. Only one goroutine uses it at a time.
 type elector struct {
 	*Client
 	cfg ElectConfig
@@ -88,6 +89,7 @@ type elector struct {
 	reported    bool
 }
 
+// follow calls the Follow function of the configuration if something has changed.
 func (e *elector) follow(holder, why string) {
 	if !e.reported || holder != e.holder || why != e.why {
 		e.holder, e.why, e.reported = holder, why, true
@@ -228,6 +230,7 @@ func (e *elector) duration(o *unstructured.Unstructured) time.Duration {
 	return max(e.cfg.Lease, min(time.Duration(seconds)*time.Second, maxLease))
 }
 
+// spec returns the spec of the Lease with this candidate as the holder, renewed now.
 func (e *elector) spec(transitions int64, acquired time.Time) map[string]any {
 	return map[string]any{
 		"holderIdentity": e.cfg.Identity, "leaseTransitions": transitions, "acquireTime": microTime(acquired), "renewTime": microTime(time.Now()),
@@ -237,6 +240,7 @@ func (e *elector) spec(transitions int64, acquired time.Time) map[string]any {
 
 func microTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z07:00") }
 
+// create creates the Lease with this candidate as the holder.
 func (e *elector) create(ctx context.Context) error {
 	asked := time.Now()
 	o := &unstructured.Unstructured{Object: map[string]any{
@@ -264,6 +268,7 @@ func (e *elector) write(ctx context.Context, read *unstructured.Unstructured, sp
 	return nil
 }
 
+// wrote remembers the Lease as the server returned it. asked is a time before the request was sent.
 func (e *elector) wrote(o *unstructured.Unstructured, asked time.Time) {
 	transitions, _, _ := unstructured.NestedInt64(o.Object, "spec", "leaseTransitions")
 	e.mine = term{object: o, transitions: transitions, asked: asked}
@@ -292,6 +297,7 @@ func (e *elector) renew(ctx context.Context) error {
 	return e.rewrite(ctx, o)
 }
 
+// rewrite renews the Lease that was read and keeps the time of the acquisition.
 func (e *elector) rewrite(ctx context.Context, read *unstructured.Unstructured) error {
 	spec := e.spec(e.mine.transitions, time.Now())
 	spec["acquireTime"] = str(read.Object, "spec", "acquireTime")

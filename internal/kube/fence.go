@@ -47,6 +47,7 @@ func (h *held) renewed(asked time.Time) {
 	h.stop, h.end = asked.Add(h.renew), asked.Add(h.lease)
 }
 
+// finish ends the term: from now on every write is refused.
 func (h *held) finish() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -75,6 +76,7 @@ func (c *Client) Fenced(fence Fence) (*Client, error) {
 	return out, nil
 }
 
+// fenced is a transport that refuses writes while the fence is not held.
 type fenced struct {
 	next  http.RoundTripper
 	fence Fence

@@ -87,6 +87,7 @@ func (c *Client) At(server string) (*Client, error) {
 	return other, nil
 }
 
+// newClient makes both REST clients share one HTTP client, and so its connections and its fence.
 func newClient(conf *rest.Config, http *http.Client, log *slog.Logger) (*Client, error) {
 	dyn, err := dynamic.NewForConfigAndClient(conf, http)
 	if err != nil {

@@ -57,6 +57,7 @@ func (c *Client) ListNodes(ctx context.Context) ([]NodeInfo, error) {
 	return out, nil
 }
 
+// infoOf reads the fields of NodeInfo from a Node. Addresses that are not IP addresses are ignored.
 func infoOf(o *unstructured.Unstructured) NodeInfo {
 	n := NodeInfo{Name: o.GetName(), PodCIDR: str(o.Object, "spec", "podCIDR"), Version: str(o.Object, "status", "nodeInfo", "kubeletVersion")}
 	for label := range o.GetLabels() {
@@ -166,6 +167,7 @@ func (c *Client) KeepNode(ctx context.Context, r Record, say, changed func(strin
 	})
 }
 
+// nodeKeeper is the state of one call of KeepNode. Only follow uses it, one call at a time.
 type nodeKeeper struct {
 	*Client
 	record  Record

@@ -60,6 +60,8 @@ const (
 	rejected                 // the request itself is invalid
 )
 
+// classify tells errors apart by the status code of the API server. Without a status, the request did not
+// reach the server.
 func classify(err error) class {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

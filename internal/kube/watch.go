@@ -233,6 +233,7 @@ func condition(o *unstructured.Unstructured, name string) (ok bool, why string) 
 	return false, "its condition " + name + " is not known yet"
 }
 
+// joinReason formats the reason and the message of a condition, either of which may be empty.
 func joinReason(reason, message string) string {
 	if reason != "" && message != "" {
 		return reason + ": " + message
@@ -240,6 +241,7 @@ func joinReason(reason, message string) string {
 	return reason + message
 }
 
+// str returns the string at a path, or "" if there is none.
 func str(m map[string]any, path ...string) string {
 	s, _, _ := unstructured.NestedString(m, path...)
 	return s

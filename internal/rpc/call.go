@@ -35,6 +35,8 @@ func (s *Server) guardUnary(method string, h unaryHandler) unaryHandler {
 	}
 }
 
+// guardStream asks the rule before the handler of a stream runs, and enforces the limits of the call on its
+// messages.
 func (s *Server) guardStream(method string, h grpc.StreamHandler) grpc.StreamHandler {
 	return func(srv any, ss grpc.ServerStream) error {
 		return s.call(ss.Context(), method, func(ctx context.Context, timed bool) error {
@@ -147,6 +149,7 @@ func (s *Server) reply(ctx context.Context, caller authInfo, method string, err 
 	return status.ErrorProto(public)
 }
 
+// report audits a refusal and returns its id. It sets the time and, if missing, the id.
 func (s *Server) report(source netip.Addr, r Refused) (id string) {
 	r.At = time.Now()
 	if r.ID == "" {

@@ -193,6 +193,8 @@ func ClientTLS(o ClientOptions) *tls.Config {
 	return c
 }
 
+// verify checks the server's certificates during the handshake. It returns an *Untrusted error, except for
+// contradictory options.
 func (o ClientOptions) verify(s tls.ConnectionState) error {
 	if err := o.check(); err != nil {
 		return err

@@ -101,6 +101,7 @@ func (b *bucket) refill(r Rate, now time.Time) {
 	}
 }
 
+// full reports whether all tokens are back, so that the bucket needs no row any more.
 func (b *bucket) full(r Rate, now time.Time) bool {
 	b.refill(r, now)
 	return b.used == 0

@@ -39,6 +39,7 @@ func newListener(l net.Listener, limiter *limiter, a auditor) *listener {
 	return &listener{Listener: l, limiter: limiter, audit: a, handshaking: map[*conn]struct{}{}}
 }
 
+// Accept returns the next connection that the limiter admits.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		raw, err := l.Listener.Accept()
@@ -67,6 +68,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
+// add registers a connection whose handshake starts. It returns false if the listener is closed.
 func (l *listener) add(c *conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,6 +116,7 @@ type conn struct {
 
 func (c *conn) limits() Limits { return c.listener.limiter.limits }
 
+// refuse audits a refusal of the connection itself. It does not close the connection.
 func (c *conn) refuse(code codes.Code, reason string) {
 	c.listener.audit.refused(c.source, Refused{ID: newID(), At: time.Now(), Peer: Peer{Addr: c.addr}, Code: code, Reason: reason})
 }
@@ -191,6 +194,7 @@ func (c *conn) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(t)
 }
 
+// Close may be called more than once; the limiter is released once.
 func (c *conn) Close() error {
 	c.listener.remove(c)
 	c.mu.Lock()

@@ -171,6 +171,7 @@ func (a auditor) refused(source netip.Addr, r Refused) {
 	a.report(r)
 }
 
+// newID returns a random id that is long enough to find a refusal in the audit log.
 func newID() string {
 	var b [6]byte
 	_, _ = rand.Read(b[:]) // never fails: crypto/rand ends the program instead
