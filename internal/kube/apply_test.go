@@ -251,7 +251,7 @@ func TestPatience(t *testing.T) {
 			other = errors.New("connection refused")
 		}
 		if p.exhausted(other, yes) {
-			t.Errorf("%s: an error of another class did not start anew", name)
+			t.Errorf("%s: the time did not start again with an error of another class", name)
 		}
 	}
 }

@@ -185,7 +185,7 @@ func secretOf(item registry.Item) *unstructured.Unstructured {
 	}}
 }
 
-// itemOf refuses what somebody else has put there or made of it.
+// itemOf refuses a Secret that has the label but is not a record, or was changed by another program.
 func itemOf(o *unstructured.Unstructured, kind string) (registry.Item, error) {
 	name, ok := strings.CutPrefix(o.GetName(), kind+".")
 	text, has, _ := unstructured.NestedString(o.Object, "data", recordsField)

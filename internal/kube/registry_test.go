@@ -21,7 +21,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/objects"
 )
 
-// recordsServer is the shared server with the namespace and the rights of the records.
+// recordsServer returns the shared server with the namespace and the roles for records.
 func recordsServer(t *testing.T) *server {
 	t.Helper()
 	s := sharedServer(t)
@@ -31,14 +31,14 @@ func recordsServer(t *testing.T) *server {
 	return s
 }
 
-// The store passes the suite with the rights of the control role, and with no others.
+// The store passes the conformance suite with only the rights of the control role.
 func TestRecordStoreConformance(t *testing.T) {
 	t.Parallel()
 	s := recordsServer(t)
 	registrytest.Conformance(t, func(t *testing.T) registry.Store { return s.client(t, "control").Records() })
 }
 
-// What people see of a record, and who does not see it.
+// The form of a record's Secret, and that only the control role has access to it.
 func TestRecordSecrets(t *testing.T) {
 	t.Parallel()
 	s := recordsServer(t)
@@ -48,24 +48,24 @@ func TestRecordSecrets(t *testing.T) {
 	super := s.client(t, "super-admin").dyn.Resource(secrets).Namespace("slipway-system")
 	o, err := super.Get(t.Context(), "seen.a.b", metav1.GetOptions{})
 	if err != nil || str(o.Object, "type") != "slipway.dev/seen" || o.GetLabels()["slipway.dev/registry"] != "seen" {
-		t.Fatalf("%v, %v", o, err)
+		t.Fatalf("got Secret %v, error %v, want the type and label of a record", o, err)
 	}
 	for _, who := range []string{"node-a"} {
 		store := s.client(t, who).Records()
 		if item, err := store.Get(t.Context(), "seen", "a.b"); err == nil || errors.Is(err, registry.ErrNotFound) {
-			t.Errorf("%s reads %s, %v", who, item.Data, err)
+			t.Errorf("get as %s: got %s, %v, want Forbidden", who, item.Data, err)
 		}
 		if items, err := store.List(t.Context(), "seen"); err == nil {
-			t.Errorf("%s lists %v", who, items)
+			t.Errorf("list as %s: got %v, want Forbidden", who, items)
 		}
 		if _, err := store.Put(t.Context(), registry.Item{Kind: "seen", Name: who}); err == nil {
-			t.Errorf("%s writes", who)
+			t.Errorf("put as %s succeeded, want Forbidden", who)
 		}
 	}
 	if _, err := s.client(t, "control").dyn.Resource(secrets).Namespace("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("the control role lists Secrets elsewhere: %v", err)
+		t.Errorf("the control role lists Secrets in another namespace: got %v, want Forbidden", err)
 	}
-	// Somebody meddles: one that is no record makes the list an error, not shorter.
+	// A Secret with the label that is not a record makes List fail; it is not skipped.
 	fake := parse(t, "x", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: seen.c, namespace: slipway-system, labels: {slipway.dev/registry: seen}}\n").Objects[0]
 	fake["kind"] = "Secret"
 	body, err := withLabel(fake, "x")
@@ -80,18 +80,18 @@ func TestRecordSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	if items, err := s.client(t, "control").Records().List(t.Context(), "seen"); err == nil || !strings.Contains(err.Error(), "slipway-system/seen.c") {
-		t.Errorf("list with a stranger in it: %v, %v", items, err)
+		t.Errorf("list with another Secret: got %v, %v, want an error with its name", items, err)
 	}
 }
 
-// Without the namespace, and without a server, nothing is known of what could be written.
-func TestRecordStoreAway(t *testing.T) {
+// Without the namespace or the server, no call returns one of the errors that say something about the record.
+func TestRecordStoreUnavailable(t *testing.T) {
 	t.Parallel()
 	s := ownServer(t)
 	super := s.client(t, "super-admin").Records()
 	waitReadyz(t, s.client(t, "super-admin"))
 	if _, err := super.Put(t.Context(), registry.Item{Kind: "away", Name: "a"}); err == nil || errors.Is(err, registry.ErrExists) || errors.Is(err, registry.ErrNotFound) {
-		t.Errorf("put without a namespace: %v", err)
+		t.Errorf("put without the namespace: got %v", err)
 	}
 	ns, err := objects.Parse("ns", "apiVersion: v1\nkind: Namespace\nmetadata: {name: slipway-system}\n")
 	if err != nil {
@@ -104,41 +104,41 @@ func TestRecordStoreAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	told, ended := make(chan struct{}, 100), make(chan error, 1)
-	go func() { ended <- super.Watch(ctx, "away", func() { told <- struct{}{} }) }()
-	<-told
+	changed, ended := make(chan struct{}, 100), make(chan error, 1)
+	go func() { ended <- super.Watch(ctx, "away", func() { changed <- struct{}{} }) }()
+	<-changed
 	kill(s.api)
 	if item, err := super.Get(t.Context(), "away", "a"); err == nil || errors.Is(err, registry.ErrNotFound) {
-		t.Errorf("get from nobody: %v, %v", item, err)
+		t.Errorf("get without a server: got %v, %v", item, err)
 	}
 	if items, err := super.List(t.Context(), "away"); err == nil {
-		t.Errorf("list from nobody: %v", items)
+		t.Errorf("list without a server: got %v", items)
 	}
 	if err := super.Delete(t.Context(), "away", "a", ""); err == nil || errors.Is(err, registry.ErrNotFound) {
-		t.Errorf("delete at nobody: %v", err)
+		t.Errorf("delete without a server: got %v", err)
 	}
 	if err := s.startAPI(); err != nil {
 		t.Fatal(err)
 	}
 	waitReadyz(t, s.client(t, "super-admin"))
-	for len(told) > 0 {
-		<-told
+	for len(changed) > 0 {
+		<-changed
 	}
 	if _, err := super.Put(t.Context(), registry.Item{Kind: "away", Name: "b"}); err != nil {
 		t.Fatal(err)
 	}
 	select {
-	case <-told:
+	case <-changed:
 	case <-time.After(time.Minute):
-		t.Error("the watch did not come back after the server had")
+		t.Error("the watch did not resume after the restart of the server")
 	}
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("the watch ended with %v", err)
+		t.Errorf("Watch returned %v", err)
 	}
 }
 
-// 100 machines use one token at three control planes, with one real API server behind: exactly one gets in.
+// 100 machines use one token at three control planes with one real API server: exactly one is admitted.
 func TestTokenOnRealStore(t *testing.T) {
 	t.Parallel()
 	s := recordsServer(t)
@@ -184,10 +184,10 @@ func TestTokenOnRealStore(t *testing.T) {
 		}
 		wg.Wait()
 		if len(in) != 1 || in[0] != fmt.Sprintf("dev-worker-%d", round) {
-			t.Errorf("round %d: %v were let in", round, in)
+			t.Errorf("round %d: got the nodes %v, want one", round, in)
 		}
 	}
 	if nodes, err := planes[1].Nodes(t.Context()); err != nil || len(nodes) != 4 {
-		t.Errorf("%d records, %v", len(nodes), err)
+		t.Errorf("got %d records, %v, want 4", len(nodes), err)
 	}
 }
