@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/core/roster"
 )
 
@@ -239,8 +240,8 @@ func TestFollowsRoster(t *testing.T) {
 	}
 	c.publish(t, 6, c.joinCA, c.servers[1]) // server 0 leaves the cluster, but keeps running
 	await(t, "the client uses the new server", 12*time.Second, func() bool { name, err := c.ask(t.Context()); return err == nil && name == "1" })
-	c.publish(t, 4, c.joinCA, c.servers[2])        // older
-	c.publish(t, 9, newAuthority(t), c.servers[2]) // signed by another CA
+	c.publish(t, 4, c.joinCA, c.servers[2])                          // older
+	c.publish(t, 9, certtest.NewAuthority(t, "other"), c.servers[2]) // signed by another CA
 	c.transport.CloseIdleConnections()
 	for range 20 {
 		if got := c.mustAsk(t); got != "1" {
@@ -255,8 +256,10 @@ func TestFollowsRoster(t *testing.T) {
 func TestImpostor(t *testing.T) {
 	t.Parallel()
 	for name, cert := range map[string]func(c *cluster) *api{
-		"other CA": func(c *cluster) *api { return newAPI(t, "impostor", newAuthority(t).leaf(t, "kubernetes")) },
-		"kubelet":  func(c *cluster) *api { return newAPI(t, "impostor", c.podCA.leaf(t, "dev-worker-0")) },
+		"other CA": func(c *cluster) *api {
+			return newAPI(t, "impostor", certtest.NewAuthority(t, "other").Server(t, "kubernetes"))
+		},
+		"kubelet": func(c *cluster) *api { return newAPI(t, "impostor", c.podCA.Server(t, "dev-worker-0")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

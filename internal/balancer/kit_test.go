@@ -4,17 +4,12 @@ package balancer
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"net/netip"
@@ -34,34 +29,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// authority is a CA in memory.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T) authority {
-	t.Helper()
-	cert, key := certtest.CA(t, "test")
-	return authority{cert, key}
-}
-
-func (a authority) leaf(t *testing.T, name string) tls.Certificate {
-	t.Helper()
-	key := certtest.Key(t)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), DNSNames: []string{name}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-	}
-	cert := certtest.Sign(t, template, a.cert, key.Public(), a.key)
-	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
-}
-
-func (a authority) write(t *testing.T, path string) {
-	t.Helper()
-	must(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}), 0o600))
-}
-
 // api is an API server that answers with its name and its readiness.
 type api struct {
 	name  string
@@ -72,7 +39,7 @@ type api struct {
 	conns map[net.Conn]struct{}
 }
 
-func newAPI(t *testing.T, name string, cert tls.Certificate) *api {
+func newAPI(t *testing.T, name string, cert *tls.Certificate) *api {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -80,7 +47,7 @@ func newAPI(t *testing.T, name string, cert tls.Certificate) *api {
 	a.ready.Store(true)
 	a.srv = &http.Server{
 		ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0),
-		TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12},
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS12},
 		ConnState: func(c net.Conn, s http.ConnState) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
@@ -108,7 +75,7 @@ func (a *api) kill() { _ = a.srv.Close() }
 // cluster consists of two CAs, servers, a roster file and a balancer.
 type cluster struct {
 	dir           string
-	joinCA, podCA authority
+	joinCA, podCA certtest.Authority
 	servers       []*api
 	front         string
 	client        *http.Client
@@ -117,34 +84,27 @@ type cluster struct {
 
 func newCluster(t *testing.T, servers int) *cluster {
 	t.Helper()
-	c := &cluster{dir: t.TempDir(), joinCA: newAuthority(t), podCA: newAuthority(t)}
-	c.joinCA.write(t, filepath.Join(c.dir, "join-ca.crt"))
-	c.podCA.write(t, filepath.Join(c.dir, "ca.crt"))
+	c := &cluster{dir: t.TempDir(), joinCA: certtest.NewAuthority(t, "join CA"), podCA: certtest.NewAuthority(t, "CA")}
+	must(t, os.WriteFile(filepath.Join(c.dir, "join-ca.crt"), c.joinCA.PEM(), 0o600), os.WriteFile(filepath.Join(c.dir, "ca.crt"), c.podCA.PEM(), 0o600))
 	for i := range servers {
-		c.servers = append(c.servers, newAPI(t, fmt.Sprint(i), c.podCA.leaf(t, "kubernetes")))
+		c.servers = append(c.servers, newAPI(t, fmt.Sprint(i), c.podCA.Server(t, "kubernetes")))
 	}
 	return c
 }
 
 func (c *cluster) roster(servers ...*api) roster.Roster {
-	r := roster.Roster{Cluster: roster.ClusterID(roster.Pin(c.joinCA.cert.RawSubjectPublicKeyInfo)), Generation: 1}
+	r := roster.Roster{Cluster: c.joinCA.ClusterID(), Generation: 1}
 	for _, s := range servers {
 		r.API, r.Join = append(r.API, s.addr), append(r.Join, s.addr)
 	}
 	return r
 }
 
-func (c *cluster) publish(t *testing.T, generation uint64, by authority, servers ...*api) {
+func (c *cluster) publish(t *testing.T, generation uint64, by certtest.Authority, servers ...*api) {
 	t.Helper()
 	r := c.roster(servers...)
 	r.Generation = generation
-	body, err := json.Marshal(r)
-	must(t, err)
-	digest := roster.Digest(body)
-	signature, err := ecdsa.SignASN1(rand.Reader, by.key, digest[:])
-	must(t, err)
-	text, err := json.Marshal(roster.Signed{Body: body, Signature: signature})
-	must(t, err, durable.WriteFile(filepath.Join(c.dir, "roster.json"), 0o600, text))
+	must(t, durable.WriteFile(filepath.Join(c.dir, "roster.json"), 0o600, by.Roster(t, r)))
 }
 
 // start runs the balancer with the default timing, and returns when clients can connect.
@@ -162,7 +122,7 @@ func (c *cluster) start(t *testing.T, dial func(ctx context.Context, network, ad
 	go func() { done <- Run(ctx, conf) }()
 	<-up
 	roots := x509.NewCertPool()
-	roots.AddCert(c.podCA.cert)
+	roots.AddCert(c.podCA.Cert)
 	c.transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "kubernetes", MinVersion: tls.VersionTLS12}}
 	c.client = &http.Client{Transport: c.transport, Timeout: 10 * time.Second}
 	t.Cleanup(func() {

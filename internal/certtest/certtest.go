@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package certtest makes keys and certificates for tests, good for the hour around now. It writes no files, and is never part of
-// what ships.
+// Package certtest makes keys, certificates and signed rosters for tests, valid for the hour around now. It writes no
+// files, and is never part of what ships.
 //
-// Read [CA] and [Sign].
+// Read [Authority] and [Sign].
 //
-//	ca, key := certtest.CA(t, "join CA")
-//	leaf := certtest.Sign(t, template, ca, certtest.Key(t).Public(), key)
+//	joinCA := certtest.NewAuthority(t, "join CA")
+//	server := joinCA.Server(t, "dev-main-0", net.IPv4(127, 0, 0, 1))
+//	text := joinCA.Roster(t, roster.Roster{Cluster: joinCA.ClusterID(), Generation: 1})
 package certtest
 
 import (
@@ -14,14 +15,20 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
 	"math/big"
+	"net"
 	"testing"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/core/roster"
 )
 
-// Key is a new one on P-256.
+// Key returns a new private key on P-256.
 func Key(tb testing.TB) *ecdsa.PrivateKey {
 	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -31,8 +38,8 @@ func Key(tb testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-// Sign makes a certificate of a template as it is: neither times nor usages are added. A parent that is the template itself makes
-// a self-signed one.
+// Sign makes a certificate of a template as it is: it adds neither times nor usages. A parent that is the template
+// itself makes a self-signed certificate.
 func Sign(tb testing.TB, template, parent *x509.Certificate, public crypto.PublicKey, by crypto.Signer) *x509.Certificate {
 	tb.Helper()
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, by)
@@ -46,13 +53,66 @@ func Sign(tb testing.TB, template, parent *x509.Certificate, public crypto.Publi
 	return cert
 }
 
-// CA is a self-signed authority with a key of its own.
-func CA(tb testing.TB, name string) (*x509.Certificate, *ecdsa.PrivateKey) {
+// Authority is a self-signed CA with its key, such as a cluster's join CA.
+type Authority struct {
+	Cert *x509.Certificate
+	Key  *ecdsa.PrivateKey
+}
+
+// NewAuthority makes an authority with a new key.
+func NewAuthority(tb testing.TB, name string) Authority {
 	tb.Helper()
 	key := Key(tb)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
-	return Sign(tb, template, template, key.Public(), key), key
+	return Authority{Sign(tb, template, template, key.Public(), key), key}
+}
+
+// Pin returns the pin of the authority's key.
+func (a Authority) Pin() string { return roster.Pin(a.Cert.RawSubjectPublicKeyInfo) }
+
+// ClusterID returns the ID of the cluster whose join CA the authority is.
+func (a Authority) ClusterID() string { return roster.ClusterID(a.Pin()) }
+
+// PEM returns the authority's certificate.
+func (a Authority) PEM() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Cert.Raw})
+}
+
+// Server returns a server certificate with its chain.
+func (a Authority) Server(tb testing.TB, name string, addresses ...net.IP) *tls.Certificate {
+	tb.Helper()
+	key := Key(tb)
+	leaf := Sign(tb, &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, IPAddresses: addresses,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, KeyUsage: x509.KeyUsageDigitalSignature,
+	}, a.Cert, key.Public(), a.Key)
+	return &tls.Certificate{Certificate: [][]byte{leaf.Raw, a.Cert.Raw}, PrivateKey: key, Leaf: leaf}
+}
+
+// SignDigest returns the authority's signature of a digest.
+func (a Authority) SignDigest(digest []byte) ([]byte, error) {
+	return ecdsa.SignASN1(rand.Reader, a.Key, digest)
+}
+
+// Roster returns a roster signed by the authority, as nodes store it.
+func (a Authority) Roster(tb testing.TB, r roster.Roster) []byte {
+	tb.Helper()
+	body, err := json.Marshal(r)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	digest := roster.Digest(body)
+	signature, err := a.SignDigest(digest[:])
+	if err != nil {
+		tb.Fatal(err)
+	}
+	text, err := json.Marshal(roster.Signed{Body: body, Signature: signature})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return text
 }

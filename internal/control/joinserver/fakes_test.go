@@ -5,11 +5,9 @@ package joinserver_test
 import (
 	"context"
 	"crypto"
-	"crypto/ecdsa"
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"math/big"
@@ -42,11 +40,10 @@ func (w *world) For(_ context.Context, n admission.Node) (plan.Ticket, []plan.Ti
 		secrets = []plan.TicketFile{{Path: "/etc/kubernetes/pki/ca.key", Mode: 0o600, Content: []byte(canary)}}
 		document = []byte(`{}`)
 	}
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.ca.cert.Raw})
 	signed, _, _ := w.rosters.Current()
 	t := plan.Ticket{
 		Version: plan.Version, Cluster: w.id, Plan: b.Plan("dev", n.Name, "1.36.4"), Control: document,
-		Files: []plan.TicketFile{{Path: "/etc/kubernetes/pki/join-ca.crt", Mode: 0o644, Content: ca}, {Path: "/var/lib/slipway/state/roster.json", Mode: 0o600, Content: signed}},
+		Files: []plan.TicketFile{{Path: "/etc/kubernetes/pki/join-ca.crt", Mode: 0o644, Content: w.ca.PEM()}, {Path: "/var/lib/slipway/state/roster.json", Mode: 0o600, Content: signed}},
 	}
 	w.tickets(&t, &secrets)
 	return t, secrets, nil
@@ -67,25 +64,12 @@ func (w *world) Sign(want pki.Want, pub crypto.PublicKey) ([]byte, error) {
 	w.signed.Add(1)
 	c, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(w.signed.Load()), Subject: pkix.Name{CommonName: want.CommonName, Organization: want.Organizations}, NotAfter: time.Now().Add(time.Hour),
-	}, w.cluster.cert, pub, w.cluster.key)
+	}, w.cluster.Cert, pub, w.cluster.Key)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c}), err
 }
 
 func (w *world) roster(generation uint64) (signed []byte, _ uint64) {
-	body, err := json.Marshal(roster.Roster{Cluster: w.id, Generation: generation, API: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:6443")}})
-	if err != nil {
-		w.tb.Fatal(err)
-	}
-	digest := roster.Digest(body)
-	sig, err := ecdsa.SignASN1(rand.Reader, w.ca.key, digest[:])
-	if err != nil {
-		w.tb.Fatal(err)
-	}
-	signed, err = json.Marshal(roster.Signed{Body: body, Signature: sig})
-	if err != nil {
-		w.tb.Fatal(err)
-	}
-	return signed, generation
+	return w.ca.Roster(w.tb, roster.Roster{Cluster: w.id, Generation: generation, API: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:6443")}}), generation
 }
 
 // book is the registry, whose list can be made to be an old one.

@@ -195,7 +195,7 @@ func formAttacks() map[string]attack {
 		"half a request":           kubelet(joinserver.BadRequest, func(t *testing.T) []byte { der := good(t); return der[:len(der)/2] }),
 		"no request":               kubelet(joinserver.BadRequest, func(*testing.T) []byte { return nil }),
 		"garbage":                  kubelet(joinserver.BadRequest, func(*testing.T) []byte { return []byte(strings.Repeat("\x1b[31m\n", 50)) }),
-		"certificate as request":   kubelet(joinserver.BadRequest, func(t *testing.T) []byte { return newAuthority(t, "x").cert.Raw }),
+		"certificate as request":   kubelet(joinserver.BadRequest, func(t *testing.T) []byte { return certtest.NewAuthority(t, "x").Cert.Raw }),
 		"request of 512 KiB":       kubelet(joinserver.BadRequest, func(*testing.T) []byte { return make([]byte, 512<<10) }),
 	}
 }

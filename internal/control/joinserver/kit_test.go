@@ -7,11 +7,8 @@ import (
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/netip"
 	"slices"
@@ -40,8 +37,8 @@ const canary = "CANARY-of-the-control-planes" // what no worker, log or audit ma
 type world struct {
 	tb       testing.TB
 	id, pin  string
-	ca       authority // the join CA
-	cluster  authority // signs kubelets
+	ca       certtest.Authority // the join CA
+	cluster  certtest.Authority // signs kubelets
 	store    *registrytest.Memory
 	registry *registry.Registry
 	book     *book
@@ -61,17 +58,6 @@ type world struct {
 	mu      sync.Mutex // guards the fields below
 	entries []joinserver.Entry
 	refused []rpc.Refused
-}
-
-type authority struct {
-	key  *ecdsa.PrivateKey
-	cert *x509.Certificate
-}
-
-func newAuthority(tb testing.TB, name string) authority {
-	tb.Helper()
-	cert, key := certtest.CA(tb, name)
-	return authority{key, cert}
 }
 
 func pinOf(tb testing.TB, k crypto.PublicKey) string {
@@ -100,11 +86,10 @@ func specNode(name, pool string, index int) admission.Node {
 func newWorld(tb testing.TB, limits rpc.Limits) *world {
 	tb.Helper()
 	w := &world{
-		tb: tb, ca: newAuthority(tb, "dev join"), cluster: newAuthority(tb, "dev kubernetes"), store: registrytest.NewMemory(),
+		tb: tb, ca: certtest.NewAuthority(tb, "dev join"), cluster: certtest.NewAuthority(tb, "dev kubernetes"), store: registrytest.NewMemory(),
 		members: &fakeMembers{}, rosters: newRosters(), tickets: func(*plan.Ticket, *[]plan.TicketFile) {},
 	}
-	w.pin = pinOf(tb, w.ca.key.Public())
-	w.id = roster.ClusterID(w.pin)
+	w.pin, w.id = w.ca.Pin(), w.ca.ClusterID()
 	w.registry = registry.New(w.store, w.now).WithPolicy(policy)
 	w.book = &book{Registry: w.registry}
 	w.own = certtest.Key(tb)
@@ -165,13 +150,8 @@ func serveOn(tb testing.TB, g *rpc.Server) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-func (w *world) serverCertificate(by authority) *tls.Certificate {
-	k := certtest.Key(w.tb)
-	leaf := certtest.Sign(w.tb, &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "dev-main-0"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, KeyUsage: x509.KeyUsageDigitalSignature,
-	}, by.cert, k.Public(), by.key)
-	return &tls.Certificate{Certificate: [][]byte{leaf.Raw, by.cert.Raw}, PrivateKey: k, Leaf: leaf}
+func (w *world) serverCertificate(by certtest.Authority) *tls.Certificate {
+	return by.Server(w.tb, "dev-main-0", net.IPv4(127, 0, 0, 1))
 }
 
 func (w *world) mute() error {

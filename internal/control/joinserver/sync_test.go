@@ -60,7 +60,7 @@ func (n *node) take(text []byte) error {
 	if err := json.Unmarshal(text, &signed); err != nil {
 		return err
 	}
-	r, err := signed.Open(n.w.ca.cert)
+	r, err := signed.Open(n.w.ca.Cert)
 	if err != nil {
 		return err
 	}

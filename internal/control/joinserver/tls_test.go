@@ -34,7 +34,7 @@ func TestHostileHandshakes(t *testing.T) {
 		"no certificate": {func(_ *testing.T, _ *machine, c *tls.Config) { c.Certificates = nil }, "didn't provide a certificate"},
 		"no ALPN":        {func(_ *testing.T, _ *machine, c *tls.Config) { c.NextProtos = nil }, "does not offer the protocol"},
 		"two certificates": {func(t *testing.T, m *machine, c *tls.Config) {
-			c.Certificates[0].Certificate = append(c.Certificates[0].Certificate, m.w.ca.cert.Raw)
+			c.Certificates[0].Certificate = append(c.Certificates[0].Certificate, m.w.ca.Cert.Raw)
 		}, "2 certificates"},
 		"RSA key": {func(t *testing.T, _ *machine, c *tls.Config) { c.Certificates = []tls.Certificate{rsaCertificate(t)} }, "not ECDSA P-256"},
 	} {

@@ -4,9 +4,6 @@ package rosters
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/rand"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -36,8 +33,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type bench struct {
 	store   *registrytest.Memory
 	records *registry.Registry
-	ca      *x509.Certificate
-	key     *ecdsa.PrivateKey
+	ca      certtest.Authority
 
 	mu     sync.Mutex // guards the fields below
 	voters []string
@@ -46,9 +42,8 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	ca, key := certtest.CA(t, "join CA")
 	store := registrytest.NewMemory()
-	return &bench{store: store, records: registry.New(store, time.Now), ca: ca, key: key}
+	return &bench{store: store, records: registry.New(store, time.Now), ca: certtest.NewAuthority(t, "join CA")}
 }
 
 func (b *bench) vote(names []string, err error) {
@@ -59,8 +54,8 @@ func (b *bench) vote(names []string, err error) {
 
 func (b *bench) config(t *testing.T) Config {
 	return Config{
-		CA: b.ca, Records: b.records, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
-		Sign: func(digest []byte) ([]byte, error) { return ecdsa.SignASN1(rand.Reader, b.key, digest) },
+		CA: b.ca.Cert, Records: b.records, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Sign: b.ca.SignDigest,
 		Voters: func(context.Context) ([]string, error) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -84,7 +79,7 @@ func (b *bench) open(t *testing.T, text []byte) roster.Roster {
 	t.Helper()
 	var s roster.Signed
 	must(t, json.Unmarshal(text, &s))
-	r, err := s.Open(b.ca)
+	r, err := s.Open(b.ca.Cert)
 	must(t, err)
 	return r
 }
@@ -230,12 +225,12 @@ func TestUnknown(t *testing.T) {
 func TestReplaces(t *testing.T) {
 	t.Parallel()
 	stored := func(b *bench, generation uint64, sign bool) roster.Signed {
-		r := roster.From(roster.ClusterID(roster.Pin(b.ca.RawSubjectPublicKeyInfo)), []admission.Node{record("z", 9)}, []string{"z"}, nil)
+		r := roster.From(b.ca.ClusterID(), []admission.Node{record("z", 9)}, []string{"z"}, nil)
 		r.Generation = generation
 		body, _ := json.Marshal(r)
 		s := roster.Signed{Body: body, Signature: []byte("forged")}
 		if digest := roster.Digest(body); sign {
-			s.Signature, _ = ecdsa.SignASN1(rand.Reader, b.key, digest[:])
+			s.Signature, _ = b.ca.SignDigest(digest[:])
 		}
 		return s
 	}

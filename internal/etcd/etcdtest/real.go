@@ -222,7 +222,8 @@ type pki struct {
 
 func newPKI(t testing.TB, dir string, address func(node string) string) pki {
 	t.Helper()
-	root, caKey := certtest.CA(t, "etcd-ca")
+	ca := certtest.NewAuthority(t, "etcd-ca")
+	root, caKey := ca.Cert, ca.Key
 	leafKey := certtest.Key(t)
 	leaf := &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "etcd"}, NotBefore: root.NotBefore, NotAfter: root.NotAfter,

@@ -3,9 +3,6 @@
 package rosterfile
 
 import (
-	"crypto/ecdsa"
-	"crypto/rand"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -20,33 +17,8 @@ import (
 	"github.com/slipway-project/slipway/internal/core/roster"
 )
 
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(t testing.TB) authority {
-	t.Helper()
-	cert, key := certtest.CA(t, "join CA")
-	return authority{cert, key}
-}
-
-func (a authority) id() string { return roster.ClusterID(roster.Pin(a.cert.RawSubjectPublicKeyInfo)) }
-
-func (a authority) sign(t testing.TB, r roster.Roster) []byte {
-	t.Helper()
-	body, err := json.Marshal(r)
-	must(t, err)
-	digest := roster.Digest(body)
-	signature, err := ecdsa.SignASN1(rand.Reader, a.key, digest[:])
-	must(t, err)
-	text, err := json.Marshal(roster.Signed{Body: body, Signature: signature})
-	must(t, err)
-	return text
-}
-
-func (a authority) roster(generation uint64, api ...string) roster.Roster {
-	r := roster.Roster{Cluster: a.id(), Generation: generation}
+func rosterOf(a certtest.Authority, generation uint64, api ...string) roster.Roster {
+	r := roster.Roster{Cluster: a.ClusterID(), Generation: generation}
 	for _, s := range api {
 		r.API = append(r.API, netip.MustParseAddrPort(s))
 	}
@@ -56,12 +28,12 @@ func (a authority) roster(generation uint64, api ...string) roster.Roster {
 
 func TestTake(t *testing.T) {
 	t.Parallel()
-	a, other := newAuthority(t), newAuthority(t)
+	a, other := certtest.NewAuthority(t, "join CA"), certtest.NewAuthority(t, "join CA")
 	const one, two = "10.0.0.1:6443", "10.0.0.2:6443"
-	have := a.sign(t, a.roster(5, one))
+	have := a.Roster(t, rosterOf(a, 5, one))
 	swapped := func() []byte { // one roster with the signature of another
 		var x, y roster.Signed
-		must(t, json.Unmarshal(have, &x), json.Unmarshal(a.sign(t, a.roster(6, two)), &y))
+		must(t, json.Unmarshal(have, &x), json.Unmarshal(a.Roster(t, rosterOf(a, 6, two)), &y))
 		x.Body = y.Body
 		text, err := json.Marshal(x)
 		must(t, err)
@@ -72,17 +44,17 @@ func TestTake(t *testing.T) {
 		wantChanged bool
 		wantErr     string
 	}{
-		"newer":                          {a.sign(t, a.roster(6, two)), true, ""},
-		"much newer":                     {a.sign(t, a.roster(1000, two)), true, ""},
+		"newer":                          {a.Roster(t, rosterOf(a, 6, two)), true, ""},
+		"much newer":                     {a.Roster(t, rosterOf(a, 1000, two)), true, ""},
 		"the same":                       {have, false, ""},
-		"the same, signed again":         {a.sign(t, a.roster(5, one)), false, ""},
-		"same generation, other content": {a.sign(t, a.roster(5, two)), false, "different roster of the same generation"},
-		"older":                          {a.sign(t, a.roster(4, two)), false, "older"},
-		"another cluster's":              {other.sign(t, other.roster(9, two)), false, "not signed"},
-		"another cluster's id":           {a.sign(t, other.roster(9, two)), false, "it is of cluster"},
-		"another's signature":            {other.sign(t, a.roster(9, two)), false, "not signed"},
+		"the same, signed again":         {a.Roster(t, rosterOf(a, 5, one)), false, ""},
+		"same generation, other content": {a.Roster(t, rosterOf(a, 5, two)), false, "different roster of the same generation"},
+		"older":                          {a.Roster(t, rosterOf(a, 4, two)), false, "older"},
+		"another cluster's":              {other.Roster(t, rosterOf(other, 9, two)), false, "not signed"},
+		"another cluster's id":           {a.Roster(t, rosterOf(other, 9, two)), false, "it is of cluster"},
+		"another's signature":            {other.Roster(t, rosterOf(a, 9, two)), false, "not signed"},
 		"another roster's signature":     {swapped(), false, "not signed"},
-		"no endpoint":                    {a.sign(t, a.roster(9)), false, "no API server"},
+		"no endpoint":                    {a.Roster(t, rosterOf(a, 9)), false, "no API server"},
 		"empty":                          {nil, false, "decode"},
 		"no JSON":                        {[]byte("roster"), false, "decode"},
 		"more than a roster":             {[]byte(`{"body":"","signature":"","more":1}`), false, "decode"},
@@ -92,7 +64,7 @@ func TestTake(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "roster.json")
-			f := Open(path, a.cert)
+			f := Open(path, a.Cert)
 			if _, err := f.Read(); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("before the first roster: got %v", err)
 			}
@@ -125,7 +97,7 @@ func TestTake(t *testing.T) {
 					t.Error("channel not closed after a change")
 				}
 			}
-			if r, err := Load(path, a.cert); err != nil || r.Generation != f.Generation() {
+			if r, err := Load(path, a.Cert); err != nil || r.Generation != f.Generation() {
 				t.Errorf("file: got generation %d, %v; in memory %d", r.Generation, err, f.Generation())
 			}
 			if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
@@ -138,16 +110,16 @@ func TestTake(t *testing.T) {
 // A restarted agent reads the roster that was taken before.
 func TestReopened(t *testing.T) {
 	t.Parallel()
-	a := newAuthority(t)
+	a := certtest.NewAuthority(t, "join CA")
 	path := filepath.Join(t.TempDir(), "roster.json")
-	f := Open(path, a.cert)
-	_, err := f.Take(a.sign(t, a.roster(5, "10.0.0.1:6443")))
+	f := Open(path, a.Cert)
+	_, err := f.Take(a.Roster(t, rosterOf(a, 5, "10.0.0.1:6443")))
 	must(t, err)
-	again := Open(path, a.cert)
-	if _, err := again.Take(a.sign(t, a.roster(4, "10.0.0.2:6443"))); !errors.Is(err, ErrOlder) {
+	again := Open(path, a.Cert)
+	if _, err := again.Take(a.Roster(t, rosterOf(a, 4, "10.0.0.2:6443"))); !errors.Is(err, ErrOlder) {
 		t.Errorf("older roster: got %v", err)
 	}
-	if _, err := Open(path, newAuthority(t).cert).Read(); err == nil || errors.Is(err, fs.ErrNotExist) {
+	if _, err := Open(path, certtest.NewAuthority(t, "join CA").Cert).Read(); err == nil || errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("another CA: got %v", err)
 	}
 }
@@ -155,11 +127,11 @@ func TestReopened(t *testing.T) {
 // A roster file that is created after Open, as by a ticket, counts.
 func TestCreatedAfterOpen(t *testing.T) {
 	t.Parallel()
-	a := newAuthority(t)
+	a := certtest.NewAuthority(t, "join CA")
 	path := filepath.Join(t.TempDir(), "roster.json")
-	f := Open(path, a.cert)
-	must(t, os.WriteFile(path, a.sign(t, a.roster(5, "10.0.0.1:6443")), 0o600))
-	if _, err := f.Take(a.sign(t, a.roster(4, "10.0.0.2:6443"))); !errors.Is(err, ErrOlder) {
+	f := Open(path, a.Cert)
+	must(t, os.WriteFile(path, a.Roster(t, rosterOf(a, 5, "10.0.0.1:6443")), 0o600))
+	if _, err := f.Take(a.Roster(t, rosterOf(a, 4, "10.0.0.2:6443"))); !errors.Is(err, ErrOlder) {
 		t.Errorf("older than the new file: got %v", err)
 	}
 }
@@ -167,13 +139,13 @@ func TestCreatedAfterOpen(t *testing.T) {
 // A damaged file is reported as neither a roster nor missing, and the next roster replaces it.
 func TestDamaged(t *testing.T) {
 	t.Parallel()
-	a := newAuthority(t)
+	a := certtest.NewAuthority(t, "join CA")
 	path := filepath.Join(t.TempDir(), "roster.json")
-	sound := a.sign(t, a.roster(5, "10.0.0.1:6443"))
+	sound := a.Roster(t, rosterOf(a, 5, "10.0.0.1:6443"))
 	for i := 0; i < len(sound); i += 7 {
 		for name, damaged := range map[string][]byte{"truncated": sound[:i], "flipped": flip(sound, i)} {
 			must(t, os.WriteFile(path, damaged, 0o600))
-			f := Open(path, a.cert)
+			f := Open(path, a.Cert)
 			r, err := f.Read()
 			if err == nil && r.Generation != 5 { // a flipped bit may not change the meaning of the JSON
 				t.Fatalf("%s at %d: got %+v", name, i, r)
@@ -181,7 +153,7 @@ func TestDamaged(t *testing.T) {
 			if errors.Is(err, fs.ErrNotExist) {
 				t.Fatalf("%s at %d: got ErrNotExist", name, i)
 			}
-			if _, err := f.Take(a.sign(t, a.roster(6, "10.0.0.2:6443"))); err != nil {
+			if _, err := f.Take(a.Roster(t, rosterOf(a, 6, "10.0.0.2:6443"))); err != nil {
 				t.Fatalf("%s at %d: %v", name, i, err)
 			}
 		}
@@ -197,17 +169,17 @@ func flip(data []byte, i int) []byte {
 // If the write fails, the node keeps its roster and returns the error.
 func TestWriteFails(t *testing.T) {
 	t.Parallel()
-	a := newAuthority(t)
+	a := certtest.NewAuthority(t, "join CA")
 	dir := filepath.Join(t.TempDir(), "gone")
-	f := Open(filepath.Join(dir, "roster.json"), a.cert)
-	if changed, err := f.Take(a.sign(t, a.roster(5, "10.0.0.1:6443"))); changed || err == nil {
+	f := Open(filepath.Join(dir, "roster.json"), a.Cert)
+	if changed, err := f.Take(a.Roster(t, rosterOf(a, 5, "10.0.0.1:6443"))); changed || err == nil {
 		t.Errorf("got changed=%v, %v", changed, err)
 	}
 	if f.Generation() != 0 {
 		t.Error("the roster in memory is not on the disk")
 	}
 	must(t, os.Mkdir(dir, 0o700))
-	if changed, err := f.Take(a.sign(t, a.roster(5, "10.0.0.1:6443"))); !changed || err != nil {
+	if changed, err := f.Take(a.Roster(t, rosterOf(a, 5, "10.0.0.1:6443"))); !changed || err != nil {
 		t.Errorf("second try: got changed=%v, %v", changed, err)
 	}
 }
@@ -215,12 +187,12 @@ func TestWriteFails(t *testing.T) {
 // With concurrent rosters in any order, the newest one wins.
 func TestConcurrent(t *testing.T) {
 	t.Parallel()
-	a := newAuthority(t)
+	a := certtest.NewAuthority(t, "join CA")
 	path := filepath.Join(t.TempDir(), "roster.json")
-	f := Open(path, a.cert)
+	f := Open(path, a.Cert)
 	var all sync.WaitGroup
 	for i := range 50 {
-		text := a.sign(t, a.roster(uint64(i+1), "10.0.0.1:6443"))
+		text := a.Roster(t, rosterOf(a, uint64(i+1), "10.0.0.1:6443"))
 		all.Go(func() {
 			if _, err := f.Take(text); err != nil && !errors.Is(err, ErrOlder) {
 				t.Error(err)
@@ -228,19 +200,19 @@ func TestConcurrent(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if r, err := Load(path, a.cert); err != nil || r.Generation != 50 {
+	if r, err := Load(path, a.Cert); err != nil || r.Generation != 50 {
 		t.Errorf("got %d, %v", r.Generation, err)
 	}
 }
 
 // Unsigned input is never accepted and never causes a panic.
 func FuzzTake(f *testing.F) {
-	a := newAuthority(f)
-	f.Add(a.sign(f, a.roster(0)))
+	a := certtest.NewAuthority(f, "join CA")
+	f.Add(a.Roster(f, rosterOf(a, 0)))
 	f.Add([]byte(`{"body":"e30=","signature":"MAA="}`))
 	f.Add([]byte(`{"body":null}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		file := Open(filepath.Join(t.TempDir(), "roster.json"), a.cert)
+		file := Open(filepath.Join(t.TempDir(), "roster.json"), a.Cert)
 		if changed, err := file.Take(text); changed || err == nil {
 			t.Errorf("accepted: %q", text)
 		}
