@@ -23,8 +23,9 @@ func saying(reason joinserver.Reason, change func(h *joinv1.Hello)) attack {
 	}}
 }
 
-// helloAttacks are refused before anything is computed. They kill the lines of checkHello, checkLengths and checkAddress.
-func helloAttacks() map[string]attack {
+// TestHostileHellos are refused before anything is computed. They kill the lines of checkHello, checkLengths and checkAddress.
+func TestHostileHellos(t *testing.T) {
+	t.Parallel()
 	huge := strings.Repeat("a", 64<<10)
 	spoken := func(n string) string {
 		return "join protocol " + n + " is not spoken here, only 1: use the same slipway on all machines"
@@ -33,7 +34,7 @@ func helloAttacks() map[string]attack {
 	none.public = spoken("0")
 	future := saying(joinserver.BadProtocol, func(h *joinv1.Hello) { h.Protocol = 2 })
 	future.public = spoken("2")
-	return map[string]attack{
+	runAttacks(t, 30, map[string]attack{
 		"no protocol":              none,
 		"future protocol":          future,
 		"wrong cluster":            saying(joinserver.BadCluster, func(h *joinv1.Hello) { h.Cluster = strings.Repeat("0", 32) }),
@@ -76,7 +77,7 @@ func helloAttacks() map[string]attack {
 			}
 			return m.talkOn(t, m.connWith(t, certificate)).sendHello().end()
 		}},
-	}
+	})
 }
 
 // ownNode has the key of the machine that serves.
@@ -86,9 +87,10 @@ func ownNode(w *world) *machine {
 	return m
 }
 
-// orderAttacks kill the checks of what message is due.
-func orderAttacks() map[string]attack {
-	return map[string]attack{
+// TestHostileOrder kill the checks of what message is due.
+func TestHostileOrder(t *testing.T) {
+	t.Parallel()
+	runAttacks(t, 9, map[string]attack{
 		"message without anything": {machine: worker, reason: joinserver.BadOrder, do: func(t *testing.T, m *machine) error {
 			return m.talk(t).send(&joinv1.JoinRequest{}).end()
 		}},
@@ -120,5 +122,5 @@ func orderAttacks() map[string]attack {
 			}
 			return k.end()
 		}},
-	}
+	})
 }

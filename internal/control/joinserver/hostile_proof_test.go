@@ -25,9 +25,10 @@ func proving(reason joinserver.Reason, do func(t *testing.T, k *talk)) attack {
 	}}
 }
 
-// proofAttacks kill each part of the transcript, the nonce's time, and the limits of a proof.
-func proofAttacks() map[string]attack {
-	return map[string]attack{
+// TestHostileProofs kill each part of the transcript, the nonce's time, and the limits of a proof.
+func TestHostileProofs(t *testing.T) {
+	t.Parallel()
+	runAttacks(t, 12, map[string]attack{
 		"no signature":        proving(joinserver.BadSignature, func(_ *testing.T, k *talk) { k.sendProof(nil, "") }),
 		"random signature":    proving(joinserver.BadSignature, func(_ *testing.T, k *talk) { k.sendProof([]byte(rand.Text()), "") }),
 		"signature of 64 KiB": proving(joinserver.BadSignature, func(_ *testing.T, k *talk) { k.sendProof(make([]byte, 64<<10), "") }),
@@ -74,7 +75,7 @@ func proofAttacks() map[string]attack {
 			honest := certtest.Key(t) // whether a record has it makes no difference: it is not the connection's
 			return k.sendProof(k.signature(honest), "").end()
 		}},
-	}
+	})
 }
 
 // showing is an attack with a token's text.
@@ -93,12 +94,13 @@ func withToken(spec registry.TokenSpec, then func(m *machine)) func(w *world) *m
 	}
 }
 
-// tokenAttacks: what is refused by the token's verifier or by its record. They kill the call of the verifier, the use of its
+// TestHostileTokens: what is refused by the token's verifier or by its record. They kill the call of the verifier, the use of its
 // evidence, and the request's key.
-func tokenAttacks() map[string]attack {
+func TestHostileTokens(t *testing.T) {
+	t.Parallel()
 	pool := registry.TokenSpec{Pool: "worker"}
 	text := func(s string) func(m *machine) { return func(m *machine) { m.token = s } }
-	return map[string]attack{
+	runAttacks(t, 16, map[string]attack{
 		"key that nobody knows": showing(admission.KeyUnknown, stranger),
 		"token expired":         showing(admission.TokenExpired, withToken(pool, func(m *machine) { m.w.skew.Store(int64(16 * time.Minute)) })),
 		"token revoked": showing(admission.TokenUnknown, withToken(pool, func(m *machine) {
@@ -129,7 +131,7 @@ func tokenAttacks() map[string]attack {
 			k.hello.Verifier = "key"
 			return k.proven().end()
 		}},
-	}
+	})
 }
 
 func emptyToken(t *testing.T, m *machine) error {
@@ -138,8 +140,9 @@ func emptyToken(t *testing.T, m *machine) error {
 	return k.proven().end()
 }
 
-// recordAttacks: the machine is known, and its record or its facts say no.
-func recordAttacks() map[string]attack {
+// TestHostileRecords: the machine is known, and its record or its facts say no.
+func TestHostileRecords(t *testing.T) {
+	t.Parallel()
 	change := func(name string, change func(n *admission.Node)) func(w *world) *machine {
 		return func(w *world) *machine {
 			m := w.machine("127.0.0.20").expected(name)
@@ -158,7 +161,7 @@ func recordAttacks() map[string]attack {
 		a.public = public
 		return a
 	}
-	return map[string]attack{
+	runAttacks(t, 11, map[string]attack{
 		"other node's name": showing(admission.NameOther, named("dev-main-1")),
 		"new name":          showing(admission.NameOther, named("dev-worker-7")),
 		"node that is being removed": showing(admission.NodeRemoving, change("dev-worker-0", func(n *admission.Node) {
@@ -194,5 +197,5 @@ func recordAttacks() map[string]attack {
 		"future Kubernetes": version(admission.VersionNewer, "1.37.0", "the machine's Kubernetes 1.37.0 is newer than the API server's 1.36.4: upgrade the control planes first"),
 		"old Kubernetes":    version(admission.VersionOlder, "1.32.9", "the machine's Kubernetes 1.32.9 is more than 3 minors older than the API server's 1.36.4: give the machine a newer one"),
 		"odd Kubernetes":    version(admission.VersionBad, "latest", `"latest" is no version of Kubernetes`),
-	}
+	})
 }

@@ -61,8 +61,9 @@ func extension(id asn1.ObjectIdentifier, value []byte) x509.CertificateRequest {
 	return x509.CertificateRequest{ExtraExtensions: []pkix.Extension{{Id: id, Critical: true, Value: value}}}
 }
 
-// requestAttacks: what a request may not hold, and what it may not be for. They kill the lines of checkRequest and checkFree.
-func requestAttacks() map[string]attack {
+// TestHostileRequests: what a request may not hold, and what it may not be for. They kill the lines of checkRequest and checkFree.
+func TestHostileRequests(t *testing.T) {
+	t.Parallel()
 	isCA, err := asn1.Marshal(struct{ IsCA bool }{true})
 	if err != nil {
 		panic(err)
@@ -73,7 +74,7 @@ func requestAttacks() map[string]attack {
 	}
 	subject := func(n pkix.Name) attack { return holding(joinserver.BadSubject, x509.CertificateRequest{Subject: n}) }
 	ext := func(r x509.CertificateRequest) attack { return holding(joinserver.BadExtension, r) }
-	return map[string]attack{
+	runAttacks(t, 31, map[string]attack{
 		"CN of its own":            subject(pkix.Name{CommonName: "system:node:dev-worker-0"}),
 		"CN of another node":       subject(pkix.Name{CommonName: "system:node:dev-main-0"}),
 		"CN of an administrator":   subject(pkix.Name{CommonName: "kubernetes-admin"}),
@@ -121,7 +122,7 @@ func requestAttacks() map[string]attack {
 		"machine key of another node":      otherKey(func(other *machine) crypto.Signer { return other.key }),
 		"certified key of another node":    otherKey(func(other *machine) crypto.Signer { return other.keys["kubelet"] }),
 		"seal key that makes shared zeros": {machine: controlPlane, joined: true, reason: joinserver.Malformed, do: weakSealKey},
-	}
+	})
 }
 
 func rename(r map[string][]byte, from, to string) {
@@ -150,13 +151,14 @@ func weakSealKey(t *testing.T, m *machine) error {
 	return k.proven().end()
 }
 
-// formAttacks: requests that are forged below what a library makes.
-func formAttacks() map[string]attack {
+// TestHostileForms: requests that are forged below what a library makes.
+func TestHostileForms(t *testing.T) {
+	t.Parallel()
 	good := func(t *testing.T) []byte { return csr(t, x509.CertificateRequest{}, certtest.Key(t)) }
 	signed := func(a x509.SignatureAlgorithm) attack {
 		return holding(joinserver.BadProof, x509.CertificateRequest{SignatureAlgorithm: a})
 	}
-	return map[string]attack{
+	runAttacks(t, 14, map[string]attack{
 		"RSA-1024": kubelet(joinserver.BadKey, func(t *testing.T) []byte {
 			n := new(big.Int).Lsh(big.NewInt(1), 1023) // the library makes no such keys any more
 			return forge(t, &rsa.PublicKey{N: n.SetBit(n, 0, 1), E: 65537}, nil)
@@ -197,7 +199,7 @@ func formAttacks() map[string]attack {
 		"garbage":                  kubelet(joinserver.BadRequest, func(*testing.T) []byte { return []byte(strings.Repeat("\x1b[31m\n", 50)) }),
 		"certificate as request":   kubelet(joinserver.BadRequest, func(t *testing.T) []byte { return certtest.NewAuthority(t, "x").Cert.Raw }),
 		"request of 512 KiB":       kubelet(joinserver.BadRequest, func(*testing.T) []byte { return make([]byte, 512<<10) }),
-	}
+	})
 }
 
 // forge makes a request by hand, with attributes, signed by a key that is not its own.

@@ -39,14 +39,15 @@ func fromElsewhere(node string) func(t *testing.T, m *machine) error {
 // greeted goes as far as the hello.
 func (k *syncTalk) greeted() *syncTalk { return k.sendHello(k.m.w.id, "dev-worker-0") }
 
-// syncAttacks kill the rule of Sync, the checks of its hello, and that renewals and members pass the same doors.
-func syncAttacks() map[string]attack {
+// TestHostileSyncs kill the rule of Sync, the checks of its hello, and that renewals and members pass the same doors.
+func TestHostileSyncs(t *testing.T) {
+	t.Parallel()
 	outside := func(reason joinserver.Reason, m func(w *world) *machine) attack {
 		return attack{machine: m, reason: reason, do: func(t *testing.T, m *machine) error { return m.sync(t).greeted().end() }}
 	}
 	large := staying(joinserver.TooLarge, func(_ *testing.T, k *syncTalk) { k.sendHello(k.m.w.id, strings.Repeat("a", 2<<20)) })
 	large.byGRPC = true
-	return map[string]attack{
+	runAttacks(t, 20, map[string]attack{
 		"sync, message of 2 MiB":         large,
 		"sync by a stranger":             outside(joinserver.Stranger, stranger),
 		"sync by a machine with a token": outside(joinserver.Stranger, withToken(registry.TokenSpec{Pool: "worker"}, func(*machine) {})),
@@ -86,5 +87,5 @@ func syncAttacks() map[string]attack {
 		"renewal with its machine key": staying(joinserver.KeyTaken, func(t *testing.T, k *syncTalk) {
 			k.greeted().sendKeys(map[string][]byte{"kubelet": csr(t, x509.CertificateRequest{}, k.m.key)})
 		}),
-	}
+	})
 }
