@@ -216,14 +216,14 @@ func brokenCopy(t *testing.T, s site) {
 			}
 			s.machines[1].TryExec(nil, "pkill -CONT -x 'sshd|sshd-session'")
 		}
-		return fmt.Errorf("%s\nit says:\n%s", got, r.Said())
+		return fmt.Errorf("%s\nit says:\n%s", got, r.Output())
 	})
 	s.machines[1].Exec("systemctl stop --no-block ssh.service; pkill -KILL -x 'sshd|sshd-session'")
 	if err := r.Wait(); err == nil {
-		t.Fatalf("it did not mind:\n%s", r.Said())
+		t.Fatalf("it did not mind:\n%s", r.Output())
 	}
-	if !strings.Contains(r.Said(), "n1") {
-		t.Errorf("it does not say which machine was lost:\n%s", r.Said())
+	if !strings.Contains(r.Output(), "n1") {
+		t.Errorf("it does not say which machine was lost:\n%s", r.Output())
 	}
 	s.machines[1].Exec("systemctl stop ssh.service; systemctl reset-failed ssh.service 2>/dev/null; systemctl start ssh.service; find " + parts + " -name '.slipway-*.part' -size +1M | grep .")
 }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster_test tells the first story: what a user has after slipway up, and what nobody gets.
+// Package cluster_test tests what a user gets from slipway up on one machine, and what unauthenticated clients do not get.
 package cluster_test
 
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,7 +16,7 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-// workload is what the story runs: two pods behind a Service, a client, a question to DNS, and a reader's rights.
+// workload is two pods behind a Service, a client pod, a pod that looks up a name, and a read-only service account.
 const workload = kit.Web + `---
 apiVersion: v1
 kind: Pod
@@ -28,22 +27,22 @@ spec:
 ---
 apiVersion: v1
 kind: Pod
-metadata: {name: question, namespace: default}
+metadata: {name: lookup, namespace: default}
 spec:
   restartPolicy: Never
   containers:
-  - {name: question, image: "slipway.dev/testpod:1", imagePullPolicy: Never,
+  - {name: lookup, image: "slipway.dev/testpod:1", imagePullPolicy: Never,
      args: [lookup, --retry-for, 60s, kubernetes.default.svc.cluster.local]}
 ` + kit.Reader
 
-// TestCluster boots once; the parts build on each other in this order.
+// TestCluster boots one cluster. Its parts depend on each other in this order.
 func TestCluster(t *testing.T) {
 	c := kit.New(t, "cluster")
 	up := c.MustUp()
 	t.Logf("up:\n%s", up.Out)
 	for i, part := range []struct {
 		name string
-		test func(t *testing.T, c *kit.Cluster)
+		test func(c *kit.Cluster)
 	}{
 		{"node is ready", nodeIsReady},
 		{"pods reach a service by name and address", pods},
@@ -54,30 +53,26 @@ func TestCluster(t *testing.T) {
 		{"seccomp", seccomp},
 		{"key files", keyFiles},
 		{"no key leaks", noKeyLeaks},
-		{"strangers", strangers},
+		{"unauthenticated clients", unauthenticated},
 		{"a kubelet does not open etcd", kubeletAndEtcd},
 		{"ports", ports},
 		{"another up changes nothing", upAgain},
 		{"an edited flag restarts one component", editedFlag},
 		{"the user's commands", commands},
 	} {
-		passed := t.Run(part.name, func(t *testing.T) {
-			mine := *c
-			mine.T = t
-			part.test(t, &mine)
-		})
-		if !passed && i < 2 {
-			t.Fatal("without pods there is nothing to tell")
+		if passed := c.Part(t, part.name, part.test); !passed && i < 2 {
+			t.Fatal("the other parts need pods")
 		}
 	}
 }
 
-func nodeIsReady(_ *testing.T, c *kit.Cluster) {
+func nodeIsReady(c *kit.Cluster) {
 	c.Healthy(30 * time.Second)
 	c.Wait("node/"+c.Node, "condition=Ready")
 }
 
-func pods(t *testing.T, c *kit.Cluster) {
+func pods(c *kit.Cluster) {
+	t := c.T
 	c.ImportTestImage()
 	c.Apply(workload)
 	c.Wait("deployment/web", "condition=Available")
@@ -88,18 +83,19 @@ func pods(t *testing.T, c *kit.Cluster) {
 		testkit.Until(t, time.Minute, "both pods answer at "+url, func() error {
 			name := strings.TrimSpace(c.Kubectl("exec", "client", "--", "/testpod", "get", "--retry-for", "30s", url))
 			if !strings.HasPrefix(name, "web-") {
-				t.Fatalf("%s answers %q", url, name)
+				t.Fatalf("answer of %s: got %q, want web-…", url, name)
 			}
 			if answered[name] = true; len(answered) < 2 {
-				return fmt.Errorf("only %s has answered", name)
+				return fmt.Errorf("got answers of %s only", name)
 			}
 			return nil
 		})
 	}
 }
 
-// reader tries with a token, as a program in a pod has one, and kubectl --as agrees.
-func reader(t *testing.T, c *kit.Cluster) {
+// reader uses a token, as a program in a pod does, and then kubectl --as.
+func reader(c *kit.Cluster) {
+	t := c.T
 	token := strings.TrimSpace(c.Kubectl("create", "token", "reader"))
 	const pods = "/api/v1/namespaces/default/pods"
 	for _, want := range []struct {
@@ -111,8 +107,8 @@ func reader(t *testing.T, c *kit.Cluster) {
 		{"GET", "/api/v1/namespaces/default/secrets", 403},
 		{"GET", "/api/v1/namespaces/kube-system/pods", 403},
 	} {
-		if code, body := c.HTTPS(t, want.method, apiServer+want.path, kit.BearerToken(token)); code != want.code {
-			t.Errorf("%s %s as reader: %d, want %d: %s", want.method, want.path, code, want.code, body)
+		if code, body := c.HTTPS(want.method, apiServer+want.path, kit.BearerToken(token)); code != want.code {
+			t.Errorf("%s %s as reader: got %d, want %d: %s", want.method, want.path, code, want.code, body)
 		}
 	}
 	const as = "--as=system:serviceaccount:default:reader"
@@ -124,7 +120,8 @@ func reader(t *testing.T, c *kit.Cluster) {
 	}
 }
 
-func staticPod(t *testing.T, c *kit.Cluster) {
+func staticPod(c *kit.Cluster) {
+	t := c.T
 	c.ExecIn(strings.NewReader(`
 apiVersion: v1
 kind: Pod
@@ -140,24 +137,26 @@ spec: {containers: [{name: mine, image: "slipway.dev/testpod:1", imagePullPolicy
 	})
 	c.Wait("pod/"+mirror, "condition=Ready")
 	if a := c.Kubectl("get", "pod", mirror, "--output", `jsonpath={.metadata.annotations.kubernetes\.io/config\.mirror}`); a == "" {
-		t.Errorf("pod %s is no mirror pod", mirror)
+		t.Errorf("pod %s is not a mirror pod", mirror)
 	}
 }
 
-func logsAndExec(t *testing.T, c *kit.Cluster) {
-	c.Wait("pod/question", "jsonpath={.status.phase}=Succeeded")
-	if said := c.Kubectl("logs", "question"); !strings.HasPrefix(said, "10.96.0.1 ") {
-		t.Errorf("log of question: %q, want the address of the API server's Service", said)
+func logsAndExec(c *kit.Cluster) {
+	t := c.T
+	c.Wait("pod/lookup", "jsonpath={.status.phase}=Succeeded")
+	if got := c.Kubectl("logs", "lookup"); !strings.HasPrefix(got, "10.96.0.1 ") {
+		t.Errorf("log of pod lookup: got %q, want the address of the API server's Service", got)
 	}
-	if said := c.Kubectl("exec", "client", "--", "/testpod", "lookup", "web"); strings.TrimSpace(said) == "" {
-		t.Error("exec in client says nothing")
+	if got := c.Kubectl("exec", "client", "--", "/testpod", "lookup", "web"); strings.TrimSpace(got) == "" {
+		t.Error("kubectl exec in pod client: got no output")
 	}
-	if said := c.Slipway("logs", "kubelet").Out; said == "" {
-		t.Error("slipway logs kubelet says nothing")
+	if got := c.Slipway("logs", "kubelet").Out; got == "" {
+		t.Error("slipway logs kubelet: got no output")
 	}
 }
 
-func seccomp(t *testing.T, c *kit.Cluster) {
+func seccomp(c *kit.Cluster) {
+	t := c.T
 	c.Apply(`
 apiVersion: v1
 kind: Pod
@@ -177,17 +176,18 @@ spec:
 `)
 	c.Wait("pod/confined", "condition=Ready")
 	c.Wait("pod/free", "condition=Ready")
-	for port, want := range map[string]string{"8099": "2", "8098": "0"} { // 2: a filter, 0: none
+	for port, want := range map[string]string{"8099": "2", "8098": "0"} { // 2: filtered, 0: unconfined
 		p := c.Process("testpod", "serve", "--port", port)
-		status := c.Exec(fmt.Sprintf("cat /proc/%d/status", p.Inside))
+		status := c.Exec(fmt.Sprintf("cat /proc/%d/status", p.MachinePID))
 		if !strings.Contains(status, "Seccomp:\t"+want) {
-			t.Errorf("pod at port %s: want Seccomp: %s\n%s", port, want, status)
+			t.Errorf("pod on port %s: want Seccomp: %s, got\n%s", port, want, status)
 		}
 	}
 }
 
-func upAgain(t *testing.T, c *kit.Cluster) {
-	before := units(t, c)
+func upAgain(c *kit.Cluster) {
+	t := c.T
+	before := c.MustUnits()
 	r := c.MustUp("--output", "json")
 	var result struct {
 		Changed bool `json:"changed"`
@@ -198,56 +198,49 @@ func upAgain(t *testing.T, c *kit.Cluster) {
 		t.Fatalf("%v: %s", err, r)
 	}
 	if result.Changed || result.Steps != 0 || !result.Ready {
-		t.Errorf("second up: %+v, want no change", result)
+		t.Errorf("second up: got %+v, want no change", result)
 	}
-	if r := c.MustUp(); !strings.Contains(r.Out, "nothing to do") {
-		t.Errorf("third up does not say that nothing is to do: %s", r)
-	}
-	after := units(t, c)
+	c.UpToDate()
+	after := c.MustUnits()
 	for name, u := range before {
 		if after[name].PID != u.PID {
-			t.Errorf("%s: pid %d, then %d", name, u.PID, after[name].PID)
+			t.Errorf("PID of %s: got %d, want %d as before", name, after[name].PID, u.PID)
 		}
 	}
 }
 
-func units(t *testing.T, c *kit.Cluster) map[string]kit.Unit {
-	t.Helper()
-	return c.For(t).MustUnits()
-}
-
-// commands are those that one uses on a running cluster; each says what it is for.
-func commands(t *testing.T, c *kit.Cluster) {
+// commands runs each command that users run on a running cluster.
+func commands(c *kit.Cluster) {
+	t := c.T
 	for name, x := range map[string]struct {
 		args []string
 		code int
-		says string
+		want string
 	}{
-		"kubectl":        {[]string{"kubectl", "get", "nodes", "--output", "name"}, 0, "node/" + c.Node},
-		"kubectl fails":  {[]string{"kubectl", "get", "unicorns"}, 1, "unicorns"},
-		"exec":           {[]string{"exec", "--", "uname", "-n"}, 0, c.Node},
-		"exec fails":     {[]string{"exec", "--", "sh", "-c", "exit 7"}, 7, ""},
-		"list":           {[]string{"status", "--output", "yaml"}, 0, "ready: true"},
-		"logs":           {[]string{"logs", "agent"}, 0, "converged"},
-		"logs of what":   {[]string{"logs", "unicorn"}, 1, "kube-apiserver"},
-		"kubeconfig":     {[]string{"kubeconfig", "--path"}, 0, c.Kubeconfig()},
-		"plan":           {[]string{"plan"}, 0, "kube-apiserver"},
-		"diff":           {[]string{"diff", "--output", "json"}, 0, `"steps": []`},
-		"why item":       {[]string{"why", "kubelet"}, 0, "containerd"},
-		"why flag":       {[]string{"why", "scheduler.flags.v"}, 0, "user"}, // an earlier part has edited it
-		"why default":    {[]string{"why", "apiserver.flags.audit-log-path"}, 0, "default"},
-		"trace":          {[]string{"trace"}, 0, ""},
-		"wait":           {[]string{"wait", "--for", "cluster"}, 0, ""},
-		"version":        {[]string{"version"}, 0, "1.36.4"},
-		"another's name": {[]string{"exec", "no-such-machine", "--", "true"}, 1, c.Node},
+		"kubectl":       {[]string{"kubectl", "get", "nodes", "--output", "name"}, 0, "node/" + c.Node},
+		"kubectl fails": {[]string{"kubectl", "get", "unicorns"}, 1, "unicorns"},
+		"exec":          {[]string{"exec", "--", "uname", "-n"}, 0, c.Node},
+		"exec fails":    {[]string{"exec", "--", "sh", "-c", "exit 7"}, 7, ""},
+		"list":          {[]string{"status", "--output", "yaml"}, 0, "ready: true"},
+		"logs":          {[]string{"logs", "agent"}, 0, "converged"},
+		"logs of none":  {[]string{"logs", "unicorn"}, 1, "kube-apiserver"},
+		"kubeconfig":    {[]string{"kubeconfig", "--path"}, 0, c.Kubeconfig()},
+		"plan":          {[]string{"plan"}, 0, "kube-apiserver"},
+		"diff":          {[]string{"diff", "--output", "json"}, 0, `"steps": []`},
+		"why item":      {[]string{"why", "kubelet"}, 0, "containerd"},
+		"why flag":      {[]string{"why", "scheduler.flags.v"}, 0, "user"}, // editedFlag has set it
+		"why default":   {[]string{"why", "apiserver.flags.audit-log-path"}, 0, "default"},
+		"trace":         {[]string{"trace"}, 0, ""},
+		"wait":          {[]string{"wait", "--for", "cluster"}, 0, ""},
+		"version":       {[]string{"version"}, 0, "1.36.4"},
+		"wrong machine": {[]string{"exec", "no-such-machine", "--", "true"}, 1, c.Node},
 	} {
-		if r := c.Slipway(x.args...); r.Code != x.code || !strings.Contains(r.Out+r.Err, x.says) {
-			t.Errorf("%s: want exit code %d and %q: %s", name, x.code, x.says, r)
+		if r := c.Slipway(x.args...); r.Code != x.code || !strings.Contains(r.Out+r.Err, x.want) {
+			t.Errorf("%s: want exit code %d and %q, got %s", name, x.code, x.want, r)
 		}
 	}
 
-	merged := filepath.Join(t.TempDir(), "config")
-	t.Setenv("KUBECONFIG", merged)
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "config"))
 	if r := c.Slipway("kubeconfig", "--merge"); r.Code != 0 {
 		t.Error(r)
 	}
@@ -256,28 +249,25 @@ func commands(t *testing.T, c *kit.Cluster) {
 	}
 }
 
-// editedFlag edits a flag and then a field of a configuration file; each restarts the component that reads it, and no other.
-func editedFlag(t *testing.T, c *kit.Cluster) {
+// editedFlag edits a flag and then a field of a configuration file. Each edit restarts only the component that reads it.
+func editedFlag(c *kit.Cluster) {
+	t := c.T
 	const head = "apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: %s}\nspec:\n  components:\n%s"
 	for _, edit := range []struct{ component, spec string }{
 		{"kube-scheduler", "    scheduler: {flags: {v: 1}}\n"},
 		{"kube-proxy", "    scheduler: {flags: {v: 1}}\n    kubeProxy: {config: {configSyncPeriod: 14m}}\n"},
 	} {
-		file := filepath.Join(t.TempDir(), "cluster.yaml")
-		if err := os.WriteFile(file, fmt.Appendf(nil, head, c.Name, edit.spec), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		before := units(t, c)
-		c.MustUp("--file", file)
+		before := c.MustUnits()
+		c.MustUp("--file", c.Spec(fmt.Sprintf(head, c.Name, edit.spec)))
 		c.Healthy(30 * time.Second)
 		var restarted []string
-		for name, u := range units(t, c) {
+		for name, u := range c.MustUnits() {
 			if before[name].PID != u.PID {
 				restarted = append(restarted, name)
 			}
 		}
 		if !slices.Equal(restarted, []string{edit.component}) {
-			t.Errorf("restarted: %v, want only %s, after this edit:\n%s", restarted, edit.component, edit.spec)
+			t.Errorf("restarted: got %v, want only %s, after this edit:\n%s", restarted, edit.component, edit.spec)
 		}
 	}
 }

@@ -19,17 +19,16 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-// ports compares what listens in the machine with the table of docs/ports.md, both ways.
-func ports(t *testing.T, c *kit.Cluster) {
-	want := documented(t)
-	got := listening(t, c)
-	if diff := cmp.Diff(want, got); diff != "" {
+// ports compares the listening sockets of the machine with the table in docs/ports.md, in both directions.
+func ports(c *kit.Cluster) {
+	t := c.T
+	if diff := cmp.Diff(documented(t), listening(t, c)); diff != "" {
 		t.Errorf("listening sockets (- only in docs/ports.md, + only in the machine):\n%s", diff)
 	}
 }
 
 // documented reads rows such as "| tcp | 127.0.0.1 | 2379 | etcd | … |".
-func documented(t *testing.T) []string {
+func documented(t testing.TB) []string {
 	text, err := os.ReadFile(filepath.Join(kit.Checkout(), "docs", "ports.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -51,10 +50,10 @@ func documented(t *testing.T) []string {
 	return rows
 }
 
-// listening lists the sockets of the machine's own network in the form of the table: protocol, address, port, program.
-func listening(t *testing.T, c *kit.Cluster) []string {
+// listening lists the sockets in the machine's network as in the table: protocol, address, port, program.
+func listening(t testing.TB, c *kit.Cluster) []string {
 	programs := c.Processes()
-	first := fmt.Sprintf("/proc/%d/net/", slices.MinFunc(programs, func(a, b kit.Process) int { return a.Inside - b.Inside }).PID)
+	first := fmt.Sprintf("/proc/%d/net/", slices.MinFunc(programs, func(a, b kit.Process) int { return a.MachinePID - b.MachinePID }).PID)
 	owner := owners(programs)
 	var rows []string
 	for file, listen := range map[string]string{"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"} {
@@ -80,8 +79,8 @@ func listening(t *testing.T, c *kit.Cluster) []string {
 	return slices.Compact(rows)
 }
 
-// address reads "0100007F:1F90": words of the machine's byte order, then the port.
-func address(t *testing.T, text string) netip.AddrPort {
+// address parses "0100007F:1F90": 32-bit words in the machine's byte order, then the port.
+func address(t testing.TB, text string) netip.AddrPort {
 	ip, port, _ := strings.Cut(text, ":")
 	raw, err := hex.DecodeString(ip)
 	if err != nil {
@@ -98,7 +97,7 @@ func address(t *testing.T, text string) netip.AddrPort {
 	return netip.AddrPortFrom(a.Unmap(), uint16(n))
 }
 
-// owners maps the inode of a socket to the program that has it open.
+// owners maps inodes of sockets to the programs that have them open.
 func owners(programs []kit.Process) map[string]string {
 	found := map[string]string{}
 	for _, p := range programs {

@@ -189,7 +189,7 @@ func TestRichSpecBoots(t *testing.T) {
 		for url, words := range map[string]string{
 			"https://127.0.0.1:10259/configz": `"schedulerName":"second"`, "https://127.0.0.1:10257/configz": `"ConcurrentDeploymentSyncs":7`,
 		} {
-			if code, body := c.HTTPS(t, "GET", url, admin); code != 200 || !strings.Contains(strings.ToLower(body), strings.ToLower(words)) {
+			if code, body := c.HTTPS("GET", url, admin); code != 200 || !strings.Contains(strings.ToLower(body), strings.ToLower(words)) {
 				t.Errorf("%s: %d, without %s: %s", url, code, words, body)
 			}
 		}
@@ -210,7 +210,7 @@ func TestRichSpecBoots(t *testing.T) {
 			}
 		}
 		for _, name := range []string{"api.example.org", "203.0.113.9", "kubernetes.default.svc.example.internal", "10.97.0.1", "127.0.0.1"} {
-			if code, _ := c.HTTPS(t, "GET", "https://127.0.0.1:6443/livez", kit.ServerName(name)); code != 200 { // or it fails
+			if code, _ := c.HTTPS("GET", "https://127.0.0.1:6443/livez", kit.ServerName(name)); code != 200 { // or it fails
 				t.Errorf("API server by the name %s: %d", name, code)
 			}
 		}

@@ -4,14 +4,13 @@ package ha_test
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,14 +22,14 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-// What a worker's client of the API bears at most (issue 3).
+// The longest time without an answer to an API client on a worker.
 const (
-	serverLoss = 3 * time.Second  // of an API server or of its machine
-	leaderLoss = 15 * time.Second // of the machine whose etcd leads
+	serverLoss = 3 * time.Second  // after the loss of an API server or of its machine
+	leaderLoss = 15 * time.Second // after the loss of the machine with etcd's leader
 )
 
-// killAPIServer kills one after the other, so that whichever the worker's connections have, it is one of them. Several clients keep
-// their connections, which the balancer spreads.
+// killAPIServer kills all API servers one after the other, so that each of the worker's clients loses its connection once. The balancer
+// distributes the connections of the clients that keep theirs.
 func killAPIServer(c *kit.Cluster) {
 	readers := c.On(c.Worker(0)).ReadAPI(4, 2)
 	defer readers.Stop()
@@ -39,31 +38,31 @@ func killAPIServer(c *kit.Cluster) {
 		before := main.Process("kube-apiserver")
 		readers.Reset()
 		main.Kill(before)
-		testkit.Until(c.T, soon, main.Node+" has another API server, which is ready", func() error {
+		testkit.Until(c.T, soon, main.Node+" has a new API server that is ready", func() error {
 			units, err := main.Units()
 			if err != nil {
 				return err
 			}
-			if u := units["kube-apiserver"]; u.PID == before.Inside || !u.Ready || u.PID == 0 {
-				return fmt.Errorf("%+v", u)
+			if u := units["kube-apiserver"]; u.PID == before.MachinePID || !u.Ready || u.PID == 0 {
+				return fmt.Errorf("got %+v", u)
 			}
 			return nil
 		})
-		served(c, readers, "the API server of "+main.Node+" was killed", serverLoss)
+		checkGap(c, readers, "API server of "+main.Node+" killed", serverLoss)
 	}
 }
 
-// served fails when a client was without an answer for longer than that.
-func served(c *kit.Cluster, readers kit.Readers, what string, limit time.Duration) {
+// checkGap fails the test if a client had no answer for longer than limit.
+func checkGap(c *kit.Cluster, readers kit.Readers, what string, limit time.Duration) {
 	c.T.Helper()
 	gap, answers, err := readers.Gap()
 	c.T.Logf("%s: at least %d answers to each client, longest gap %.2f s (last error: %v)", what, answers, gap.Seconds(), err)
 	if gap > limit || answers == 0 {
-		c.T.Errorf("%s: a worker's client was without an answer for %s, want at most %s: %v", what, gap, limit, err)
+		c.T.Errorf("%s: got no answer on a worker for %s, want at most %s: %v", what, gap, limit, err)
 	}
 }
 
-// stopFollower pulls the plug of a control plane whose etcd does not lead.
+// stopFollower cuts the power of a control plane whose etcd is a follower.
 func stopFollower(c *kit.Cluster) {
 	leader := c.Leader()
 	victim := c.Main(0)
@@ -74,28 +73,28 @@ func stopFollower(c *kit.Cluster) {
 	defer readers.Stop()
 	testkit.Until(c.T, soon, "each client has answers", func() error {
 		if _, answers, err := readers.Gap(); answers < 5 {
-			return fmt.Errorf("%d answers: %w", answers, err)
+			return fmt.Errorf("got %d answers: %w", answers, err)
 		}
 		return nil
 	})
 	readers.Reset()
-	c.Machine("cut", victim) // first, so that no connection is closed with a last word
+	c.Machine("cut", victim) // first, so that no FIN or RST closes the connections
 	c.Machine("stop", victim)
-	testkit.Until(c.T, soon, "each client has gone on for a while", func() error {
+	testkit.Until(c.T, soon, "each client has 100 more answers", func() error {
 		if _, answers, err := readers.Gap(); answers < 100 {
-			return fmt.Errorf("%d answers: %w", answers, err)
+			return fmt.Errorf("got %d answers: %w", answers, err)
 		}
 		return nil
 	})
-	served(c, readers, "the machine "+victim+" was stopped", serverLoss)
+	checkGap(c, readers, "machine "+victim+" stopped", serverLoss)
 	begun := time.Now()
 	c.Machine("heal", victim)
 	c.Machine("start", victim)
 	c.AllReady(soon, mains, workers)
-	c.T.Logf("%s is back after %.1f s", victim, time.Since(begun).Seconds())
+	c.T.Logf("%s is ready again after %.1f s", victim, time.Since(begun).Seconds())
 }
 
-// stopLeader pulls the plug of the control plane whose etcd leads, while somebody writes.
+// stopLeader cuts the power of the control plane with etcd's leader while a client writes.
 func stopLeader(c *kit.Cluster) {
 	leader := c.Leader()
 	writer := c.On(c.Worker(0)).WriteAPI("leader-loss")
@@ -106,95 +105,61 @@ func stopLeader(c *kit.Cluster) {
 	c.Machine("stop", leader)
 	writes(c, writer, 100)
 	gap, answers, err := writer.Gap()
-	c.T.Logf("%s, which led, was stopped: longest gap between acknowledged writes %.2f s, %d since (last error: %v)", leader, gap.Seconds(), answers, err)
+	c.T.Logf("leader %s stopped: longest gap between acknowledged writes %.2f s, %d writes since (last error: %v)", leader, gap.Seconds(), answers, err)
 	if gap > leaderLoss {
-		c.T.Errorf("no acknowledged write for %s, want at most %s: %v", gap, leaderLoss, err)
+		c.T.Errorf("got no acknowledged write for %s, want at most %s: %v", gap, leaderLoss, err)
 	}
 	c.Machine("heal", leader)
 	c.Machine("start", leader)
 	c.AllReady(soon, mains, workers)
 	writer.Stop()
-	writer.AllThere(c)
+	writer.CheckAcked(c)
 	healthyMembers(c)
 }
 
-// writes waits until so many more writes were acknowledged since the last Reset.
+// writes waits until n writes have been acknowledged since the last Reset.
 func writes(c *kit.Cluster, w *kit.Writer, n int) {
 	c.T.Helper()
 	testkit.Until(c.T, soon, strconv.Itoa(n)+" acknowledged writes", func() error {
 		if _, answers, err := w.Gap(); answers < n {
-			return fmt.Errorf("%d writes: %w", answers, err)
+			return fmt.Errorf("got %d writes: %w", answers, err)
 		}
 		return nil
 	})
 }
 
-// healthyMembers asks every member itself.
+// healthyMembers waits until all members are healthy, as seen from each member.
 func healthyMembers(c *kit.Cluster) {
 	c.T.Helper()
 	for i := range mains {
-		testkit.Until(c.T, soon, fmt.Sprintf("seen from %s, all %d members are healthy", c.Main(i), mains), func() error {
-			said, err := c.On(c.Main(i)).TryEtcdctl("endpoint health --cluster 2>&1")
-			if err == nil && strings.Count(said, "is healthy") != mains {
-				err = errors.New(said)
+		testkit.Until(c.T, soon, fmt.Sprintf("%s sees %d healthy members", c.Main(i), mains), func() error {
+			out, err := c.On(c.Main(i)).TryEtcdctl("endpoint health --cluster 2>&1")
+			if err == nil && strings.Count(out, "is healthy") != mains { // etcdctl's text
+				err = errors.New(out)
 			}
 			return err
 		})
 	}
 }
 
-// identity is what makes a cluster the same one: its authorities, on all control planes, and an object that is made once.
-func identity(c *kit.Cluster, mains ...string) map[string]string {
+// webContainers returns the containers of the workload's pods on the given nodes.
+func webContainers(c *kit.Cluster, nodes ...string) map[string]string {
 	c.T.Helper()
-	id := map[string]string{"kube-system": c.Kubectl("get", "namespace", "kube-system", "--output", "jsonpath={.metadata.uid}")}
-	for _, m := range mains {
-		for _, file := range []string{"ca.crt", "ca.key", "etcd/ca.key", "front-proxy-ca.key", "join-ca.crt", "join-ca.key", "sa.key", "encryption.key"} {
-			sum := sha256.Sum256(c.On(m).Read("etc-kubernetes", "pki", file))
-			id[m+"/"+file] = hex.EncodeToString(sum[:8])
-		}
-	}
-	return id
-}
-
-// containers are those of the pods on the given nodes: id, start, restarts.
-func containers(c *kit.Cluster, nodes ...string) map[string]string {
-	c.T.Helper()
-	found := map[string]string{}
-	for _, node := range nodes {
-		var pods struct {
-			Items []struct {
-				Metadata struct{ Name, DeletionTimestamp string }
-				Status   struct {
-					ContainerStatuses []struct {
-						Name, ContainerID string
-						RestartCount      int
-					}
-				}
-			}
-		}
-		out := c.Kubectl("get", "pods", "--all-namespaces", "--field-selector", "spec.nodeName="+node, "--output", "json")
-		if err := json.Unmarshal([]byte(out), &pods); err != nil {
-			c.T.Fatal(err)
-		}
-		for _, p := range pods.Items {
-			for _, s := range p.Status.ContainerStatuses {
-				if p.Metadata.DeletionTimestamp == "" {
-					found[node+": "+p.Metadata.Name+"/"+s.Name] = fmt.Sprintf("%s, %d restarts", s.ContainerID, s.RestartCount)
-				}
-			}
-		}
-	}
-	if len(found) == 0 {
-		c.T.Fatalf("no containers on %v", nodes)
+	found := c.Containers("--selector", "app=web")
+	maps.DeleteFunc(found, func(name, _ string) bool {
+		return !slices.ContainsFunc(nodes, func(node string) bool { return strings.HasPrefix(name, node+": ") })
+	})
+	if len(found) != len(nodes) {
+		c.T.Fatalf("containers of the workload on %v: got %v, want one on each", nodes, found)
 	}
 	return found
 }
 
-// stopAll pulls the plugs of all control planes at the same moment while somebody writes. The workers' pods go on without them.
+// stopAll cuts the power of all control planes at the same time while a client writes. The workers' pods keep running.
 func stopAll(c *kit.Cluster) {
 	all := []string{c.Main(0), c.Main(1), c.Main(2)}
 	both := []string{c.Worker(0), c.Worker(1)}
-	before, pods := identity(c, all...), containers(c, both...)
+	before, pods := c.Identity(all...), webContainers(c, both...)
 	poller := c.On(c.Worker(0)).Poll("http://" + net.JoinHostPort(podAddress(c, c.Worker(1)), "8081"))
 	defer poller.Stop()
 	writer := c.On(c.Worker(0)).WriteAPI("power-loss")
@@ -208,14 +173,14 @@ func stopAll(c *kit.Cluster) {
 	}
 	work.Wait()
 	down := len(writer.Acked())
-	testkit.Until(c.T, soon, "the pods have gone on for a while without a control plane", func() error {
+	testkit.Until(c.T, soon, "the pods have given 60 answers without a control plane", func() error {
 		if _, answers, err := poller.Gap(); answers < 60 {
-			return fmt.Errorf("%d answers: %w", answers, err)
+			return fmt.Errorf("got %d answers: %w", answers, err)
 		}
 		return nil
 	})
 	if now := len(writer.Acked()); now > down+1 {
-		c.T.Errorf("%d writes were acknowledged while no control plane ran", now-down)
+		c.T.Errorf("got %d acknowledged writes while no control plane ran", now-down)
 	}
 	begun := time.Now()
 	for _, m := range all {
@@ -224,44 +189,45 @@ func stopAll(c *kit.Cluster) {
 	work.Wait()
 	writer.Reset()
 	writes(c, writer, 20)
-	c.T.Logf("the first writes are acknowledged %.1f s after power is back", time.Since(begun).Seconds())
+	c.T.Logf("20 writes are acknowledged %.1f s after power-on", time.Since(begun).Seconds())
 	c.AllReady(2*soon, mains, workers)
-	c.T.Logf("all are ready %.1f s after power is back", time.Since(begun).Seconds())
+	c.T.Logf("all nodes are ready %.1f s after power-on", time.Since(begun).Seconds())
 	writer.Stop()
 
-	writer.AllThere(c)
-	if diff := cmp.Diff(before, identity(c, all...)); diff != "" {
+	writer.CheckAcked(c)
+	if diff := cmp.Diff(before, c.Identity(all...)); diff != "" {
 		c.T.Errorf("cluster (- before, + after):\n%s", diff)
 	}
-	if diff := cmp.Diff(web(pods), web(containers(c, both...))); diff != "" {
+	if diff := cmp.Diff(pods, webContainers(c, both...)); diff != "" {
 		c.T.Errorf("containers of the workers (- before, + after):\n%s", diff)
 	}
-	unbroken(c, poller, "from worker to worker")
+	uninterrupted(c, poller, "from worker to worker")
 	healthyMembers(c)
 }
 
-// unbroken: pods have answered all the time.
-func unbroken(c *kit.Cluster, poller *kit.Poller, what string) {
+// uninterrupted fails the test if pods did not answer for more than five seconds. Nothing that the tests stop is on the path of the
+// packets, so the limit is for a loaded host.
+func uninterrupted(c *kit.Cluster, poller *kit.Poller, what string) {
 	c.T.Helper()
 	gap, answers, err := poller.Gap()
 	c.T.Logf("%s: %d answers, longest gap %.2f s", what, answers, gap.Seconds())
-	if gap > 5*time.Second || answers == 0 { // nothing of what was lost lies on the path of the packets; what remains is a busy host
-		c.T.Errorf("%s: no answer for %s: %v", what, gap, err)
+	if gap > 5*time.Second || answers == 0 {
+		c.T.Errorf("%s: got no answer for %s, want at most 5 s: %v", what, gap, err)
 	}
 }
 
-// podAddress is the address of the workload's pod on a node.
+// podAddress returns the address of the workload's pod on a node.
 func podAddress(c *kit.Cluster, node string) string {
 	c.T.Helper()
 	address := c.Kubectl("get", "pods", "--selector", "app=web", "--field-selector", "spec.nodeName="+node, "--output", "jsonpath={.items[*].status.podIP}")
 	if strings.TrimSpace(address) == "" || strings.Contains(address, " ") {
-		c.T.Fatalf("addresses of the pod on %s: %q, want one", node, address)
+		c.T.Fatalf("addresses of the pod on %s: got %q, want one", node, address)
 	}
 	return address
 }
 
-// cutMain cuts off the control plane whose etcd leads, which is the worst one: the others go on, and what it says afterwards is
-// never a success.
+// cutMain cuts off the control plane with etcd's leader, which is the worst case: the others continue, and its own API server answers no
+// request successfully any more.
 func cutMain(c *kit.Cluster) {
 	victim := c.Leader()
 	writer := c.On(c.Worker(0)).WriteAPI("cut-main")
@@ -269,42 +235,37 @@ func cutMain(c *kit.Cluster) {
 	writes(c, writer, 20)
 	alone := c.On(victim).APIClient(true, 2*time.Second)
 	if err := kit.WriteConfigMap(c.T.Context(), alone, "cut-main-before"); err != nil {
-		c.T.Fatalf("write through the API server of %s itself: %v", victim, err)
+		c.T.Fatalf("write through the API server of %s: %v", victim, err)
 	}
 	writer.Reset()
 	c.Machine("cut", victim)
-	testkit.Until(c.T, soon, "the others have another leader and go on", func() error {
-		if _, answers, err := writer.Gap(); answers < 100 {
-			return fmt.Errorf("%d writes: %w", answers, err)
-		}
-		return nil
-	})
+	writes(c, writer, 100)
 	gap, answers, err := writer.Gap()
-	c.T.Logf("%s, which led, was cut off: longest gap between acknowledged writes %.2f s, %d since (last error: %v)", victim, gap.Seconds(), answers, err)
+	c.T.Logf("leader %s cut off: longest gap between acknowledged writes %.2f s, %d writes since (last error: %v)", victim, gap.Seconds(), answers, err)
 	if gap > leaderLoss {
-		c.T.Errorf("no acknowledged write for %s, want at most %s: %v", gap, leaderLoss, err)
+		c.T.Errorf("got no acknowledged write for %s, want at most %s: %v", gap, leaderLoss, err)
 	}
 	for i := range 3 {
 		if err := kit.WriteConfigMap(c.T.Context(), alone, fmt.Sprintf("cut-main-alone-%d", i)); err == nil {
-			c.T.Errorf("write %d through the API server of %s, which is cut off, was acknowledged", i, victim)
+			c.T.Errorf("write %d through the API server of %s, which is cut off: got success, want an error", i, victim)
 		}
 		if err := read(c.T.Context(), alone, "cut-main-before"); err == nil {
-			c.T.Errorf("read %d through the API server of %s, which is cut off, was answered: nobody knows whether that is still so", i, victim)
+			c.T.Errorf("read %d through the API server of %s, which is cut off: got success, want an error: the object may be stale", i, victim)
 		}
 	}
 	c.Machine("heal", victim)
 	begun := time.Now()
 	c.AllReady(soon, mains, workers)
-	c.T.Logf("%s is back %.1f s after it was healed", victim, time.Since(begun).Seconds())
+	c.T.Logf("%s is ready again %.1f s after it was healed", victim, time.Since(begun).Seconds())
 	writer.Stop()
-	writer.AllThere(c)
+	writer.CheckAcked(c)
 	healthyMembers(c)
-	testkit.Until(c.T, soon, "what was written meanwhile is read through "+victim, func() error {
+	testkit.Until(c.T, soon, victim+" returns the last write", func() error {
 		return read(c.T.Context(), alone, writer.Acked()[len(writer.Acked())-1])
 	})
 }
 
-// read asks for one object, which an API server answers from a majority of etcd only.
+// read gets a ConfigMap. The API server needs etcd's quorum for the answer.
 func read(ctx context.Context, client *http.Client, name string) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, kit.API+"/api/v1/namespaces/default/configmaps/"+name, nil)
 	if err != nil {
@@ -321,7 +282,7 @@ func read(ctx context.Context, client *http.Client, name string) error {
 	return nil
 }
 
-// partition is how long a worker is cut off: longer than the cluster takes to notice.
+// partition returns how long a worker is cut off: longer than the cluster takes to notice.
 func partition() time.Duration {
 	if os.Getenv("SLIPWAY_E2E_LONG") != "" {
 		return 10 * time.Minute
@@ -329,67 +290,56 @@ func partition() time.Duration {
 	return 90 * time.Second
 }
 
-// cutWorker: its pods keep serving, and it comes back without hands.
+// cutWorker cuts off a worker: its pods keep serving, and it becomes ready again by itself.
 func cutWorker(c *kit.Cluster) {
 	victim := c.Worker(1)
-	pods, address := containers(c, victim), podAddress(c, victim)
+	pods, address := webContainers(c, victim), podAddress(c, victim)
 	inside := c.On(victim).Poll("http://" + net.JoinHostPort(address, "8081"))
 	defer inside.Stop()
 	inside.Reset()
 	begun := time.Now()
 	c.Machine("cut", victim)
 	c.Wait("node/"+victim, "condition=Ready=Unknown")
-	c.T.Logf("the cluster has noticed after %.0f s", time.Since(begun).Seconds())
-	testkit.Until(c.T, partition()+soon, "the time is over", func() error {
+	c.T.Logf("the cluster marks the node as unreachable after %.0f s", time.Since(begun).Seconds())
+	testkit.Until(c.T, partition()+soon, "the partition has lasted "+partition().String(), func() error {
 		if since := time.Since(begun); since < partition() {
-			return fmt.Errorf("%s", since)
+			return fmt.Errorf("%s so far", since)
 		}
 		return nil
 	})
-	unbroken(c, inside, "on the worker that is cut off")
+	uninterrupted(c, inside, "on the worker that is cut off")
 	now := c.On(victim).MustUnits()
 	for _, name := range []string{"api-balancer", "containerd", "kube-proxy", "kubelet"} {
 		if u := now[name]; u.PID == 0 {
-			c.T.Errorf("unit %s of the worker that is cut off: %+v", name, u)
+			c.T.Errorf("unit %s of the worker that is cut off: got %+v, want a process", name, u)
 		}
 	}
 	c.Machine("heal", victim)
 	healed := time.Now()
 	c.AllReady(soon, mains, workers)
 	c.T.Logf("%s is ready again %.1f s after it was healed", victim, time.Since(healed).Seconds())
-	if diff := cmp.Diff(web(pods), web(containers(c, victim))); diff != "" {
+	if diff := cmp.Diff(pods, webContainers(c, victim)); diff != "" {
 		c.T.Errorf("containers of the worker (- before, + after):\n%s", diff)
 	}
 }
 
-// web are the containers of the workload: a cluster may move others away after five minutes, and probes may end them on a busy host.
-func web(all map[string]string) map[string]string {
-	kept := map[string]string{}
-	for name, id := range all {
-		if strings.Contains(name, ": web-") {
-			kept[name] = id
-		}
-	}
-	return kept
-}
-
-// rebootAlone boots a worker and a control plane that see nobody: what their plans want runs, and they join the others again
-// when they see them.
+// rebootAlone boots a worker and a control plane without a network: the units of their plans start, and both become ready again when the
+// network is back.
 func rebootAlone(c *kit.Cluster) {
 	both := []string{c.Main(2), c.Worker(0)}
 	c.Machine("cut", both...)
 	c.Machine("stop", both...)
 	c.Machine("start", both...)
 	for machine, names := range map[string][]string{
-		c.Main(2):   {"containerd", "etcd", "kubelet"}, // without the others its etcd answers nobody, so its API server does not begin
+		c.Main(2):   {"containerd", "etcd", "kubelet"}, // not the API server, which waits for etcd's quorum
 		c.Worker(0): {"api-balancer", "containerd", "kubelet"},
 	} {
 		mine := c.On(machine)
-		testkit.Until(c.T, soon, "the components of "+machine+" run without any network", func() error {
+		testkit.Until(c.T, soon, "the components of "+machine+" run without a network", func() error {
 			now, err := mine.Units()
 			for _, name := range names {
 				if err == nil && now[name].PID == 0 {
-					err = fmt.Errorf("%s: %+v", name, now[name])
+					err = fmt.Errorf("unit %s: got %+v, want a process", name, now[name])
 				}
 			}
 			return err
@@ -398,7 +348,7 @@ func rebootAlone(c *kit.Cluster) {
 	c.Machine("heal", both...)
 	healed := time.Now()
 	c.AllReady(2*soon, mains, workers)
-	c.T.Logf("all are ready %.1f s after the network is back", time.Since(healed).Seconds())
+	c.T.Logf("all nodes are ready %.1f s after the network is back", time.Since(healed).Seconds())
 	for _, m := range both {
 		testkit.Until(c.T, soon, "the pod of "+m+" runs again", func() error {
 			for _, p := range c.On(m).Processes() {
@@ -406,7 +356,7 @@ func rebootAlone(c *kit.Cluster) {
 					return nil
 				}
 			}
-			return errors.New("there is none")
+			return errors.New("no such process")
 		})
 	}
 	healthyMembers(c)

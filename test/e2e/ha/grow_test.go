@@ -15,8 +15,7 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-// TestGrowAndShrink makes a cluster of one machine grow to three control planes and a worker, and takes all of it away again
-// but the last.
+// TestGrowAndShrink grows a cluster from one machine to three control planes and a worker, and shrinks it to one machine again.
 func TestGrowAndShrink(t *testing.T) {
 	c := kit.New(t, "grow")
 	c.MustUp("--control-planes", "1")
@@ -25,41 +24,37 @@ func TestGrowAndShrink(t *testing.T) {
 		test func(c *kit.Cluster)
 	}{
 		{"from one to three", grow},
-		{"a worker leaves, and comes again", removeWorker},
+		{"a worker leaves and joins again", removeWorker},
 		{"control planes leave", removeMains},
 	} {
 		if passed := c.Part(t, part.name, part.test); !passed && i < 1 {
-			t.Fatal("a cluster of one cannot be made smaller")
+			t.Fatal("the other parts need three control planes")
 		}
 	}
 }
 
 func grow(c *kit.Cluster) {
-	c.Kubectl("create", "configmap", "written-before", "--from-literal=value=kept")
-	before := identity(c, c.Main(0))
+	c.WriteMarker()
+	before := c.Identity()
 	r := c.MustUp("--control-planes", "3")
 	c.T.Logf("from one control plane to three in %.1f s", r.Elapsed.Seconds())
 	c.AllReady(soon, 3, 0)
-	if diff := cmp.Diff(before, identity(c, c.Main(0))); diff != "" {
+	if diff := cmp.Diff(before, c.Identity()); diff != "" {
 		c.T.Errorf("cluster (- before, + after):\n%s", diff)
 	}
 	r = c.MustUp("--workers", "1")
-	c.T.Logf("one worker more in %.1f s", r.Elapsed.Seconds())
+	c.T.Logf("one more worker in %.1f s", r.Elapsed.Seconds())
 	c.AllReady(soon, 3, 1)
-	if v := c.Kubectl("get", "configmap", "written-before", "--output", "jsonpath={.data.value}"); v != "kept" {
-		c.T.Errorf("what was written before holds %q", v)
-	}
+	c.CheckMarker()
 	healthyMembers(c)
-	if r := c.MustUp(); !strings.Contains(r.Out, "nothing to do") {
-		c.T.Errorf("up again: %s", r)
-	}
+	c.UpToDate()
 }
 
-// refuse runs a command that has to fail with these words.
-func refuse(c *kit.Cluster, words string, args ...string) {
+// refused runs a command that must fail with this text.
+func refused(c *kit.Cluster, text string, args ...string) {
 	c.T.Helper()
-	if r := c.Slipway(args...); r.Code == 0 || !strings.Contains(r.Err, words) {
-		c.T.Errorf("want a refusal with %q: %s", words, r)
+	if r := c.Slipway(args...); r.Code == 0 || !strings.Contains(r.Err, text) {
+		c.T.Errorf("want an error with %q, got %s", text, r)
 	}
 }
 
@@ -70,22 +65,22 @@ func removeWorker(c *kit.Cluster) {
 	}
 	c.Apply(workload)
 	c.Kubectl("rollout", "status", "daemonset/web", "--timeout", "60s")
-	refuse(c, "node remove "+worker.Node, "node", "reset", worker.Node, "--yes")
-	worker.Process("kubelet") // still there
+	refused(c, "node remove "+worker.Node, "node", "reset", worker.Node, "--yes")
+	worker.Process("kubelet") // still runs
 	key := worker.Pin()
 
 	c.Must("node", "remove", worker.Node, "--yes")
 	if nodes, err := c.Nodes(); err != nil || nodes[worker.Node].Name != "" {
-		c.T.Errorf("nodes after the removal: %+v, %v", nodes, err)
+		c.T.Errorf("nodes after the removal of %s: got %+v, %v", worker.Node, nodes, err)
 	}
 	if r := c.TryKubectl("", "get", "node", worker.Node); r.Code == 0 {
-		c.T.Errorf("the Node is left: %s", r)
+		c.T.Errorf("Node of the removed machine: want none, got %s", r)
 	}
 	staysOut(worker)
 	c.Must("node", "reset", worker.Node, "--yes")
 	clean(worker)
 	if worker.Pin() == key {
-		c.T.Error("the machine has the identity still that was revoked")
+		c.T.Error("key after the reset: got the revoked one, want a new one")
 	}
 
 	token := c.NewToken("--pool", "worker", "--node", worker.Node)
@@ -94,20 +89,20 @@ func removeWorker(c *kit.Cluster) {
 	worker.Process("kubelet")
 }
 
-// staysOut: the kubelet of a removed node still has its certificate, and does not become a node again by it.
+// staysOut restarts the kubelet of a removed node: its certificate is still valid, but it cannot register the node again.
 func staysOut(c *kit.Cluster) {
 	c.T.Helper()
 	before := len(c.Read("log", "slipway", "kubelet.log"))
 	c.Kill(c.Process("kubelet"))
-	testkit.Until(c.T, soon, "the next kubelet is refused as a node", func() error {
-		said := string(c.Read("log", "slipway", "kubelet.log")[before:])
-		if !strings.Contains(said, "Unable to register node with API server") {
-			return fmt.Errorf("it says %s", said[max(0, len(said)-300):])
+	testkit.Until(c.T, soon, "the next kubelet cannot register its node", func() error {
+		log := string(c.Read("log", "slipway", "kubelet.log")[before:])
+		if !strings.Contains(log, "Unable to register node with API server") { // the kubelet's text
+			return fmt.Errorf("its log ends with %s", log[max(0, len(log)-300):])
 		}
 		return nil
 	})
 	if r := c.TryKubectl("", "get", "node", c.Node); r.Code == 0 {
-		c.T.Errorf("the removed node is back: %s", r)
+		c.T.Errorf("removed Node: want none, got %s", r)
 	}
 }
 
@@ -115,25 +110,25 @@ func node(c *kit.Cluster, name string) kit.Node {
 	c.T.Helper()
 	nodes, err := c.Nodes()
 	if err != nil || nodes[name].Key == "" {
-		c.T.Fatalf("node %s: %+v, %v", name, nodes[name], err)
+		c.T.Fatalf("node %s: got %+v, %v", name, nodes[name], err)
 	}
 	return nodes[name]
 }
 
-// removeMains: never so many that those who are left have no majority.
+// removeMains removes control planes, but never so many that etcd loses its quorum.
 func removeMains(c *kit.Cluster) {
 	c.Machine("stop", c.Main(2))
-	refuse(c, "voters would answer", "node", "remove", c.Main(1), "--yes", "--timeout", "20s")
+	refused(c, "voters would answer", "node", "remove", c.Main(1), "--yes", "--timeout", "20s")
 	if n := node(c, c.Main(1)); n.Member != "voter" {
-		c.T.Errorf("after the refusal: %+v", n)
+		c.T.Errorf("member of %s after the refusal: got %+v, want a voter", c.Main(1), n)
 	}
 	c.Machine("start", c.Main(2))
 	c.AllReady(soon, 3, 1)
 
-	refuse(c, "node remove "+c.Main(2), "node", "reset", c.Main(2), "--yes")
+	refused(c, "node remove "+c.Main(2), "node", "reset", c.Main(2), "--yes")
 	c.Must("node", "remove", c.Main(2), "--yes")
 	if members := members(c); slices.Contains(members, c.Main(2)) || len(members) != 2 {
-		c.T.Errorf("members after the removal of %s: %v", c.Main(2), members)
+		c.T.Errorf("members after the removal of %s: got %v, want the two others", c.Main(2), members)
 	}
 	c.Must("node", "reset", c.Main(2), "--yes")
 	clean(c.On(c.Main(2)))
@@ -141,14 +136,12 @@ func removeMains(c *kit.Cluster) {
 	c.Must("node", "remove", c.Main(1), "--yes")
 	c.Must("node", "reset", c.Main(1), "--yes")
 	clean(c.On(c.Main(1)))
-	refuse(c, "last", "node", "remove", c.Main(0), "--yes")
-	refuse(c, "", "node", "reset", c.Main(0), "--yes")
+	refused(c, "last", "node", "remove", c.Main(0), "--yes")
+	refused(c, "", "node", "reset", c.Main(0), "--yes")
 	if members := members(c); len(members) != 1 || members[0] != c.Main(0) {
-		c.T.Errorf("members in the end: %v", members)
+		c.T.Errorf("members: got %v, want only %s", members, c.Main(0))
 	}
-	if v := c.Kubectl("get", "configmap", "written-before", "--output", "jsonpath={.data.value}"); v != "kept" {
-		c.T.Errorf("what was written before holds %q", v)
-	}
+	c.CheckMarker()
 }
 
 func members(c *kit.Cluster) (names []string) {
@@ -161,7 +154,7 @@ func members(c *kit.Cluster) (names []string) {
 	return names
 }
 
-// clean: of all that was made for the cluster nothing is left in the machine.
+// clean fails the test if anything of the cluster is left in the machine.
 func clean(c *kit.Cluster) {
 	c.T.Helper()
 	begun := time.Now()
@@ -175,15 +168,15 @@ func clean(c *kit.Cluster) {
 		"a file": "find /etc/kubernetes /etc/cni /opt/cni /var/lib/etcd /var/lib/kubelet /var/lib/containerd /var/lib/cni /etc/containerd " +
 			"/var/log/pods /var/log/containers -mindepth 1 ! -type d 2>/dev/null",
 		"a program": "find /opt/slipway/bin -type l; find /opt/slipway/bin -type f ! -name slipway",
-		// The next agent makes itself a key, perhaps just now.
+		// The next agent may be creating its key.
 		"a plan": "find /var/lib/slipway -mindepth 1 ! -type d ! -path '*/store/*' | grep -vE '/state/(lock|lock.prev|lock.flock|[.]?machine.key([.][0-9-]+[.]tmp)?)$'",
 	} {
 		if left := strings.TrimSpace(c.Exec("{ " + command + "; } || true")); left != "" {
-			c.T.Errorf("after the reset, %s is left in %s:\n%s", what, c.Node, left)
+			c.T.Errorf("after the reset of %s, %s is left:\n%s", c.Node, what, left)
 		}
 	}
-	if s := c.Must("node", "reset", c.Node, "--yes"); !strings.Contains(s.Out, "free already") {
-		c.T.Errorf("after the reset, %s", s)
+	if r := c.Must("node", "reset", c.Node, "--yes"); !strings.Contains(r.Out, "free already") {
+		c.T.Errorf("second reset: want \"free already\", got %s", r)
 	}
-	c.T.Logf("looked at %s in %.1f s", c.Node, time.Since(begun).Seconds())
+	c.T.Logf("checked %s in %.1f s", c.Node, time.Since(begun).Seconds())
 }

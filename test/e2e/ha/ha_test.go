@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ha_test tells what a cluster of several machines bears: the loss of an API server, of etcd's leader, of all control
-// planes at once, of the network; and how it grows and shrinks. One cluster of three control planes and two workers bears all of
-// it; where a part has failed, the next ones may follow from that.
+// Package ha_test tests a cluster of three control planes and two workers: the loss of an API server, of etcd's leader, of all control
+// planes at once and of the network. Another test grows and shrinks a cluster. A failed part may make the parts after it fail.
 package ha_test
 
 import (
@@ -13,7 +12,7 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-// workload is a pod on every node, control planes too, behind a Service.
+// workload is a pod on every node, including control planes, behind a Service.
 const workload = `
 apiVersion: apps/v1
 kind: DaemonSet
@@ -37,7 +36,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8081}]}
 const (
 	mains   = 3
 	workers = 2
-	soon    = 3 * time.Minute // far more than anything here takes
+	soon    = 3 * time.Minute // far longer than any step takes
 )
 
 func TestHA(t *testing.T) {
@@ -60,7 +59,7 @@ func TestHA(t *testing.T) {
 		{"a reboot without any network", rebootAlone},
 	} {
 		if passed := c.Part(t, part.name, part.test); !passed && i < 1 {
-			t.Fatal("without a cluster there is nothing to tell")
+			t.Fatal("the other parts need a cluster that is ready")
 		}
 	}
 }
@@ -69,12 +68,10 @@ func allReady(c *kit.Cluster) {
 	c.AllReady(soon, mains, workers)
 	for _, m := range c.Machines() {
 		if text := c.On(m).Exec("grep -v '^#' /etc/resolv.conf || true"); strings.TrimSpace(text) != "" {
-			c.T.Errorf("/etc/resolv.conf of %s is not empty, so the cluster may have needed DNS: %s", m, text)
+			c.T.Errorf("/etc/resolv.conf of %s: got %s, want no servers: a cluster must not need DNS", m, text)
 		}
 	}
-	if r := c.MustUp(); !strings.Contains(r.Out, "nothing to do") {
-		c.T.Errorf("up again: %s", r)
-	}
+	c.UpToDate()
 	for _, m := range c.Machines() {
 		c.On(m).ImportTestImage()
 	}
@@ -82,7 +79,7 @@ func allReady(c *kit.Cluster) {
 	c.Kubectl("rollout", "status", "daemonset/web", "--timeout", "60s")
 }
 
-// webPod is the process of the machine's pod of the workload.
+// webPod returns the process of the workload's pod on a machine.
 func webPod(c *kit.Cluster, machine string) kit.Process {
 	c.T.Helper()
 	return c.On(machine).Process("testpod", "serve", "--port", "8081")

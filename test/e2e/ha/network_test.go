@@ -18,11 +18,11 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-// udpRoom is what is left of a packet of 1500 bytes for UDP's payload.
-const udpRoom = 1500 - 20 - 8
+// udpPayload is the payload of a UDP packet of 1500 bytes.
+const udpPayload = 1500 - 20 - 8
 
-// podNetwork asks from pod to pod over all nodes: large packets pass whole, and nobody changes addresses on the way. It works
-// with sockets of its own within the pods' networks.
+// podNetwork connects from each pod to each other: packets of 1500 bytes pass without fragmentation, and no address is translated. It opens
+// its own sockets in the pods' network namespaces.
 func podNetwork(c *kit.Cluster) {
 	type pod struct {
 		address netip.Addr
@@ -33,12 +33,12 @@ func podNetwork(c *kit.Cluster) {
 		node, ip, _ := strings.Cut(line, "=")
 		address, err := netip.ParseAddr(ip)
 		if err != nil {
-			c.T.Fatalf("pod of %s: %v", node, err)
+			c.T.Fatalf("address of pod on %s: %v", node, err)
 		}
 		pods[node] = pod{address, kit.PodNetwork(webPod(c, node))}
 	}
 	if len(pods) != mains+workers {
-		c.T.Fatalf("pods: %v, want one on every node", pods)
+		c.T.Fatalf("pods: got %v, want one on every node", pods)
 	}
 	for to, server := range pods {
 		err := kit.InNetwork(server.network, func() error {
@@ -46,7 +46,7 @@ func podNetwork(c *kit.Cluster) {
 			if err != nil {
 				return err
 			}
-			c.T.Cleanup(func() { _ = udp.Close() }) // nothing is lost with it
+			c.T.Cleanup(func() { _ = udp.Close() })
 			tcp, err := net.Listen("tcp4", ":9000")
 			if err != nil {
 				return err
@@ -76,7 +76,7 @@ func podNetwork(c *kit.Cluster) {
 	}
 }
 
-// answerPackets answers each packet with its size and source.
+// answerPackets answers each packet with its size and source address.
 func answerPackets(conn net.PacketConn) {
 	packet := make([]byte, 1<<16)
 	for {
@@ -88,7 +88,7 @@ func answerPackets(conn net.PacketConn) {
 	}
 }
 
-// answerStreams answers each connection with how much came and from where.
+// answerStreams answers each connection with the number of bytes received and the source address.
 func answerStreams(l net.Listener) {
 	for {
 		conn, err := l.Accept()
@@ -97,17 +97,17 @@ func answerStreams(l net.Listener) {
 		}
 		go func() {
 			defer conn.Close()
-			n, _ := io.Copy(io.Discard, conn) // the answer tells
+			n, _ := io.Copy(io.Discard, conn) // the client checks the number
 			fmt.Fprintf(conn, "%d bytes from %s", n, conn.RemoteAddr())
 		}()
 	}
 }
 
-// packets sends one that fills the link, which nobody on the way may cut into pieces, and one that is too large.
+// packets sends a packet of 1500 bytes that may not be fragmented, and one that is too large.
 func packets(ctx context.Context, own netip.Addr, target string) error {
 	d := net.Dialer{Timeout: 5 * time.Second, Control: func(_, _ string, raw syscall.RawConn) (err error) {
 		if ctl := raw.Control(func(fd uintptr) {
-			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE) // DF, whatever the kernel thinks of the path
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE) // set DF, ignore the path MTU
 		}); ctl != nil {
 			return ctl
 		}
@@ -118,12 +118,12 @@ func packets(ctx context.Context, own netip.Addr, target string) error {
 		return err
 	}
 	defer conn.Close()
-	if _, err := conn.Write(make([]byte, udpRoom+1)); !errors.Is(err, unix.EMSGSIZE) {
-		return fmt.Errorf("a packet of 1501 bytes: %v, want EMSGSIZE: this test does not measure what it says", err) //nolint:errorlint // may be nil
+	if _, err := conn.Write(make([]byte, udpPayload+1)); !errors.Is(err, unix.EMSGSIZE) {
+		return fmt.Errorf("send 1501 bytes: got %v, want EMSGSIZE: the MTU is not 1500", err) //nolint:errorlint // may be nil
 	}
 	answer := make([]byte, 256)
-	for range 3 { // UDP may lose one
-		if _, err = conn.Write(make([]byte, udpRoom)); err != nil {
+	for range 3 { // UDP may lose packets
+		if _, err = conn.Write(make([]byte, udpPayload)); err != nil {
 			return err
 		}
 		if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
@@ -136,12 +136,12 @@ func packets(ctx context.Context, own netip.Addr, target string) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("a packet of 1500 bytes: %w", err)
+		return fmt.Errorf("send 1500 bytes: %w", err)
 	}
-	return expect(string(answer), udpRoom, own, conn)
+	return expect(string(answer), udpPayload, own, conn)
 }
 
-// stream sends a mebibyte.
+// stream sends a mebibyte over TCP.
 func stream(ctx context.Context, own netip.Addr, target string) error {
 	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp4", target)
 	if err != nil {
@@ -168,29 +168,29 @@ func stream(ctx context.Context, own netip.Addr, target string) error {
 func expect(answer string, size int, own netip.Addr, conn net.Conn) error {
 	port := netip.MustParseAddrPort(conn.LocalAddr().String()).Port()
 	if want := fmt.Sprintf("%d bytes from %s", size, netip.AddrPortFrom(own, port)); answer != want {
-		return fmt.Errorf("the other side has seen %q, want %q", answer, want)
+		return fmt.Errorf("answer of the server: got %q, want %q", answer, want)
 	}
 	return nil
 }
 
-// services asks from every pod and from every node itself.
+// services connects to the Service and the API from every pod and every node.
 func services(c *kit.Cluster) {
 	address := c.Kubectl("get", "service", "web", "--output", "jsonpath={.spec.clusterIP}")
 	for _, line := range strings.Fields(c.Kubectl("get", "pods", "--selector", "app=web", "--output", `jsonpath={range .items[*]}{.metadata.name}={.spec.nodeName}{"\n"}{end}`)) {
 		pod, node, _ := strings.Cut(line, "=")
-		if said := c.Kubectl("exec", pod, "--", "/testpod", "get", "--retry-for", "60s", "http://web.default.svc.cluster.local"); !strings.HasPrefix(said, "web-") {
-			c.T.Errorf("Service by name from a pod of %s: %q", node, said)
+		if got := c.Kubectl("exec", pod, "--", "/testpod", "get", "--retry-for", "60s", "http://web.default.svc.cluster.local"); !strings.HasPrefix(got, "web-") {
+			c.T.Errorf("Service by name from a pod on %s: got %q, want web-…", node, got)
 		}
 		conn, err := c.On(node).Dial(c.T.Context(), "tcp4", net.JoinHostPort(address, "80"))
 		if err != nil {
-			c.T.Errorf("Service by address from %s itself: %v", node, err)
+			c.T.Errorf("Service by address from node %s: %v", node, err)
 			continue
 		}
 		conn.Close()
 		api := c.On(node).APIClient(false, 5*time.Second)
 		reply, err := api.Get("https://127.0.0.1:6443/version")
 		if err != nil {
-			c.T.Errorf("the API at 127.0.0.1 of %s: %v", node, err)
+			c.T.Errorf("API at 127.0.0.1 of %s: %v", node, err)
 			continue
 		}
 		reply.Body.Close()

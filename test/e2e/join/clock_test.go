@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-// TestOdd has machines that are not what they seem: one with a copy of another's disk, and some whose clock lies.
+// TestOdd has a machine with a copy of another one's disk, and machines with wrong clocks.
 func TestOdd(t *testing.T) {
 	c := kit.NewWith(t, "odd", kit.Failpoints(t))
 	c.MustUp("--control-planes", "1", "--workers", "1")
@@ -27,51 +27,44 @@ func TestOdd(t *testing.T) {
 	c.Part(t, "clocks that go wrong later", clocksOfNodes)
 }
 
-// copyOfWorker boots a second machine with all that is on the worker's disk, while the worker lives: the cluster keeps it out, says
-// so to the operator, and it does not disturb the worker.
+// copyOfWorker boots a second machine with a copy of the worker's disk while the worker runs. The cluster refuses it and reports it to the
+// operator, and the worker is not affected.
 func copyOfWorker(c *kit.Cluster) {
 	worker := c.On(c.Worker(0))
 	before, kubelet := nodeOf(c, worker.Pin()), worker.Process("kubelet")
 	twin := c.Extra(2, nil)
 	c.Machine("stop", twin.Node)
-	for _, folder := range []string{"etc-kubernetes", "slipway"} {
-		testkit.Until(c.T, soon, folder+" of the running worker is copied", func() error { // what its agent writes meanwhile may go under its hands
-			if r := kit.Run(c.T, "cp", "-a", "-T", worker.Data(folder), twin.Data(folder)); r.Code != 0 {
+	for _, dir := range []string{"etc-kubernetes", "slipway"} {
+		testkit.Until(c.T, soon, dir+" of the running worker is copied", func() error { // fails if the agent renames a file meanwhile
+			if r := kit.Run(c.T, "cp", "-a", "-T", worker.Data(dir), twin.Data(dir)); r.Code != 0 {
 				return errors.New(r.String())
 			}
 			return nil
 		})
 	}
 	c.Machine("start", twin.Node)
-	testkit.Until(c.T, soon, "the list says that the worker's key is shown elsewhere", func() error {
+	testkit.Until(c.T, soon, "slipway node list shows the worker's key at another address", func() error {
 		nodes, err := c.Nodes()
 		n := nodes[before.Name]
 		if err != nil || !strings.Contains(n.Waiting, "its key is shown at ") || !strings.Contains(n.Waiting, "slipway node approve "+before.Name) {
-			return fmt.Errorf("%+v: %w", n, err)
+			return fmt.Errorf("got %+v: %w", n, err)
 		}
 		return nil
 	})
-	testkit.Until(c.T, soon, "the audit says why", func() error {
-		for line := range strings.Lines(string(c.Read("log", "slipway", "join-audit.log"))) {
-			if strings.Contains(line, before.Key) && strings.Contains(line, "reason=key-in-use") {
-				return nil
-			}
-		}
-		return errors.New("it does not")
-	})
-	testkit.Until(c.T, soon, "the copy says what it waits for", func() error { return says(c, twin.Node, "no leave to run here") })
+	audited(c, 0, before.Key, "key-in-use")
+	testkit.Until(c.T, soon, "the copy reports what it waits for", func() error { return waitsFor(c, twin.Node, "no leave to run here") })
 	if p, err := twin.TryProcess("kubelet"); err == nil {
-		c.T.Errorf("the copy runs a kubelet: %+v", p)
+		c.T.Errorf("kubelet of the copy: want none, got %+v", p)
 	}
 	after := nodeOf(c, before.Key)
 	if after.Waiting = ""; !cmp.Equal(before, after) || worker.Process("kubelet").PID != kubelet.PID {
-		c.T.Errorf("the worker: %s", cmp.Diff(before, after))
+		c.T.Errorf("worker (- before, + after), or its kubelet, has changed:\n%s", cmp.Diff(before, after))
 	}
 	c.Machine("stop", twin.Node)
 }
 
-// says looks for what a machine waits for, in its status.
-func says(c *kit.Cluster, machine string, words ...string) error {
+// waitsFor returns an error unless the items of a machine that wait for the cluster contain all these texts.
+func waitsFor(c *kit.Cluster, machine string, texts ...string) error {
 	var s struct {
 		Machines []struct {
 			Name string `json:"name"`
@@ -83,39 +76,39 @@ func says(c *kit.Cluster, machine string, words ...string) error {
 	if err := json.Unmarshal([]byte(c.Slipway("status", "--output", "json").Out), &s); err != nil {
 		return err
 	}
-	said := ""
+	got := ""
 	for _, m := range s.Machines {
 		for _, i := range m.Node.Items {
 			if m.Name == machine && strings.HasPrefix(fmt.Sprint(i["ref"]), "node/") {
-				said += fmt.Sprintln(i)
+				got += fmt.Sprintln(i)
 			}
 		}
 	}
-	for _, w := range words {
-		if !strings.Contains(said, w) {
-			return fmt.Errorf("%q is not in: %s", w, said)
+	for _, text := range texts {
+		if !strings.Contains(got, text) {
+			return fmt.Errorf("got %s, want %q", got, text)
 		}
 	}
 	return nil
 }
 
 func clockOfJoiner(c *kit.Cluster) {
-	for i, tt := range []struct{ off, says string }{{"-17520h", "730 days behind"}, {"87600h", "3650 days ahead of"}} {
+	for i, tt := range []struct{ off, want string }{{"-17520h", "730 days behind"}, {"87600h", "3650 days ahead of"}} {
 		m := c.Extra(3+i, map[string][]byte{kit.ClockFile: []byte(tt.off)})
 		known := len(nodes(c))
 		if r := m.TryJoin(c.NewToken("--pool", "worker")); r.Code != 0 {
 			c.T.Fatal(r)
 		}
-		testkit.Until(c.T, soon, "the machine says which clocks do not agree", func() error {
-			return says(c, m.Node, "clocks that agree", "the clock of this machine says", tt.says, "whoever sets the clock")
+		testkit.Until(c.T, soon, "the machine reports the difference of the clocks", func() error {
+			return waitsFor(c, m.Node, "clocks that agree", "the clock of this machine says", tt.want, "whoever sets the clock")
 		})
 		if got := len(nodes(c)); got != known {
-			c.T.Errorf("%d nodes, want %d still", got, known)
+			c.T.Errorf("nodes: got %d, want %d as before", got, known)
 		}
 		m.SetClock("0h")
 		begun := time.Now()
 		testkit.Until(c.T, soon, "the machine is a node", func() error { return isReady(c, m) })
-		c.T.Logf("clock off by %s: ready %.1f s after it was set right", tt.off, time.Since(begun).Seconds())
+		c.T.Logf("clock wrong by %s: ready %.1f s after it was corrected", tt.off, time.Since(begun).Seconds())
 	}
 }
 
@@ -139,19 +132,19 @@ func isReady(c, m *kit.Cluster) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s is no ready node", m.Node)
+	return fmt.Errorf("%s is not a ready node", m.Node)
 }
 
-// clockOfControlPlane: a day fast, what it signs is good for nobody yet; a day slow, it is before the CA was made, and it signs
-// nothing. Whoever joins says so.
+// clockOfControlPlane sets the control plane's clock a day ahead, so that its certificates are not valid yet, and a day behind, which is
+// before the CA's certificate is valid. A joining machine reports the difference each time.
 func clockOfControlPlane(c *kit.Cluster) {
 	c.SetClock("24h")
 	fast := c.Extra(5, nil)
 	if r := fast.TryJoin(c.NewToken("--pool", "worker")); r.Code != 0 {
 		c.T.Fatal(r)
 	}
-	testkit.Until(c.T, soon, "the machine says which clocks do not agree", func() error {
-		return says(c, fast.Node, "clocks that agree", "this machine is 24h0m0s behind", "or of the control plane")
+	testkit.Until(c.T, soon, "the machine reports the difference of the clocks", func() error {
+		return waitsFor(c, fast.Node, "clocks that agree", "this machine is 24h0m0s behind", "or of the control plane")
 	})
 	c.SetClock("0h")
 	testkit.Until(c.T, soon, "the machine is a node", func() error { return isReady(c, fast) })
@@ -160,14 +153,14 @@ func clockOfControlPlane(c *kit.Cluster) {
 	if r := slow.TryJoin(c.NewToken("--pool", "worker")); r.Code != 0 {
 		c.T.Fatal(r)
 	}
-	testkit.Until(c.T, soon, "the machine says which clocks do not agree", func() error {
-		return says(c, slow.Node, "clocks that agree", "this machine is 24h0m0s ahead of", "or of the control plane")
+	testkit.Until(c.T, soon, "the machine reports the difference of the clocks", func() error {
+		return waitsFor(c, slow.Node, "clocks that agree", "this machine is 24h0m0s ahead of", "or of the control plane")
 	})
 	c.SetClock("0h")
 	testkit.Until(c.T, soon, "the machine is a node", func() error { return isReady(c, slow) })
 }
 
-// clocksOfNodes: agents that wake up at a wrong time keep all that their nodes have.
+// clocksOfNodes restarts agents with wrong clocks: they keep everything that their nodes have.
 func clocksOfNodes(c *kit.Cluster) {
 	worker := c.On(c.Worker(0))
 	pids := func() map[string]int {
@@ -180,21 +173,23 @@ func clocksOfNodes(c *kit.Cluster) {
 		}
 		return found
 	}
-	before, running, known := authorities(c), pids(), len(nodes(c))
+	before, running, known := c.Authorities(), pids(), len(nodes(c))
 	for m, off := range map[*kit.Cluster]string{c: "-87600h", worker: "87600h"} {
 		m.SetClock(off)
 		m.Kill(m.Process("slipway", "agent"))
 	}
-	testkit.Until(c.T, soon, "the worker says what is wrong", func() error { return says(c, worker.Node, "clocks that agree", "days ahead of") })
-	if lost := changed(before, authorities(c)); len(lost) > 0 || len(authorities(c)) != len(before) {
-		c.T.Errorf("by a wrong clock these were made again: %v", lost)
+	testkit.Until(c.T, soon, "the worker reports the difference of the clocks", func() error {
+		return waitsFor(c, worker.Node, "clocks that agree", "days ahead of")
+	})
+	if diff := cmp.Diff(before, c.Authorities()); diff != "" {
+		c.T.Errorf("key material with wrong clocks (- before, + after):\n%s", diff)
 	}
 	if diff := cmp.Diff(running, pids()); diff != "" {
-		c.T.Errorf("by a wrong clock these were started again:\n%s", diff)
+		c.T.Errorf("processes with wrong clocks (- before, + after):\n%s", diff)
 	}
 	c.SetClock("0h")
 	worker.SetClock("0h")
-	testkit.Until(c.T, soon, "all nodes are as they were", func() error {
+	testkit.Until(c.T, soon, "both agents have converged", func() error {
 		s, err := c.Status()
 		for _, m := range s.Machines {
 			if m.Running && (m.Node == nil || !m.Node.Converged) && (m.Name == c.Node || m.Name == worker.Node) {
@@ -203,10 +198,10 @@ func clocksOfNodes(c *kit.Cluster) {
 		}
 		return err
 	})
-	if lost := changed(before, authorities(c)); len(lost) > 0 || len(nodes(c)) != known {
-		c.T.Errorf("%v were made again, %d nodes are known, want %d", lost, len(nodes(c)), known)
+	if files := kit.Changed(before, c.Authorities()); len(files) > 0 || len(nodes(c)) != known {
+		c.T.Errorf("with correct clocks: got changed %v and %d nodes, want none and %d", files, len(nodes(c)), known)
 	}
 	if diff := cmp.Diff(running, pids()); diff != "" {
-		c.T.Errorf("afterwards:\n%s", diff)
+		c.T.Errorf("processes with correct clocks (- before, + after):\n%s", diff)
 	}
 }

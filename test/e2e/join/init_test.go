@@ -3,11 +3,9 @@
 package join_test
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,56 +21,44 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-// invited is a machine that somebody else has booted, and whose owner makes an init secret on its console.
-func invited(c *kit.Cluster, i int) (machine *kit.Cluster, secret string) {
+// withInitSecret boots a machine and creates an init secret on its console.
+func withInitSecret(c *kit.Cluster, i int) (machine *kit.Cluster, secret string) {
 	c.T.Helper()
 	machine = c.Extra(i, nil)
 	var made struct{ Secret, Key, Address, Lock string }
 	if err := json.Unmarshal([]byte(machine.Exec("/opt/slipway/bin/slipway init-secret create --output json")), &made); err != nil {
-		c.T.Fatalf("no init secret: %v", err) // never what was said
+		c.T.Fatalf("read init secret: %v", err) // without the output, which contains it
 	}
-	if made.Key != machine.Pin() || made.Address != address(machine) || made.Lock != "free" || made.Secret == "" {
-		c.T.Fatalf("the machine says that it is %s at %s, %s; it is %s at %s", made.Key, made.Address, made.Lock, machine.Pin(), address(machine))
+	if made.Key != machine.Pin() || made.Address != machine.Address() || made.Lock != "free" || made.Secret == "" {
+		c.T.Fatalf("slipway init-secret create: got key %s, address %s, lock %s; want %s, %s, free", made.Key, made.Address, made.Lock, machine.Pin(), machine.Address())
 	}
 	if out := machine.Exec("/opt/slipway/bin/slipway identity"); !strings.Contains(out, machine.Pin()) {
-		c.T.Errorf("slipway identity: %s", out)
+		c.T.Errorf("slipway identity: got %s, want %s", out, machine.Pin())
 	}
 	return machine, made.Secret
 }
 
-// founder is a machine that somebody else has booted, with an init secret.
-func founder(c *kit.Cluster, i int) (machine *kit.Cluster, secret string) {
+// bootedWithSecret boots a machine whose user data has an init secret.
+func bootedWithSecret(c *kit.Cluster, i int) (machine *kit.Cluster, secret string) {
 	c.T.Helper()
 	secret, file := initserver.NewSecret()
 	return c.Extra(i, map[string][]byte{"init-secret.json": file}), secret
 }
 
-// address is the machine's in the cluster's network.
-func address(c *kit.Cluster) string {
-	c.T.Helper()
-	f := strings.Fields(c.Exec("ip -4 -oneline address show eth0"))
-	before, _, _ := strings.Cut(f[3], "/")
-	return before
-}
-
-// initialise runs slipway init on one machine, the operator's, against another one. Operators have folders of their own, and the
-// component store of the machine that they sit at.
+// initialise runs slipway init on one machine, as an operator, against another one. Each operator has its own state directory and uses the
+// component store of the machine.
 func initialise(c, operator, machine *kit.Cluster, who, name, secret string) kit.Result {
 	c.T.Helper()
 	root := "/root/" + who
 	script := fmt.Sprintf("mkdir -p %[1]s && ln -sfn /var/lib/slipway/store %[1]s/store && exec /opt/slipway/bin/slipway init --root %[1]s --name %[2]s --server %[3]s --pin %[4]s --timeout 5m",
-		root, name, address(machine), machine.Pin())
+		root, name, machine.Address(), machine.Pin())
 	return operator.TryExec(strings.NewReader(secret), script)
 }
 
-func committed(c *kit.Cluster) bool {
-	return c.TryExec(nil, "test -e /etc/kubernetes/admin.conf").Code == 0
-}
-
-// TestTwoInitsOnOneMachine: two operators who both have the secret want two clusters of the same machine.
+// TestTwoInitsOnOneMachine has two operators with the same secret create different clusters on one machine: only one may succeed.
 func TestTwoInitsOnOneMachine(t *testing.T) {
 	c := kit.New(t, "inits")
-	machine, secret := invited(c, 0)
+	machine, secret := withInitSecret(c, 0)
 	operator := c.Extra(1, nil)
 	results := make([]kit.Result, 2)
 	var work sync.WaitGroup
@@ -87,33 +73,33 @@ func TestTwoInitsOnOneMachine(t *testing.T) {
 		winner = 1
 	}
 	if results[winner].Code != 0 || results[1-winner].Code == 0 {
-		t.Fatalf("want one winner:\n%s\n%s", results[0], results[1])
+		t.Fatalf("want exactly one success, got\n%s\n%s", results[0], results[1])
 	}
-	t.Logf("the other one was told: %s", strings.TrimSpace(results[1-winner].Err))
-	if said := machine.Process("etcd"); !strings.Contains(strings.Join(said.Args, " "), fmt.Sprintf("--initial-cluster-token=cluster-%d", winner)) {
-		t.Errorf("the cluster is not the winner's: %v", said.Args)
+	t.Logf("error of the other init: %s", strings.TrimSpace(results[1-winner].Err))
+	if p := machine.Process("etcd"); !strings.Contains(strings.Join(p.Args, " "), fmt.Sprintf("--initial-cluster-token=cluster-%d", winner)) {
+		t.Errorf("etcd: got %v, want the token of cluster-%d", p.Args, winner)
 	}
-	// The winner asks again, as if the answer had been lost: it is the same cluster.
-	before := authorities(machine)
+	// The winner repeats its request, as after a lost answer, and gets the same cluster.
+	before := machine.Authorities()
 	if r := initialise(c, operator, machine, fmt.Sprintf("operator-%d", winner), fmt.Sprintf("cluster-%d", winner), secret); r.Code != 0 {
 		t.Error(r)
 	}
-	if diff := changed(before, authorities(machine)); len(before) < 6 || len(diff) > 0 {
-		t.Errorf("authorities %v; made anew: %v", before, diff)
+	if changed := kit.Changed(before, machine.Authorities()); len(before) < len(kit.OnceOnly()) || len(changed) > 0 {
+		t.Errorf("key material after the second request: got changed %v, want none of %v", changed, before)
 	}
 	if r := initialise(c, operator, machine, "operator-2", "cluster-2", secret); r.Code == 0 {
-		t.Errorf("the secret was good a second time: %s", r)
+		t.Errorf("init with the used secret: got success, want an error: %s", r)
 	}
 }
 
-// TestTwoInitsOfOneSpec: one operator begins the same cluster on two machines at the same moment.
+// TestTwoInitsOfOneSpec has one operator create the same cluster on two machines at the same time: only one may succeed.
 func TestTwoInitsOfOneSpec(t *testing.T) {
 	c := kit.New(t, "inits")
 	operator := c.Extra(2, nil)
 	machines, results := make([]*kit.Cluster, 2), make([]kit.Result, 2)
 	var secrets [2]string
 	for i := range machines {
-		machines[i], secrets[i] = founder(c, i)
+		machines[i], secrets[i] = bootedWithSecret(c, i)
 	}
 	var work sync.WaitGroup
 	for i, m := range machines {
@@ -121,30 +107,30 @@ func TestTwoInitsOfOneSpec(t *testing.T) {
 	}
 	work.Wait()
 	if (results[0].Code == 0) == (results[1].Code == 0) {
-		t.Errorf("want exactly one cluster:\n%s\n%s", results[0], results[1])
+		t.Errorf("want exactly one success, got\n%s\n%s", results[0], results[1])
 	}
 	for i, m := range machines {
-		if has := committed(m); has != (results[i].Code == 0) {
-			t.Errorf("machine %d has a cluster: %t, and its init ended with %d", i, has, results[i].Code)
+		if has := m.TryExec(nil, "test -e /etc/kubernetes/admin.conf").Code == 0; has != (results[i].Code == 0) {
+			t.Errorf("machine %d: admin.conf exists: %t, but its init ended with exit code %d", i, has, results[i].Code)
 		}
 	}
 }
 
-// diskSize, a gibibyte, is what a machine that is control plane and worker needs, several times.
-const diskSize = "1g"
+// diskSize is several times what a machine that is control plane and worker needs.
+const diskSize = 1 << 30
 
-// ownDisk gives the machine that is to be made a disk of its own, in memory.
+// ownDisk mounts a tmpfs as the disk of the machine, which does not exist yet.
 func ownDisk(c *kit.Cluster) (disk string) {
 	c.T.Helper()
 	disk = c.Data()
 	if err := os.MkdirAll(disk, 0o755); err != nil {
 		c.T.Fatal(err)
 	}
-	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "mode=0755,size="+diskSize); err != nil {
+	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, fmt.Sprint("mode=0755,size=", diskSize)); err != nil {
 		c.T.Fatal(err)
 	}
 	c.T.Cleanup(func() {
-		c.Slipway("machine", "stop", c.Node) // it may not have been made
+		c.Slipway("machine", "stop", c.Node) // it may not exist
 		if err := unix.Unmount(disk, unix.MNT_DETACH); err != nil {
 			c.T.Errorf("unmount %s: %v", disk, err)
 		}
@@ -152,20 +138,20 @@ func ownDisk(c *kit.Cluster) (disk string) {
 	return disk
 }
 
-// clearly runs up on a broken disk and wants to be told of it. undone: the disk was full when the request itself was to be kept, and
-// all that had been made was taken back.
-func clearly(c *kit.Cluster, words string) (undone bool) {
+// reported runs up on a broken disk, which must fail with this text on its output or in the status. undone reports that the machine could
+// not even store the init request and was made free again.
+func reported(c *kit.Cluster, text string) (undone bool) {
 	c.T.Helper()
 	r := c.Slipway("up", "--wait", "8s")
 	if r.Code == 0 {
-		c.T.Fatalf("the cluster came up on a broken disk: %s", r)
+		c.T.Fatalf("up on a broken disk: got success, want an error: %s", r)
 	}
-	c.T.Logf("told after %.1f s: %s", r.Elapsed.Seconds(), lastLine(r.Err))
-	if strings.Contains(r.Out+r.Err, words) {
+	c.T.Logf("error after %.1f s: %s", r.Elapsed.Seconds(), lastLine(r.Err))
+	if strings.Contains(r.Out+r.Err, text) {
 		return strings.Contains(r.Err, "the machine is free again")
 	}
-	testkit.Until(c.T, soon, "the status says "+words, func() error { // a component that is just tried again has no reason for a moment
-		if s := c.Slipway("status", "--output", "json"); !strings.Contains(s.Out, words) {
+	testkit.Until(c.T, soon, "the status contains "+text, func() error { // a component that is being retried has no error for a moment
+		if s := c.Slipway("status", "--output", "json"); !strings.Contains(s.Out, text) {
 			return errors.New(lastLine(s.Out))
 		}
 		return nil
@@ -178,7 +164,7 @@ func lastLine(text string) string {
 	return lines[len(lines)-1]
 }
 
-// TestFullDisk: the disk is full at different moments of init. Once there is room again, the cluster is made.
+// TestFullDisk fills the disk at different moments of init. When space is free again, up creates the cluster.
 func TestFullDisk(t *testing.T) {
 	for name, moment := range map[string]string{
 		"from the beginning": "",
@@ -194,25 +180,25 @@ func TestFullDisk(t *testing.T) {
 				cmd := c.Start("up", "--wait", "0")
 				testkit.Until(t, soon, moment+" exists", func() error { _, err := os.Stat(filepath.Join(disk, moment)); return err })
 				fill(t, filler)
-				_ = cmd.Wait() // whatever it says: the next one has to tell
+				_ = cmd.Wait() // it may fail or not; the next up must report the error
 			} else {
 				fill(t, filler)
 			}
-			before := authorities(c)
-			undone := clearly(c, "no space left on device")
+			before := c.Authorities()
+			undone := reported(c, "no space left on device")
 			if err := errors.Join(os.Remove(filler), os.Remove(filler+"-before")); err != nil {
 				t.Fatal(err)
 			}
 			c.MustUp()
 			c.Healthy(soon)
-			if now := authorities(c); len(now) < 6 || moment == "etcd/member/wal" && !undone && len(changed(before, now)) > 0 {
-				t.Errorf("authorities before %v and after %v", before, now)
+			if now := c.Authorities(); len(now) < len(kit.OnceOnly()) || moment == "etcd/member/wal" && !undone && len(kit.Changed(before, now)) > 0 {
+				t.Errorf("key material: got %v, was %v", now, before)
 			}
 		})
 	}
 }
 
-// ballast leaves of the disk what is filled in a moment: more than etcd takes for its log.
+// ballast allocates all but 160 MiB of the disk: etcd needs less for its log, and fill takes a moment only.
 func ballast(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.Create(path)
@@ -220,12 +206,12 @@ func ballast(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := unix.Fallocate(int(f.Fd()), 0, 0, 1<<30-160<<20); err != nil {
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, diskSize-160<<20); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// fill takes what is left of the disk, to the last byte.
+// fill fills the rest of the disk, to the last byte.
 func fill(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.Create(path)
@@ -245,7 +231,7 @@ func fill(t *testing.T, path string) {
 	}
 }
 
-// TestReadOnlyDisk: as after a defect.
+// TestReadOnlyDisk makes the disk read-only, as the kernel does after an error.
 func TestReadOnlyDisk(t *testing.T) {
 	c := kit.New(t, "disk")
 	disk := ownDisk(c)
@@ -253,7 +239,7 @@ func TestReadOnlyDisk(t *testing.T) {
 	testkit.Until(t, soon, "the CAs exist", func() error { _, err := os.Stat(filepath.Join(disk, "etc-kubernetes/pki/ca.key")); return err })
 	c.Machine("stop", c.Node)
 	remount(t, disk, unix.MS_RDONLY)
-	clearly(c, "read-only file system")
+	reported(c, "read-only file system")
 	remount(t, disk, 0)
 	c.MustUp()
 	c.Healthy(soon)
@@ -264,40 +250,13 @@ func remount(t *testing.T, disk string, flags uintptr) {
 	testkit.Until(t, soon, "the disk is remounted", func() error { return unix.Mount("", disk, "", unix.MS_REMOUNT|flags, "") })
 }
 
-// authorities are what a cluster has once: its CAs' keys on a machine, as far as they are there.
-func authorities(c *kit.Cluster) map[string]string {
-	c.T.Helper()
-	found := map[string]string{}
-	for _, file := range []string{"ca.key", "etcd/ca.key", "front-proxy-ca.key", "join-ca.key", "sa.key", "encryption.key"} {
-		text, err := os.ReadFile(c.Data("etc-kubernetes", "pki", file))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			c.T.Fatal(err)
-		}
-		sum := sha256.Sum256(text)
-		found[file] = fmt.Sprintf("%x", sum[:8])
-	}
-	return found
-}
-
-func changed(before, after map[string]string) (files []string) {
-	for file, sum := range before {
-		if after[file] != sum {
-			files = append(files, file)
-		}
-	}
-	return files
-}
-
-// TestUpKilledEverySecond kills the command in every second of the making of a cluster, and runs it again.
+// TestUpKilledEverySecond kills up every second while it creates a cluster, and runs it again.
 func TestUpKilledEverySecond(t *testing.T) {
 	c := kit.New(t, "rough-up")
 	seen, kills, begun := map[string]string{}, 0, time.Now()
 	for done := false; !done; kills++ {
 		if time.Since(begun) > 10*time.Minute {
-			t.Fatalf("the cluster does not come up although each of %d ups goes on", kills)
+			t.Fatalf("cluster is not ready after %d ups", kills)
 		}
 		cmd := c.Start("up", "--control-planes", "3")
 		ended := make(chan struct{})
@@ -309,38 +268,38 @@ func TestUpKilledEverySecond(t *testing.T) {
 		select {
 		case <-ended:
 			if err != nil {
-				t.Fatalf("up %d: %v\n%s", kills, err, cmd.Said())
+				t.Fatalf("up %d: %v\n%s", kills, err, cmd.Output())
 			}
 			done = true
-		case <-time.After(time.Second + time.Duration(kills/20)*time.Second): // on a slow host none would ever look at all machines
+		case <-time.After(time.Second + time.Duration(kills/20)*time.Second): // later more, because on a slow host a second is not enough to connect to all machines
 			_ = cmd.Process.Kill()
 			<-ended
 		}
-		now := authorities(c)
-		if diff := changed(seen, now); len(diff) > 0 {
-			t.Fatalf("after up %d these were made anew: %v", kills, diff)
+		now := c.Authorities()
+		if files := kit.Changed(seen, now); len(files) > 0 {
+			t.Fatalf("after up %d: changed: %v, want none", kills, files)
 		}
 		seen = now
 	}
-	t.Logf("%d ups were killed", kills-1)
+	t.Logf("killed %d ups", kills-1)
 	if kills < 3 {
-		t.Error("that is not in every second of it")
+		t.Errorf("got %d killed ups, want at least 2", kills-1)
 	}
 	oneCluster(c, 3)
 }
 
-// oneCluster: all control planes are in one cluster, with one set of authorities.
+// oneCluster fails the test unless all control planes are ready in one cluster and have the same key material.
 func oneCluster(c *kit.Cluster, mains int) {
 	c.T.Helper()
 	c.AllReady(soon, mains, 0)
 	for i := 1; i < mains; i++ {
-		if diff := cmp.Diff(authorities(c.On(c.Main(0))), authorities(c.On(c.Main(i)))); diff != "" {
-			c.T.Errorf("authorities (- %s, + %s):\n%s", c.Main(0), c.Main(i), diff)
+		if diff := cmp.Diff(c.On(c.Main(0)).Authorities(), c.On(c.Main(i)).Authorities()); diff != "" {
+			c.T.Errorf("key material (- %s, + %s):\n%s", c.Main(0), c.Main(i), diff)
 		}
 	}
 }
 
-// TestTwoUpsAtOnce: and a machine that joins loses its power at every step on its way. The end is the same.
+// TestTwoUpsAtOnce runs two ups at the same time and cuts the power of a joining machine at several moments.
 func TestTwoUpsAtOnce(t *testing.T) {
 	c := kit.New(t, "rough-join")
 	first, second := c.Start("up", "--control-planes", "3"), c.Start("up", "--control-planes", "3")
@@ -354,10 +313,10 @@ func TestTwoUpsAtOnce(t *testing.T) {
 		c.Machine("stop", joiner.Node)
 		c.Machine("start", joiner.Node)
 	}
-	_, _ = first.Wait(), second.Wait() // they give up when one machine goes down again and again
+	_, _ = first.Wait(), second.Wait() // they fail if a machine goes down too often
 	c.MustUp()
 	oneCluster(c, 3)
-	if said := c.Etcdctl("member list"); strings.Count(said, ", started, ") != 3 {
-		t.Errorf("members:\n%s", said)
+	if out := c.Etcdctl("member list"); strings.Count(out, ", started, ") != 3 {
+		t.Errorf("members: want 3 that are started, got\n%s", out)
 	}
 }

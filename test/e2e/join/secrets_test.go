@@ -13,148 +13,99 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-// leaksNothing looks for a token's secret part where no secret may be: on command lines, in environments, in logs and plans, and in
-// whatever everybody may read. While a machine tries to join with it, one file of that machine holds it, and the test finds it there,
-// or it would find nothing anywhere.
-func leaksNothing(c *kit.Cluster, token kit.Token) {
+// noTokenLeaks searches for a token's secret part where no secret may be, and in the cluster's directory on the host. While a machine tries
+// to join, one file of that machine must hold the token, which shows that the search works.
+func noTokenLeaks(c *kit.Cluster, token kit.Token) {
 	secret := token.Token[strings.LastIndex(token.Token, ".")+1:]
 	needles := [][]byte{[]byte(secret), []byte(base64.StdEncoding.EncodeToString([]byte(token.Token)))[:24]}
 	holds := func(text []byte) bool { return bytes.Contains(text, needles[0]) || bytes.Contains(text, needles[1]) }
-	places, owners := 0, 0
 	look := func(where string, text []byte) {
-		places++
 		if holds(text) {
-			c.T.Errorf("%s holds the token", where)
+			c.T.Errorf("%s contains the token", where)
 		}
 	}
-	procs, _ := filepath.Glob("/proc/[0-9]*")
-	for _, dir := range procs {
-		for _, file := range []string{"cmdline", "environ"} {
-			if text, err := os.ReadFile(filepath.Join(dir, file)); err == nil { // it may have ended
-				look(file+" of process "+filepath.Base(dir), text)
-			}
-		}
-	}
+	places, _ := c.Exposed(look)
+	kit.Files(c.T, filepath.Join(kit.Root, "clusters", c.Name), func(path string, _ fs.FileInfo) { look(path, c.ReadFile(path)) })
+	owners := 0
 	for _, m := range c.Machines() {
-		machine := c.On(m)
-		for _, folder := range []string{"log", "slipway/plan", "slipway/trace"} {
-			kit.Files(c.T, machine.Data(folder), func(path string, _ fs.FileInfo) { look(path, read(c, path)) })
-		}
-		for _, folder := range []string{filepath.Join(machine.Folder(), "data"), filepath.Join(machine.Folder(), "upper")} {
-			kit.OpenFiles(c.T, folder, func(path string, info fs.FileInfo) {
-				if info.Mode()&0o004 != 0 && info.Mode()&0o111 == 0 && info.Size() < 1<<20 {
-					look("world-readable "+path, read(c, path))
-				}
-			})
-		}
-		look("console", read(c, filepath.Join(machine.Folder(), "console.log")))
-		kit.Files(c.T, machine.Data("slipway", "state"), func(path string, info fs.FileInfo) {
-			if !holds(read(c, path)) {
+		kit.Files(c.T, c.On(m).Data("slipway", "state"), func(path string, info fs.FileInfo) {
+			if !holds(c.ReadFile(path)) {
 				return
 			}
 			owners++
 			if info.Mode().Perm() != 0o600 || strings.Contains(m, "main") || m == c.Name+"-extra-0" {
-				c.T.Errorf("%s, mode %04o, holds the token", path, info.Mode().Perm())
+				c.T.Errorf("%s, mode %04o, contains the token", path, info.Mode().Perm())
 			}
 		})
 	}
-	kit.Files(c.T, filepath.Join(kit.Root, "clusters", c.Name), func(path string, _ fs.FileInfo) { look(path, read(c, path)) })
 	if places < 100 || owners == 0 {
-		c.T.Errorf("%d places, %d files of the machine that tries hold the token: the test looks at the wrong places", places, owners)
+		c.T.Errorf("got %d places and %d files that may contain the token, want 100 and 1: the test looks in the wrong places", places, owners)
 	}
 }
 
-func read(c *kit.Cluster, path string) []byte {
-	c.T.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil && !os.IsNotExist(err) { // rotated away since
-		c.T.Fatal(err)
-	}
-	return text
-}
-
-// needle is a part of a private key that is found wherever the key is, and the machine and file that it belongs to.
+// needle is a part of a private key that occurs wherever the key is, with the machine and the file of the key.
 type needle struct {
 	machine, path string
 	text          []byte
 }
 
-// keysStayAtHome looks for every private key of every machine where none may be; on workers it looks for the keys that control planes
-// share, in all that they have. Of the init secret nothing is left at all.
-func keysStayAtHome(c *kit.Cluster) {
+// noKeyLeaks searches for every private key of every machine where no secret may be, and on workers for the keys that control planes
+// share. It also checks that nothing of the init secret is left.
+func noKeyLeaks(c *kit.Cluster) {
 	keys := privateKeys(c)
-	places := 0
-	look := func(where string, text []byte) {
-		places++
+	places, _ := c.Exposed(func(where string, text []byte) {
 		for _, k := range keys {
 			if bytes.Contains(text, k.text) {
-				c.T.Errorf("%s holds %s of %s", where, k.path, k.machine)
+				c.T.Errorf("%s contains %s of %s", where, k.path, k.machine)
 			}
 		}
-	}
-	procs, _ := filepath.Glob("/proc/[0-9]*")
-	for _, dir := range procs {
-		for _, file := range []string{"cmdline", "environ"} {
-			if text, err := os.ReadFile(filepath.Join(dir, file)); err == nil { // it may have ended
-				look(file+" of process "+filepath.Base(dir), text)
-			}
-		}
-	}
+	})
 	for _, m := range c.Machines() {
 		machine := c.On(m)
-		for _, folder := range []string{"log", "slipway/plan", "slipway/trace"} {
-			kit.Files(c.T, machine.Data(folder), func(path string, _ fs.FileInfo) { look(path, read(c, path)) })
-		}
-		look("console of "+m, read(c, filepath.Join(machine.Folder(), "console.log")))
-		kit.OpenFiles(c.T, filepath.Join(machine.Folder(), "data"), func(path string, info fs.FileInfo) {
-			if info.Mode()&0o004 != 0 && info.Mode()&0o111 == 0 && info.Size() < 1<<20 {
-				look("world-readable "+path, read(c, path))
-			}
-		})
 		if _, err := os.Stat(machine.Data("slipway", "init-secret.json")); err == nil {
-			c.T.Errorf("%s has the init secret's hash still", m)
+			c.T.Errorf("%s still has the hash of the init secret", m)
 		}
 		if !strings.Contains(m, "main") {
-			sharesNothing(c, machine, keys)
+			noSharedKeys(machine, keys)
 		}
 	}
 	kit.Files(c.T, filepath.Join(kit.Root, "clusters", c.Name), func(path string, _ fs.FileInfo) {
 		if strings.HasPrefix(filepath.Base(path), "init.json") {
-			c.T.Errorf("%s is there still: it holds the init secret", path)
+			c.T.Errorf("%s still exists: it contains the init secret", path)
 		}
 	})
 	if places < 100 || len(keys) < 15 {
-		c.T.Errorf("%d places, %d keys: the test looks at the wrong things", places, len(keys))
+		c.T.Errorf("got %d places and %d keys, want 100 and 15: the test looks in the wrong places", places, len(keys))
 	}
 }
 
-// sharesNothing: a worker has nothing of what control planes share, wherever it may lie.
-func sharesNothing(c *kit.Cluster, worker *kit.Cluster, keys []needle) {
-	for _, folder := range []string{"etc-kubernetes", "slipway/state", "slipway/plan", "kubelet", "root"} {
-		kit.Files(c.T, worker.Data(folder), func(path string, info fs.FileInfo) {
+// noSharedKeys fails the test if a worker has a key of another machine anywhere.
+func noSharedKeys(worker *kit.Cluster, keys []needle) {
+	for _, dir := range []string{"etc-kubernetes", "slipway/state", "slipway/plan", "kubelet", "root"} {
+		kit.Files(worker.T, worker.Data(dir), func(path string, info fs.FileInfo) {
 			if !info.Mode().IsRegular() || info.Size() > 1<<20 {
 				return
 			}
-			text := read(c, path)
+			text := worker.ReadFile(path)
 			for _, k := range keys {
 				if k.machine != worker.Node && bytes.Contains(text, k.text) {
-					c.T.Errorf("%s of %s holds %s of %s", path, worker.Node, k.path, k.machine)
+					worker.T.Errorf("%s of %s contains %s of %s", path, worker.Node, k.path, k.machine)
 				}
 			}
 		})
 	}
 }
 
-// privateKeys are those of all machines: of the PEM files a line from the middle, of the raw ones all.
+// privateKeys returns the private keys of all machines: of PEM files a line of the body, of other files everything.
 func privateKeys(c *kit.Cluster) (keys []needle) {
 	for _, m := range c.Machines() {
 		machine := c.On(m)
-		for _, folder := range []string{"etc-kubernetes/pki", "slipway/state"} {
-			kit.Files(c.T, machine.Data(folder), func(path string, _ fs.FileInfo) {
+		for _, dir := range []string{"etc-kubernetes/pki", "slipway/state"} {
+			kit.Files(c.T, machine.Data(dir), func(path string, _ fs.FileInfo) {
 				if filepath.Ext(path) != ".key" {
 					return
 				}
-				text := read(c, path)
+				text := c.ReadFile(path)
 				if lines := bytes.Split(bytes.TrimSpace(text), []byte("\n")); bytes.HasPrefix(text, []byte("-----BEGIN")) && len(lines) > 3 {
 					keys = append(keys, needle{m, filepath.Base(path), lines[2]})
 				} else if len(text) == 32 {

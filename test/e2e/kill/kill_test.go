@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kill_test tells what happens when something dies: the agent, a component, the whole machine, or the command.
+// Package kill_test kills the agent, components, whole machines and running commands.
 package kill_test
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -22,9 +20,9 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-// lasting is how long a client of a Service may be without an answer while one component is started anew. Nothing that
-// dies here lies on the path of the packets; what remains is a busy host.
-const lasting = 5 * time.Second
+// serviceGap is how long a client of a Service may have no answer while a component restarts. None of the components is on the path of
+// the packets, so the limit is for a loaded host.
+const serviceGap = 5 * time.Second
 
 func TestKill(t *testing.T) {
 	c := kit.New(t, "kill")
@@ -45,28 +43,26 @@ func TestKill(t *testing.T) {
 	c.Part(t, "machine", powerCut)
 }
 
-// killAgent: the components never notice, and the next agent takes them as they are.
+// killAgent kills the agent: the components keep running, and the next agent adopts them.
 func killAgent(c *kit.Cluster, poller *kit.Poller) {
 	before, pods := c.MustUnits(), containers(c)
 	agent := c.Process("slipway", "agent")
 	poller.Reset()
 	c.Kill(agent)
-	testkit.Until(c.T, 30*time.Second, "another agent has taken over", func() error {
+	testkit.Until(c.T, 30*time.Second, "a new agent has adopted the units", func() error {
 		now, err := c.Units()
 		if err != nil {
 			return err
 		}
 		if c.Process("slipway", "agent").PID == agent.PID {
-			return fmt.Errorf("process %d is still there", agent.PID)
+			return fmt.Errorf("process %d still runs", agent.PID)
 		}
 		if diff := cmp.Diff(before, now); diff != "" {
 			return fmt.Errorf("units (- before, + after):\n%s", diff)
 		}
 		return nil
 	})
-	if r := c.MustUp(); !strings.Contains(r.Out, "nothing to do") {
-		c.T.Errorf("up after the agent's death: %s", r)
-	}
+	c.UpToDate()
 	if diff := cmp.Diff(before, c.MustUnits()); diff != "" {
 		c.T.Errorf("units (- before, + after):\n%s", diff)
 	}
@@ -85,7 +81,7 @@ func killComponent(c *kit.Cluster, poller *kit.Poller, name string) {
 			return err
 		}
 		if u := now[name]; u.PID == before[name].PID || u.PID == 0 || !u.Ready || u.Restarts != before[name].Restarts+1 {
-			return fmt.Errorf("before: %+v, now: %+v", before[name], u)
+			return fmt.Errorf("got %+v, was %+v", u, before[name])
 		}
 		return nil
 	})
@@ -102,7 +98,7 @@ func killComponent(c *kit.Cluster, poller *kit.Poller, name string) {
 	unharmed(c, poller, pods)
 }
 
-// works runs a new pod, which takes every component, and removes it.
+// works runs a new pod, which needs every component, and deletes it.
 func works(c *kit.Cluster, name string) {
 	c.T.Helper()
 	c.Apply(fmt.Sprintf(`
@@ -116,64 +112,38 @@ spec: {containers: [{name: main, image: "slipway.dev/testpod:1", imagePullPolicy
 	c.Kubectl("delete", "pod", name, "--grace-period", "1")
 }
 
-// unharmed: the pods of before are the same containers still, and their Service has answered all the time.
+// unharmed fails the test if containers have restarted since before, or if the Service did not answer for too long.
 func unharmed(c *kit.Cluster, poller *kit.Poller, before map[string]string) {
 	c.T.Helper()
 	if diff := cmp.Diff(before, containers(c)); diff != "" {
 		c.T.Errorf("containers (- before, + after):\n%s", diff)
 	}
 	gap, answers, err := poller.Gap()
-	c.T.Logf("the Service's client: %d answers, longest gap %.2f s", answers, gap.Seconds())
-	if gap > lasting || answers == 0 {
-		c.T.Errorf("the Service's client was without an answer for %s: %v", gap, err)
+	c.T.Logf("client of the Service: %d answers, longest gap %.2f s", answers, gap.Seconds())
+	if gap > serviceGap || answers == 0 {
+		c.T.Errorf("client of the Service: got no answer for %s, want at most %s: %v", gap, serviceGap, err)
 	}
 }
 
-// containers maps each container of each running pod to its id, start and number of restarts. Components that run as static pods are
-// compared as units.
+// containers returns the containers of all pods except mirror pods.
 func containers(c *kit.Cluster) map[string]string {
 	c.T.Helper()
-	var pods struct {
-		Items []struct {
-			Metadata struct {
-				Name, DeletionTimestamp string
-				Annotations             map[string]string
-			}
-			Status struct {
-				ContainerStatuses []struct {
-					Name, ContainerID string
-					RestartCount      int
-					State             struct{ Running struct{ StartedAt string } }
-				}
-			}
-		}
-	}
-	if err := json.Unmarshal([]byte(c.Kubectl("get", "pods", "--all-namespaces", "--output", "json")), &pods); err != nil {
-		c.T.Fatal(err)
-	}
-	found := map[string]string{}
-	for _, p := range pods.Items {
-		for _, s := range p.Status.ContainerStatuses {
-			if p.Metadata.DeletionTimestamp == "" && p.Metadata.Annotations["kubernetes.io/config.mirror"] == "" {
-				found[p.Metadata.Name+"/"+s.Name] = fmt.Sprintf("%s since %s, %d restarts", s.ContainerID, s.State.Running.StartedAt, s.RestartCount)
-			}
-		}
-	}
+	found := c.Containers()
 	if len(found) < 3 { // web, web, coredns
-		c.T.Fatalf("only these containers: %v", found)
+		c.T.Fatalf("containers: got %v, want at least three", found)
 	}
 	return found
 }
 
-// agentsDie is for how long agents are killed, and writesGap how long a writer may be without an answer meanwhile: no agent lies on the
-// way of a write; what remains is a busy host, on which etcd may elect another leader.
 const (
-	agentsDie = time.Minute
-	writesGap = 15 * time.Second
+	killAgentsFor = time.Minute
+	// clientGap is how long a client of the API may have no answer meanwhile. No agent is on the path of a request, but a loaded host may
+	// make etcd elect another leader.
+	clientGap = 15 * time.Second
 )
 
-// TestAgentsDie kills the agents of all control planes at random times while somebody writes and others read: components, pods and
-// etcd's members never notice.
+// TestAgentsDie kills the agents of all control planes at random times while clients write and read. Components, pods and etcd's members
+// must not be affected.
 func TestAgentsDie(t *testing.T) {
 	c := kit.New(t, "agents")
 	c.MustUp("--control-planes", "3", "--workers", "1")
@@ -188,29 +158,29 @@ func TestAgentsDie(t *testing.T) {
 	defer writer.Stop()
 	defer readers.Stop()
 	kills := map[string]int{}
-	for end := time.Now().Add(agentsDie); time.Now().Before(end); {
+	for end := time.Now().Add(killAgentsFor); time.Now().Before(end); {
 		m := mains[rand.N(len(mains))]
 		if killed(m) {
 			kills[m.Node]++
 		}
-		<-time.After(rand.N(500 * time.Millisecond)) // sometimes in the middle of a start
+		<-time.After(rand.N(500 * time.Millisecond)) // may hit the agent while it starts
 	}
 	gap, acked, err := writer.Gap()
 	readGap, answers, readErr := readers.Gap()
 	t.Logf("agents killed: %v; %d writes, longest gap %.2f s (%v); %d reads, longest gap %.2f s (%v)", kills, acked, gap.Seconds(), err, answers, readGap.Seconds(), readErr)
 	for _, m := range mains {
 		if kills[m.Node] < 5 {
-			t.Errorf("the agent of %s was killed %d times", m.Node, kills[m.Node])
+			t.Errorf("kills of the agent of %s: got %d, want at least 5", m.Node, kills[m.Node])
 		}
 	}
-	if gap > writesGap || readGap > writesGap || acked == 0 || answers == 0 {
-		t.Errorf("clients were without an answer for %s and %s", gap, readGap)
+	if gap > clientGap || readGap > clientGap || acked == 0 || answers == 0 {
+		t.Errorf("clients: got no answer for %s (writes) and %s (reads), want at most %s", gap, readGap, clientGap)
 	}
 	c.AllReady(time.Minute, 3, 1)
 	writer.Stop()
-	writer.AllThere(c)
+	writer.CheckAcked(c)
 	for i, m := range mains {
-		testkit.Until(t, time.Minute, "the agent of "+m.Node+" has taken its units over", func() error {
+		testkit.Until(t, time.Minute, "the agent of "+m.Node+" has adopted its units", func() error {
 			now, err := m.Units()
 			if diff := cmp.Diff(before[i], now); err == nil && diff != "" {
 				err = errors.New("units (- before, + after):\n" + diff)
@@ -220,7 +190,7 @@ func TestAgentsDie(t *testing.T) {
 	}
 }
 
-// killed kills the machine's agent; false when there is none at the moment.
+// killed kills the machine's agent. It returns false if no agent runs at the moment.
 func killed(m *kit.Cluster) bool {
 	all := m.Processes()
 	i := slices.IndexFunc(all, func(p kit.Process) bool {

@@ -3,11 +3,13 @@
 package kit
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,31 +17,33 @@ import (
 	"github.com/slipway-project/slipway/internal/testkit"
 )
 
-// On is the same cluster, looked at from another of its machines.
+// On returns the same cluster with another machine as Node.
 func (c *Cluster) On(machine string) *Cluster {
 	mine := *c
 	mine.Node = machine
 	return &mine
 }
 
-// For is the same cluster for another test, such as a part of this one.
+// For returns the same cluster for another test, such as a subtest.
 func (c *Cluster) For(t testing.TB) *Cluster {
 	mine := *c
 	mine.T = t
 	return &mine
 }
 
-// Part runs a part of the test with a cluster that fails that part.
+// Part runs a subtest. The cluster that it passes on fails that subtest.
 func (c *Cluster) Part(t *testing.T, name string, test func(c *Cluster)) (passed bool) {
 	t.Helper()
 	return t.Run(name, func(t *testing.T) { test(c.For(t)) })
 }
 
-// Main is the name of a control plane, and Worker that of a worker, of a cluster that slipway up --control-planes has made.
-func (c *Cluster) Main(i int) string   { return fmt.Sprintf("%s-main-%d", c.Name, i) }
+// Main returns the name of a control plane of a cluster that slipway up --control-planes has created.
+func (c *Cluster) Main(i int) string { return fmt.Sprintf("%s-main-%d", c.Name, i) }
+
+// Worker returns the name of a worker of a cluster that slipway up --workers has created.
 func (c *Cluster) Worker(i int) string { return fmt.Sprintf("%s-worker-%d", c.Name, i) }
 
-// Node is what slipway node list says of one.
+// Node is an entry of slipway node list.
 type Node struct {
 	Name      string   `json:"name"`
 	Roles     []string `json:"roles"`
@@ -52,7 +56,7 @@ type Node struct {
 	Waiting   string   `json:"waiting"`
 }
 
-// Nodes asks slipway for the nodes, by name.
+// Nodes returns the output of slipway node list, by name.
 func (c *Cluster) Nodes() (map[string]Node, error) {
 	c.T.Helper()
 	r := c.Slipway("node", "list", "--output", "json")
@@ -70,8 +74,8 @@ func (c *Cluster) Nodes() (map[string]Node, error) {
 	return nodes, nil
 }
 
-// AllReady waits until exactly so many nodes are known and all are ready, those with etcd as voters whose etcd answers; and until
-// each agent says so of its machine, but for those of [Cluster.Extra].
+// AllReady waits until the cluster has exactly these numbers of nodes, all of them ready, with etcd as a voter on each control plane, and
+// until each agent reports that its machine has converged, except those of [Cluster.Extra].
 func (c *Cluster) AllReady(limit time.Duration, controlPlanes, workers int) map[string]Node {
 	c.T.Helper()
 	var nodes map[string]Node
@@ -82,14 +86,14 @@ func (c *Cluster) AllReady(limit time.Duration, controlPlanes, workers int) map[
 		voters := 0
 		for _, n := range nodes {
 			if !n.Ready || n.Waiting != "" {
-				return fmt.Errorf("node %+v", n)
+				return fmt.Errorf("node is not ready: %+v", n)
 			}
 			if n.Member == "voter" {
 				voters++
 			}
 		}
 		if voters != controlPlanes || len(nodes) != controlPlanes+workers {
-			return fmt.Errorf("%d nodes, %d voters", len(nodes), voters)
+			return fmt.Errorf("got %d nodes and %d voters", len(nodes), voters)
 		}
 		s, err := c.Status()
 		for _, m := range s.Machines {
@@ -102,7 +106,7 @@ func (c *Cluster) AllReady(limit time.Duration, controlPlanes, workers int) map[
 	return nodes
 }
 
-// Machine does something to a machine: stop, start, cut or heal.
+// Machine runs slipway machine with the verb stop, start, cut or heal.
 func (c *Cluster) Machine(verb string, machines ...string) {
 	c.T.Helper()
 	for _, m := range machines {
@@ -112,7 +116,7 @@ func (c *Cluster) Machine(verb string, machines ...string) {
 	}
 }
 
-// Must is Slipway that has to succeed.
+// Must is like Slipway, but fails the test unless the command succeeds.
 func (c *Cluster) Must(args ...string) Result {
 	c.T.Helper()
 	r := c.Slipway(args...)
@@ -122,7 +126,7 @@ func (c *Cluster) Must(args ...string) Result {
 	return r
 }
 
-// TryEtcdctl asks the etcd of the machine, which may be electing a leader just now.
+// TryEtcdctl runs etcdctl in the machine. It fails while etcd elects a leader.
 func (c *Cluster) TryEtcdctl(args string) (string, error) {
 	c.T.Helper()
 	const pki = "/etc/kubernetes/pki/etcd/"
@@ -134,17 +138,17 @@ func (c *Cluster) TryEtcdctl(args string) (string, error) {
 	return r.Out, nil
 }
 
-// Etcdctl is TryEtcdctl until it is answered.
-func (c *Cluster) Etcdctl(args string) (said string) {
+// Etcdctl repeats TryEtcdctl until it succeeds.
+func (c *Cluster) Etcdctl(args string) (out string) {
 	c.T.Helper()
 	testkit.Until(c.T, upLimit, "etcd of "+c.Node+" answers", func() (err error) {
-		said, err = c.TryEtcdctl(args)
+		out, err = c.TryEtcdctl(args)
 		return err
 	})
-	return said
+	return out
 }
 
-// Leader is the machine whose etcd leads.
+// Leader returns the name of the machine with etcd's leader.
 func (c *Cluster) Leader() (name string) {
 	c.T.Helper()
 	testkit.Until(c.T, upLimit, "etcd has a leader", func() (err error) {
@@ -177,10 +181,10 @@ func (c *Cluster) leader() (string, error) {
 			return m.Name, nil
 		}
 	}
-	return "", fmt.Errorf("no leader: members %+v, status %+v", members, status)
+	return "", fmt.Errorf("find leader: none of members %+v: status %+v", members, status)
 }
 
-// Machines are the names of all machines that the cluster has on this host.
+// Machines returns the names of all machines of the cluster on this host.
 func (c *Cluster) Machines() []string {
 	c.T.Helper()
 	found, err := filepath.Glob(filepath.Join(Root, "machines", c.Name, "*", "data"))
@@ -193,7 +197,7 @@ func (c *Cluster) Machines() []string {
 	return found
 }
 
-// Token is what slipway token create says.
+// Token is the output of slipway token create.
 type Token struct {
 	ID        string   `json:"id"`
 	Token     string   `json:"token"`
@@ -202,19 +206,19 @@ type Token struct {
 	Endpoints []string `json:"endpoints"`
 }
 
-// NewToken makes a token.
+// NewToken creates a join token.
 func (c *Cluster) NewToken(args ...string) Token {
 	c.T.Helper()
 	r := c.Must(append([]string{"token", "create", "--output", "json"}, args...)...)
 	var t Token
 	if err := json.Unmarshal([]byte(r.Out), &t); err != nil || t.Token == "" {
-		c.T.Fatalf("%v: no token", err) // never what was said: it may be one
+		c.T.Fatalf("read token: %v", err) // without the output, which may contain it
 	}
 	return t
 }
 
-// TryJoin has the machine join, as its owner does on its console: the token comes by standard input. Without one, the cluster knows
-// the machine's key.
+// TryJoin runs slipway join in the machine, with the token on standard input. An empty token means that the cluster knows the machine's
+// key.
 func (c *Cluster) TryJoin(t Token, args ...string) Result {
 	c.T.Helper()
 	line := []string{"exec", "--name", c.Name, c.Node, "--", "/opt/slipway/bin/slipway", "join", "--pin", t.Pin}
@@ -227,7 +231,7 @@ func (c *Cluster) TryJoin(t Token, args ...string) Result {
 	return run(c.T, upLimit, strings.NewReader(t.Token), c.Bin, append(line, args...)...)
 }
 
-// Join is TryJoin that waits until the machine is in.
+// Join is like TryJoin, but waits until the machine has joined.
 func (c *Cluster) Join(t Token, args ...string) {
 	c.T.Helper()
 	if r := c.TryJoin(t, append(args, "--wait", "--timeout", "3m")...); r.Code != 0 {
@@ -235,16 +239,137 @@ func (c *Cluster) Join(t Token, args ...string) {
 	}
 }
 
-// leaders end by themselves when they cannot renew their lease for ten seconds, as on a busy host: that is how they are made.
-var leaders = [...]string{"kube-controller-manager", "kube-scheduler"}
-
-// Steady are the processes of units, by name, that end only when somebody ends them: all but those of leaders.
+// Steady returns the PIDs of units by name, without the units that take part in leader election: those exit by themselves when they
+// cannot renew their lease for ten seconds, which happens on a loaded host.
 func Steady(units map[string]Unit) map[string]int {
 	pids := map[string]int{}
 	for name, u := range units {
-		if !slices.Contains(leaders[:], name) {
+		if name != "kube-controller-manager" && name != "kube-scheduler" {
 			pids[name] = u.PID
 		}
 	}
 	return pids
+}
+
+// OnceOnly lists the files below /etc/kubernetes/pki that are created only once in the life of a cluster.
+func OnceOnly() []string {
+	return []string{
+		"ca.crt", "ca.key", "etcd/ca.crt", "etcd/ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "join-ca.crt", "join-ca.key", "sa.key", "sa.pub",
+		"encryption.key",
+	}
+}
+
+// Authorities returns the digests of those files of OnceOnly that the machine has.
+func (c *Cluster) Authorities() map[string]string {
+	c.T.Helper()
+	found := map[string]string{}
+	for _, file := range OnceOnly() {
+		text, err := os.ReadFile(c.Data("etc-kubernetes", "pki", file))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			c.T.Fatal(err)
+		}
+		found[file] = fmt.Sprintf("%x", sha256.Sum256(text))[:16]
+	}
+	return found
+}
+
+// Identity returns what makes a cluster the same one: the digests of all files of OnceOnly on the given machines (default: Node), and the
+// cluster's UID.
+func (c *Cluster) Identity(machines ...string) map[string]string {
+	c.T.Helper()
+	if len(machines) == 0 {
+		machines = []string{c.Node}
+	}
+	id := map[string]string{"UID": c.UID()}
+	for _, m := range machines {
+		found := c.On(m).Authorities()
+		if len(found) != len(OnceOnly()) {
+			c.T.Fatalf("key material of %s: got %v, want all of %v", m, found, OnceOnly())
+		}
+		for file, sum := range found {
+			id[m+"/"+file] = sum
+		}
+	}
+	return id
+}
+
+// Changed lists the keys of before whose values after differ or are missing.
+func Changed(before, after map[string]string) (keys []string) {
+	for key, value := range before {
+		if after[key] != value {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// UID returns the UID of the namespace kube-system, which identifies a cluster. It waits for an API that is not ready yet.
+func (c *Cluster) UID() string {
+	c.T.Helper()
+	return c.Field("namespace/kube-system", "{.metadata.uid}")
+}
+
+// Field returns a field of an API object. It waits for an API that is not ready yet.
+func (c *Cluster) Field(object, path string) (value string) {
+	c.T.Helper()
+	testkit.Until(c.T, 2*time.Minute, "the API returns "+path+" of "+object, func() error {
+		r := c.TryKubectl("", "get", object, "--output", "jsonpath="+path, "--request-timeout=5s")
+		if value = r.Out; r.Code != 0 || value == "" {
+			return errors.New(r.String())
+		}
+		return nil
+	})
+	return value
+}
+
+// WriteMarker creates an API object that [Cluster.CheckMarker] expects to find later.
+func (c *Cluster) WriteMarker() {
+	c.T.Helper()
+	c.Kubectl("create", "configmap", "written-before", "--from-literal=value=kept")
+}
+
+// CheckMarker fails the test if the object of [Cluster.WriteMarker] is lost or changed.
+func (c *Cluster) CheckMarker() {
+	c.T.Helper()
+	if got := c.Field("configmap/written-before", "{.data.value}"); got != "kept" {
+		c.T.Errorf("ConfigMap written-before: got value %q, want %q", got, "kept")
+	}
+}
+
+// Containers returns ID and number of restarts of each container of the pods that kubectl get pods selects with these arguments, keyed by
+// node, pod and container. It ignores pods that are being deleted, and mirror pods: static pods are compared as units.
+func (c *Cluster) Containers(args ...string) map[string]string {
+	c.T.Helper()
+	var pods struct {
+		Items []struct {
+			Metadata struct {
+				Name, DeletionTimestamp string
+				Annotations             map[string]string
+			}
+			Spec   struct{ NodeName string }
+			Status struct {
+				ContainerStatuses []struct {
+					Name, ContainerID string
+					RestartCount      int
+					State             struct{ Running struct{ StartedAt string } }
+				}
+			}
+		}
+	}
+	out := c.Kubectl(append([]string{"get", "pods", "--all-namespaces", "--output", "json"}, args...)...)
+	if err := json.Unmarshal([]byte(out), &pods); err != nil {
+		c.T.Fatal(err)
+	}
+	found := map[string]string{}
+	for _, p := range pods.Items {
+		for _, s := range p.Status.ContainerStatuses {
+			if p.Metadata.DeletionTimestamp == "" && p.Metadata.Annotations["kubernetes.io/config.mirror"] == "" {
+				found[p.Spec.NodeName+": "+p.Metadata.Name+"/"+s.Name] = fmt.Sprintf("%s since %s, %d restarts", s.ContainerID, s.State.Running.StartedAt, s.RestartCount)
+			}
+		}
+	}
+	return found
 }

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kit boots real clusters for the tests beside it. It drives the slipway binary as a user does, gives every test a
-// cluster of its own name, and takes it away again, also what a killed earlier run has left. It is no mock and no
-// assertion library, and code that ships never imports it.
+// Package kit boots real clusters for the tests in test/e2e. It runs the slipway binary as a user does, gives every test a cluster with
+// its own name, and removes it at the end, including what a killed earlier run has left behind. It contains no mocks, and shipping code
+// never imports it.
 //
-// Read [New] first, then [Cluster.Up], [Cluster.Kubectl] and [Until].
+// Read [New] first, then [Cluster.Up] and [Cluster.Kubectl]; [testkit.Until] waits.
 //
 //	c := kit.New(t, "story")            // cluster e2e-story; needs root
 //	c.MustUp()
 //	nodes := c.Kubectl("get", "nodes", "--output", "name")
-//	c.On(c.Worker(0)).Exec("ip route")    // in another machine than the first
+//	c.On(c.Worker(0)).Exec("ip route")  // in a machine other than the first
 //
-// Environment: SLIPWAY is the binary (default bin/slipway of this checkout); SLIPWAY_KEEP=1 leaves the cluster of a failed
-// test for a look; SLIPWAY_E2E_PREFIX begins the clusters' names instead of "e2e-", for a run beside another one; SLIPWAY_E2E_INIT=systemd
-// boots all machines with systemd; SLIPWAY_E2E_FORM=StaticPods runs the control planes of all clusters as static pods.
+// Environment: SLIPWAY is the binary (default: bin/slipway of this checkout); SLIPWAY_KEEP=1 keeps the cluster of a failed test;
+// SLIPWAY_E2E_PREFIX replaces "e2e-" at the start of cluster names, for two runs at the same time; SLIPWAY_E2E_INIT=systemd boots all
+// machines with systemd; SLIPWAY_E2E_FORM=StaticPods runs all control planes as static pods.
 package kit
 
 import (
@@ -36,29 +36,29 @@ import (
 // Root is where slipway keeps everything.
 const Root = "/var/lib/slipway"
 
-// prefix is what the names of all clusters of tests begin with. Two runs beside each other need two of them: each takes away
-// what earlier runs have left of its own.
+// prefix starts the names of all test clusters. Two runs at the same time need different prefixes, because each run removes the
+// clusters with its prefix that earlier runs have left behind.
 func prefix() string { return cmp.Or(os.Getenv("SLIPWAY_E2E_PREFIX"), "e2e-") }
 
-// Cluster is one real cluster. Its methods fail the test that it was made for. Those that look into a machine look into Node;
-// [Cluster.On] is the same cluster with another one.
+// Cluster is one real cluster. Its methods fail T on errors. Methods that read from or run in a machine use the machine Node;
+// [Cluster.On] selects another one.
 type Cluster struct {
 	T    testing.TB
 	Name string           // "e2e-…"
-	Node string           // its first machine, or the one that On has named
-	Bin  string           // slipway
-	Init machine.InitKind // what its machines boot with; empty means slipway's usual
-	Form string           // of its control plane; empty means slipway's usual
+	Node string           // name of a machine; the first control plane by default
+	Bin  string           // path of the slipway binary
+	Init machine.InitKind // init system of its machines; empty: slipway's default
+	Form string           // spec.controlPlane.form; empty: slipway's default
 }
 
-// New returns a cluster that does not exist yet; everything of its kind that was left over is gone. Only one test of this
-// host has a cluster at a time, for two cores bear no more.
+// New returns a cluster that does not exist yet, after removing leftovers of earlier runs. It waits for other tests on this host: only
+// one test at a time has a cluster.
 func New(t testing.TB, story string) *Cluster {
 	t.Helper()
 	return NewWith(t, story, Binary(t))
 }
 
-// NewWith is New with another binary.
+// NewWith is like New with another slipway binary.
 func NewWith(t testing.TB, story, binary string) *Cluster {
 	t.Helper()
 	Host(t)
@@ -66,12 +66,12 @@ func NewWith(t testing.TB, story, binary string) *Cluster {
 	c.Node = c.Name + "-main-0"
 	t.Cleanup(func() {
 		if t.Failed() && os.Getenv("SLIPWAY_KEEP") != "" {
-			t.Logf("cluster %s is kept for a look", c.Name)
+			t.Logf("SLIPWAY_KEEP: keeping cluster %s", c.Name)
 			return
 		}
 		c.Down()
 	})
-	t.Cleanup(func() { // the last one runs first
+	t.Cleanup(func() { // runs before the other one
 		if t.Failed() {
 			c.Diagnose()
 		}
@@ -79,7 +79,7 @@ func NewWith(t testing.TB, story, binary string) *Cluster {
 	return c
 }
 
-// Host takes this host for the test: it needs root, waits for other tests, and removes the clusters of killed ones.
+// Host reserves this host for the test: it requires root, waits for other tests, and removes clusters that killed tests left behind.
 func Host(t testing.TB) {
 	t.Helper()
 	NeedRoot(t)
@@ -91,27 +91,27 @@ func Host(t testing.TB) {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatalf("lock %s: %v", lock.Name(), err)
 	}
-	for _, folder := range []string{"clusters", "machines"} {
-		old, _ := filepath.Glob(filepath.Join(Root, folder, prefix()+"*"))
+	for _, dir := range []string{"clusters", "machines"} {
+		old, _ := filepath.Glob(filepath.Join(Root, dir, prefix()+"*"))
 		for _, path := range old {
 			name := filepath.Base(path)
-			t.Logf("cluster %s is left from an earlier run: removing it", name)
+			t.Logf("removing cluster %s of an earlier run", name)
 			if r := run(t, 2*time.Minute, nil, Binary(t), "down", "--name", name); r.Code != 0 {
-				t.Fatalf("remove leftover cluster %s: %s", name, r)
+				t.Fatalf("remove cluster %s of an earlier run: %s", name, r)
 			}
 		}
 	}
 }
 
-// NeedRoot fails a test that could only fail later, in words that say less.
+// NeedRoot fails the test unless it runs as root.
 func NeedRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Fatal("this test boots a real cluster and needs root: run it with sudo, or leave ./test/e2e out")
+		t.Fatal("this test boots a real cluster and needs root: run it with sudo, or exclude ./test/e2e")
 	}
 }
 
-// Binary is the slipway under test.
+// Binary returns the path of the slipway binary under test.
 func Binary(t testing.TB) string {
 	t.Helper()
 	path := os.Getenv("SLIPWAY")
@@ -123,15 +123,15 @@ func Binary(t testing.TB) string {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("no slipway to test: %v: run make build, or set SLIPWAY", err)
+		t.Fatalf("find slipway binary: %v (run make build, or set SLIPWAY)", err)
 	}
 	return path
 }
 
-// Checkout is the root of this repository.
+// Checkout returns the root directory of this repository.
 func Checkout() string {
 	_, file, _, _ := runtime.Caller(0)
-	if !filepath.IsAbs(file) { // -trimpath: tests run in their package's folder
+	if !filepath.IsAbs(file) { // -trimpath; tests run in the directory of their package
 		dir, _ := os.Getwd()
 		before, _, _ := strings.Cut(dir, "/test/e2e")
 		return before
@@ -139,16 +139,16 @@ func Checkout() string {
 	return filepath.Join(filepath.Dir(file), "..", "..", "..")
 }
 
-// upLimit is far more than a boot takes, on a host that does other things too.
+// upLimit is far longer than a boot takes, even on a loaded host.
 const upLimit = 3 * time.Minute
 
-// Up runs slipway up and returns how it ended.
+// Up runs slipway up.
 func (c *Cluster) Up(args ...string) Result {
 	c.T.Helper()
 	return c.Slipway(append([]string{"up", "--wait", upLimit.String()}, args...)...)
 }
 
-// MustUp is Up that has to succeed.
+// MustUp is like Up, but fails the test unless the command succeeds.
 func (c *Cluster) MustUp(args ...string) Result {
 	c.T.Helper()
 	r := c.Up(args...)
@@ -156,6 +156,14 @@ func (c *Cluster) MustUp(args ...string) Result {
 		c.T.Fatalf("slipway up: %s", r)
 	}
 	return r
+}
+
+// UpToDate runs slipway up, which must succeed and find nothing to do.
+func (c *Cluster) UpToDate(args ...string) {
+	c.T.Helper()
+	if r := c.MustUp(args...); !strings.Contains(r.Out, "nothing to do") {
+		c.T.Errorf("slipway up on an unchanged cluster: got no \"nothing to do\": %s", r)
+	}
 }
 
 // Down removes the cluster.
@@ -166,17 +174,17 @@ func (c *Cluster) Down() {
 	}
 }
 
-// formed gives a first up, or one with a spec of the test's, the form of the control plane that the cluster is to have. A cluster that
-// is there keeps its form.
-func (c *Cluster) formed(args []string) []string {
+// withForm adds c.Form to the spec of an up: the spec that the test gives, or the default one of a cluster that does not exist yet. An
+// existing cluster keeps its form.
+func (c *Cluster) withForm(args []string) []string {
 	if i := slices.Index(args, "--file"); i >= 0 && i+1 < len(args) {
 		text, err := os.ReadFile(args[i+1])
 		if err != nil || strings.Contains(string(text), "controlPlane:") {
-			return args // for slipway to refuse, or for the test to decide
+			return args // slipway reports the error, or the test has chosen a form
 		}
 		before, after, _ := strings.Cut(string(text), "\nspec:\n")
 		out := slices.Clone(args)
-		out[i+1] = c.spec(before + "\nspec:\n  controlPlane: {form: " + c.Form + "}\n" + after)
+		out[i+1] = c.Spec(before + "\nspec:\n  controlPlane: {form: " + c.Form + "}\n" + after)
 		return out
 	}
 	if _, err := os.Stat(filepath.Join(Root, "clusters", c.Name, "cluster.yaml")); err == nil {
@@ -188,7 +196,7 @@ func (c *Cluster) formed(args []string) []string {
 	if workers > 0 {
 		roles, more = "control-plane", fmt.Sprintf(", {name: worker, roles: [worker], count: %d}", workers)
 	}
-	return append(rest, "--file", c.spec(fmt.Sprintf(`apiVersion: slipway.dev/v1alpha1
+	return append(rest, "--file", c.Spec(fmt.Sprintf(`apiVersion: slipway.dev/v1alpha1
 kind: Cluster
 metadata: {name: %s}
 spec:
@@ -197,17 +205,18 @@ spec:
 `, c.Name, c.Form, roles, max(mains, 1), more)))
 }
 
-// without takes a flag and its number out of a command line.
+// without removes a flag with a number from a command line and returns the rest and the number.
 func without(args []string, flag string) (rest []string, n int) {
 	i := slices.Index(args, flag)
 	if i < 0 || i+1 >= len(args) {
 		return slices.Clone(args), 0
 	}
-	n, _ = strconv.Atoi(args[i+1]) // slipway refuses what is no number
+	n, _ = strconv.Atoi(args[i+1])
 	return slices.Concat(args[:i], args[i+2:]), n
 }
 
-func (c *Cluster) spec(text string) string {
+// Spec writes a spec to a new file and returns its path.
+func (c *Cluster) Spec(text string) string {
 	c.T.Helper()
 	path := filepath.Join(c.T.TempDir(), "cluster.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -216,24 +225,24 @@ func (c *Cluster) spec(text string) string {
 	return path
 }
 
-// OtherForm is a spec with the form that the cluster does not have.
+// OtherForm returns the path of a spec with the form that the cluster does not have.
 func (c *Cluster) OtherForm() string {
 	c.T.Helper()
 	other := map[string]string{"StaticPods": "HostUnits"}[c.Form]
 	if other == "" {
 		other = "StaticPods"
 	}
-	return c.spec(fmt.Sprintf("apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: %s}\nspec:\n  controlPlane: {form: %s}\n", c.Name, other))
+	return c.Spec(fmt.Sprintf("apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: %s}\nspec:\n  controlPlane: {form: %s}\n", c.Name, other))
 }
 
-// Diagnose prints what one wants to know of a cluster that failed a test. It never fails itself.
+// Diagnose logs the status, the last log lines and the pods of a cluster whose test has failed. It never fails the test itself.
 func (c *Cluster) Diagnose() {
 	r := run(c.T, upLimit, nil, c.Bin, "status", "--name", c.Name)
 	c.T.Logf("---- slipway status\n%s%s", r.Out, r.Err)
 	for _, machine := range c.Machines() {
 		on := c.On(machine)
 		logs, _ := filepath.Glob(on.Data("log", "slipway", "*.log"))
-		for _, path := range append(logs, filepath.Join(on.Folder(), "console.log")) {
+		for _, path := range append(logs, filepath.Join(on.Dir(), "console.log")) {
 			text, err := os.ReadFile(path)
 			if err != nil || len(strings.TrimSpace(string(text))) == 0 {
 				continue

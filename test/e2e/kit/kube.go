@@ -17,17 +17,17 @@ import (
 	"github.com/slipway-project/slipway/internal/testkit"
 )
 
-// TestImage is the image of components/testpod.
+// TestImage is the image built from components/testpod.
 const TestImage = "slipway.dev/testpod:1"
 
-// Bundle is what the default release consists of, in the store.
+// Bundle returns the components of the default release and the store that holds them.
 func Bundle(t testing.TB) (artifact.Bundle, *artifact.Store) {
 	t.Helper()
 	store, err := artifact.Open(filepath.Join(Root, "store"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	bundle, ok, err := artifact.Lookup(context.Background(), store, catalog.Default()) // cleanups ask too, after t.Context has ended
+	bundle, ok, err := artifact.Lookup(context.Background(), store, catalog.Default()) // not t.Context: cleanups call it too
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func Bundle(t testing.TB) (artifact.Bundle, *artifact.Store) {
 	return bundle, store
 }
 
-// Component is the path of a component's program in the store.
+// Component returns the path of a component's program in the store.
 func Component(t testing.TB, name string) string {
 	t.Helper()
 	bundle, store := Bundle(t)
@@ -48,7 +48,7 @@ func Component(t testing.TB, name string) string {
 	return store.Path(blob.Digest)
 }
 
-// ImportTestImage gives the machine's containerd the image of the tests' pods, from the store that it sees anyway.
+// ImportTestImage imports TestImage into the machine's containerd, from the store that is mounted there.
 func (c *Cluster) ImportTestImage() {
 	c.T.Helper()
 	bundle, _ := Bundle(c.T)
@@ -56,17 +56,17 @@ func (c *Cluster) ImportTestImage() {
 	c.Exec("ctr --namespace k8s.io images import --local " + archive)
 }
 
-// Kubeconfig is the user's.
+// Kubeconfig returns the path of the user's kubeconfig.
 func (c *Cluster) Kubeconfig() string { return filepath.Join(Root, "clusters", c.Name, "kubeconfig") }
 
-// TryKubectl runs an ordinary kubectl of the host with the cluster's kubeconfig.
+// TryKubectl runs kubectl on the host with the cluster's kubeconfig.
 func (c *Cluster) TryKubectl(stdin string, args ...string) Result {
 	c.T.Helper()
 	args = append([]string{"--kubeconfig", c.Kubeconfig()}, args...)
 	return run(c.T, 5*time.Minute, strings.NewReader(stdin), Component(c.T, "kubectl"), args...)
 }
 
-// Kubectl is TryKubectl that has to succeed; it returns standard output.
+// Kubectl is like TryKubectl, but fails the test unless the command succeeds. It returns standard output.
 func (c *Cluster) Kubectl(args ...string) string {
 	c.T.Helper()
 	r := c.TryKubectl("", args...)
@@ -76,7 +76,7 @@ func (c *Cluster) Kubectl(args ...string) string {
 	return r.Out
 }
 
-// Apply applies YAML.
+// Apply applies a manifest.
 func (c *Cluster) Apply(manifest string) {
 	c.T.Helper()
 	if r := c.TryKubectl(manifest, "apply", "--filename", "-"); r.Code != 0 {
@@ -84,7 +84,8 @@ func (c *Cluster) Apply(manifest string) {
 	}
 }
 
-// Wait is kubectl wait with a reason when it fails.
+// Wait runs kubectl wait, for up to three minutes. It repeats the command while the API server starts, and logs the last events if the
+// condition is not met.
 func (c *Cluster) Wait(what, condition string, args ...string) {
 	c.T.Helper()
 	var r Result
@@ -93,7 +94,11 @@ func (c *Cluster) Wait(what, condition string, args ...string) {
 		if r.Code == 0 {
 			return
 		}
-		if !starting(r.Err) || time.Since(begun) > time.Minute {
+		starting := slices.ContainsFunc([]string{
+			"connection refused", "connection reset", "EOF",
+			`User "kubernetes-admin" cannot`, // the API server has not read its roles yet
+		}, func(s string) bool { return strings.Contains(r.Err, s) })
+		if !starting || time.Since(begun) > time.Minute {
 			break
 		}
 	}
@@ -101,14 +106,7 @@ func (c *Cluster) Wait(what, condition string, args ...string) {
 	c.T.Fatalf("%s\n%s", r, lastLines(events.Out, 15))
 }
 
-// starting tells that the API server has just been started again: it does not listen yet, or has not read its roles.
-func starting(refusal string) bool {
-	return slices.ContainsFunc([]string{"connection refused", "connection reset", "EOF", `User "kubernetes-admin" cannot`}, func(s string) bool {
-		return strings.Contains(refusal, s)
-	})
-}
-
-// Status is what slipway status says.
+// Status is the output of slipway status.
 type Status struct {
 	Ready    bool   `json:"ready"`
 	Verdict  string `json:"verdict"`
@@ -133,7 +131,7 @@ type Unit struct {
 	Oneshot  bool   `json:"oneshot"` // runs to its end
 }
 
-// Status asks slipway.
+// Status runs slipway status.
 func (c *Cluster) Status() (Status, error) {
 	c.T.Helper()
 	r := c.Slipway("status", "--output", "json")
@@ -157,41 +155,41 @@ func (c *Cluster) Units() (map[string]Unit, error) {
 		}
 		units := map[string]Unit{}
 		for _, u := range m.Node.Units {
-			if !u.Oneshot { // that has run to its end, or will
+			if !u.Oneshot {
 				units[u.Name] = u
 			}
 		}
 		return units, nil
 	}
-	return nil, fmt.Errorf("no status of machine %s: %s", c.Node, s.Verdict)
+	return nil, fmt.Errorf("read status of machine %s: the agent does not answer: %s", c.Node, s.Verdict)
 }
 
-// Components are the long-running units of a machine that is control plane and worker.
+// Components lists the long-running units of a machine that is both control plane and worker.
 func Components() []string {
 	return []string{"containerd", "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubelet"}
 }
 
-// MustUnits is Units as soon as the agent answers: it may be busy, or just starting.
+// MustUnits is like Units, but waits until the agent answers.
 func (c *Cluster) MustUnits() (units map[string]Unit) {
 	c.T.Helper()
-	testkit.Until(c.T, time.Minute, "the agent of "+c.Node+" tells its units", func() (err error) {
+	testkit.Until(c.T, time.Minute, "the agent of "+c.Node+" reports its units", func() (err error) {
 		units, err = c.Units()
 		return err
 	})
 	return units
 }
 
-// Healthy waits until the cluster is: every component runs and is ready, and the node is.
+// Healthy waits until all Components of the machine are ready, and then until its node is.
 func (c *Cluster) Healthy(limit time.Duration) {
 	c.T.Helper()
-	testkit.Until(c.T, limit, "every component ready", func() error {
+	testkit.Until(c.T, limit, "every component is ready", func() error {
 		units, err := c.Units()
 		if err != nil {
 			return err
 		}
 		for _, name := range Components() {
 			if u, ok := units[name]; !ok || !u.Ready || u.PID == 0 {
-				return fmt.Errorf("unit %s: %+v", name, u)
+				return fmt.Errorf("unit %s is not ready: %+v", name, u)
 			}
 		}
 		return nil
@@ -199,7 +197,7 @@ func (c *Cluster) Healthy(limit time.Duration) {
 	c.Wait("node/"+c.Node, "condition=Ready")
 }
 
-// Web is two pods, each of which answers with its name, behind the Service web. It needs [Cluster.ImportTestImage].
+// Web is a Deployment of two pods, each of which answers with its name, and the Service web. It needs [Cluster.ImportTestImage].
 const Web = `
 apiVersion: apps/v1
 kind: Deployment
@@ -215,7 +213,7 @@ spec:
          readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}}
 ` + WebService
 
-// WebService is the Service web, port 80, of the pods that are labelled app: web.
+// WebService is the Service web, port 80, of the pods with the label app=web.
 const WebService = `---
 apiVersion: v1
 kind: Service
@@ -223,7 +221,7 @@ metadata: {name: web, namespace: default}
 spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 `
 
-// Reader is a service account that may get and list pods, and nothing else.
+// Reader is a service account that may only get and list pods.
 const Reader = `---
 apiVersion: v1
 kind: ServiceAccount

@@ -31,11 +31,11 @@ import (
 	"github.com/slipway-project/slipway/test/bare"
 )
 
-// extras leaves the addresses before it to the machines of specs.
+// extras is the index of the first machine that the kit boots itself. Lower indexes, and so addresses, belong to the machines of specs.
 const extras = 40
 
-// Extra boots one more machine in the cluster's network that belongs to nobody, as somebody else than slipway up would, and returns
-// when its agent answers. Files go to /var/lib/slipway before its first boot.
+// Extra boots a machine in the cluster's network that is not in the spec and belongs to no cluster, and returns when its agent answers.
+// Files are written to /var/lib/slipway before its first boot.
 func (c *Cluster) Extra(i int, files map[string][]byte) *Cluster {
 	c.T.Helper()
 	m := c.Boot(i, files)
@@ -48,7 +48,7 @@ func (c *Cluster) Extra(i int, files map[string][]byte) *Cluster {
 	return m
 }
 
-// Boot is Extra for a machine whose agent may fall before it answers.
+// Boot is like Extra, but does not wait for the agent, which may crash.
 func (c *Cluster) Boot(i int, files map[string][]byte) *Cluster {
 	c.T.Helper()
 	local, err := machine.New(machine.Config{Root: Root, Runc: Component(c.T, "runc"), Log: slog.New(slog.DiscardHandler)})
@@ -62,7 +62,7 @@ func (c *Cluster) Boot(i int, files map[string][]byte) *Cluster {
 	return c.On(name)
 }
 
-// Pin is that of the machine's key, as its console shows it.
+// Pin returns the pin of the machine's key, as its console shows it.
 func (c *Cluster) Pin() string {
 	c.T.Helper()
 	pin, err := c.TryPin()
@@ -72,7 +72,7 @@ func (c *Cluster) Pin() string {
 	return pin
 }
 
-// TryPin is Pin of a machine that may just be starting.
+// TryPin is like Pin, but returns an error while the machine has no key yet.
 func (c *Cluster) TryPin() (string, error) {
 	text, err := os.ReadFile(c.Data("slipway", "state", "machine.key"))
 	if err != nil {
@@ -80,21 +80,21 @@ func (c *Cluster) TryPin() (string, error) {
 	}
 	block, _ := pem.Decode(text)
 	if block == nil {
-		return "", fmt.Errorf("key of machine %s: no PEM", c.Node)
+		return "", fmt.Errorf("read key of machine %s: no PEM block", c.Node)
 	}
 	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
-		return "", fmt.Errorf("key of machine %s: %w", c.Node, err)
+		return "", fmt.Errorf("read key of machine %s: %w", c.Node, err)
 	}
 	signer, ok := key.(crypto.Signer)
 	if !ok {
-		return "", fmt.Errorf("key of machine %s: %T", c.Node, key)
+		return "", fmt.Errorf("read key of machine %s: got type %T", c.Node, key)
 	}
 	return roster.PinOf(signer.Public())
 }
 
-// Bare boots a machine with systemd, an SSH server of its own, and nothing of slipway, as somebody else would. The key may log in as
-// root. The host must have the package openssh-server.
+// Bare boots a machine with systemd and an SSH server, but without slipway. The key authorized may log in as root. The host must have
+// the package openssh-server.
 func (c *Cluster) Bare(i int, authorized string) *Cluster {
 	c.T.Helper()
 	local, err := machine.New(machine.Config{Root: Root, Runc: Component(c.T, "runc"), Log: slog.New(slog.DiscardHandler)})
@@ -110,16 +110,16 @@ func (c *Cluster) Bare(i int, authorized string) *Cluster {
 	return c.On(name)
 }
 
-// Operator is somebody at a computer in the machines' network, with an SSH key and folders of their own.
+// Operator runs slipway in the machines' network, with its own SSH key and home directory.
 type Operator struct {
 	*Cluster
 	who bare.Operator
 
 	Home   string
-	Public string // key, as in authorized_keys
+	Public string // its public key, a line of authorized_keys
 }
 
-// NewOperator has the component store of this host.
+// NewOperator returns an operator that uses the component store of this host.
 func (c *Cluster) NewOperator() Operator {
 	c.T.Helper()
 	who, err := bare.NewOperator(c.T.Context(), bare.Config{Home: c.T.TempDir(), Root: Root, Cluster: c.Name, Binary: c.Bin})
@@ -129,35 +129,24 @@ func (c *Cluster) NewOperator() Operator {
 	return Operator{Cluster: c, who: who, Home: who.Home, Public: who.Public}
 }
 
-// Path is a file of the operator's.
+// Path returns the path of a file in the operator's home directory.
 func (o Operator) Path(name string) string { return o.who.Path(name) }
 
-// Slipway runs a sub-command at the operator's computer.
+// Slipway runs a sub-command as the operator.
 func (o Operator) Slipway(args ...string) Result {
 	o.T.Helper()
 	line := o.who.Line(args...)
 	return run(o.T, 6*time.Minute, nil, line[0], line[1:]...)
 }
 
-// Start begins a sub-command that the test wants to disturb.
+// Start starts a sub-command as the operator.
 func (o Operator) Start(args ...string) Running {
 	o.T.Helper()
-	file, err := os.CreateTemp(o.T.TempDir(), "said")
-	if err != nil {
-		o.T.Fatal(err)
-	}
-	defer file.Close()
 	line := o.who.Line(args...)
-	cmd := exec.Command(line[0], line[1:]...) //nolint:noctx // the test signals it, and waits for it
-	cmd.Stdout, cmd.Stderr = file, file
-	if err := cmd.Start(); err != nil {
-		o.T.Fatal(err)
-	}
-	o.T.Cleanup(func() { _ = cmd.Process.Kill() })
-	return Running{cmd, file.Name()}
+	return start(o.T, line[0], line[1:]...)
 }
 
-// Address is the machine's in the cluster's network.
+// Address returns the machine's address in the cluster's network.
 func (c *Cluster) Address() string {
 	c.T.Helper()
 	f := strings.Fields(c.Exec("ip -4 -oneline address show eth0"))
@@ -165,7 +154,7 @@ func (c *Cluster) Address() string {
 	return before
 }
 
-// Failpoints builds slipway with failpoints: cmd/slipway/failpoint_on.go says which there are.
+// Failpoints builds slipway with failpoints (see cmd/slipway/failpoint_on.go) and returns the path of the binary.
 func Failpoints(t testing.TB) string {
 	t.Helper()
 	NeedRoot(t)
@@ -178,10 +167,11 @@ func Failpoints(t testing.TB) string {
 	return binary
 }
 
-// ClockFile is what a clock is told to lie by, below /var/lib/slipway.
+// ClockFile holds the error of the agent's clock, in the failpoints build. It is a file in /var/lib/slipway.
 const ClockFile = "failpoint.clock"
 
-// SetClock makes the clock of the machine's agent wrong by this, as "-48h"; "0h" sets it right. Other programs have the host's.
+// SetClock makes the clock of the machine's agent wrong by a duration such as "-48h"; "0h" corrects it. Other programs use the host's
+// clock.
 func (c *Cluster) SetClock(off string) {
 	c.T.Helper()
 	path := c.Data("slipway", ClockFile)
@@ -198,31 +188,31 @@ func (c *Cluster) Exec(command string) string {
 	return c.ExecIn(nil, command)
 }
 
-// ExecIn is Exec with standard input.
+// ExecIn is like Exec with standard input.
 func (c *Cluster) ExecIn(in io.Reader, command string) string {
 	c.T.Helper()
 	r := c.TryExec(in, command)
 	if r.Code != 0 {
-		c.T.Fatalf("in the machine: %s", r)
+		c.T.Fatalf("exec in machine %s: %s", c.Node, r)
 	}
 	return r.Out
 }
 
-// TryExec is ExecIn that may fail.
+// TryExec is like ExecIn, but the command may fail.
 func (c *Cluster) TryExec(in io.Reader, command string) Result {
 	c.T.Helper()
 	return run(c.T, execLimit, in, c.Bin, "exec", "--name", c.Name, c.Node, "--", "sh", "-c", command)
 }
 
-// Folder is the host's path of the machine's folder.
-func (c *Cluster) Folder() string { return filepath.Join(Root, "machines", c.Name, c.Node) }
+// Dir returns the machine's directory on the host.
+func (c *Cluster) Dir() string { return filepath.Join(Root, "machines", c.Name, c.Node) }
 
-// Data is the host's path of a folder that the machine keeps, such as "etc-kubernetes" or "log".
+// Data returns the path on the host of the machine's persistent data, such as "etc-kubernetes" or "log".
 func (c *Cluster) Data(elem ...string) string {
-	return filepath.Join(append([]string{c.Folder(), "data"}, elem...)...)
+	return filepath.Join(append([]string{c.Dir(), "data"}, elem...)...)
 }
 
-// Read returns a file of Data.
+// Read returns the content of a file below Data.
 func (c *Cluster) Read(elem ...string) []byte {
 	c.T.Helper()
 	text, err := os.ReadFile(c.Data(elem...))
@@ -232,21 +222,21 @@ func (c *Cluster) Read(elem ...string) []byte {
 	return text
 }
 
-// Process is a process of the machine, seen from the host.
+// Process is a process in the machine.
 type Process struct {
-	PID    int // on the host
-	Parent int // on the host
-	Inside int // in the machine
-	Exe    string
-	Args   []string
+	PID        int // on the host
+	Parent     int // on the host
+	MachinePID int // in the machine
+	Exe        string
+	Args       []string
 }
 
-// Processes lists what runs in the machine, its pods included.
+// Processes lists the processes in the machine, including those of its pods.
 func (c *Cluster) Processes() []Process {
 	c.T.Helper()
 	found := c.processes()
 	if len(found) == 0 {
-		c.T.Fatalf("nothing runs in %s", c.Node)
+		c.T.Fatalf("machine %s has no processes", c.Node)
 	}
 	return found
 }
@@ -259,7 +249,7 @@ func (c *Cluster) processes() (found []Process) {
 		if err != nil || !strings.Contains(string(cgroup)+"\n", mine+"/") && !strings.Contains(string(cgroup), mine+"\n") {
 			continue
 		}
-		if p, err := process(dir); err == nil { // it may have ended since
+		if p, err := process(dir); err == nil { // it may have exited
 			found = append(found, p)
 		}
 	}
@@ -288,14 +278,15 @@ func process(dir string) (p Process, err error) {
 		}
 		if ids, ok := strings.CutPrefix(line, "NSpid:"); ok {
 			if f := strings.Fields(ids); len(f) > 1 {
-				p.Inside, err = strconv.Atoi(f[1])
+				p.MachinePID, err = strconv.Atoi(f[1])
 			}
 		}
 	}
 	return p, err
 }
 
-// Process finds the one process whose program has this name. A test that kills it kills nothing else.
+// Process returns the only process in the machine with this program name and first arguments. It fails the test if there is none or more
+// than one.
 func (c *Cluster) Process(program string, args ...string) Process {
 	c.T.Helper()
 	p, err := c.TryProcess(program, args...)
@@ -305,7 +296,7 @@ func (c *Cluster) Process(program string, args ...string) Process {
 	return p
 }
 
-// TryProcess is Process of a machine that may just be starting.
+// TryProcess is like Process, but returns an error.
 func (c *Cluster) TryProcess(program string, args ...string) (Process, error) {
 	var found []Process
 	for _, p := range c.processes() {
@@ -313,13 +304,13 @@ func (c *Cluster) TryProcess(program string, args ...string) (Process, error) {
 			found = append(found, p)
 		}
 	}
-	if len(found) > 1 { // a child of the one that has not become another program yet
+	if len(found) > 1 { // one may be a child between fork and exec
 		found = slices.DeleteFunc(found, func(p Process) bool {
 			return slices.ContainsFunc(found, func(q Process) bool { return p.Parent == q.PID })
 		})
 	}
 	if len(found) != 1 {
-		return Process{}, fmt.Errorf("processes %s %v in %s: %v, want one", program, args, c.Node, found)
+		return Process{}, fmt.Errorf("find process %s %v in %s: got %v, want one", program, args, c.Node, found)
 	}
 	return found[0], nil
 }
@@ -332,19 +323,32 @@ func (c *Cluster) Kill(p Process) {
 	}
 }
 
-// Files walks a folder of the host and hands over every regular file that is still there when it is looked at.
+// KillMachine kills the machine's first process, and with it all others, as a power cut does.
+func (c *Cluster) KillMachine() {
+	c.T.Helper()
+	s, err := c.Status()
+	for _, m := range s.Machines {
+		if m.Name == c.Node && m.PID != 0 {
+			c.Kill(Process{PID: m.PID, Args: []string{"PID 1 of " + c.Node}})
+			return
+		}
+	}
+	c.T.Fatalf("kill machine %s: it is not running: %+v, %v", c.Node, s, err)
+}
+
+// Files calls each for every regular file below a directory of the host. Files that disappear meanwhile are skipped.
 func Files(t testing.TB, dir string, each func(path string, info fs.FileInfo)) {
 	t.Helper()
 	walk(t, dir, func(fs.FileInfo) bool { return true }, each)
 }
 
-// OpenFiles walks what everybody may reach: it enters only folders that let others pass. dir itself is entered.
-func OpenFiles(t testing.TB, dir string, each func(path string, info fs.FileInfo)) {
+// ReachableFiles is like Files, but enters only directories that every user may enter. It always enters dir.
+func ReachableFiles(t testing.TB, dir string, each func(path string, info fs.FileInfo)) {
 	t.Helper()
-	walk(t, dir, func(folder fs.FileInfo) bool { return folder.Mode()&0o001 != 0 }, each)
+	walk(t, dir, func(sub fs.FileInfo) bool { return sub.Mode()&0o001 != 0 }, each)
 }
 
-func walk(t testing.TB, dir string, enter func(folder fs.FileInfo) bool, each func(path string, info fs.FileInfo)) {
+func walk(t testing.TB, dir string, enter func(sub fs.FileInfo) bool, each func(path string, info fs.FileInfo)) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if os.IsNotExist(err) {
@@ -355,7 +359,7 @@ func walk(t testing.TB, dir string, enter func(folder fs.FileInfo) bool, each fu
 		}
 		info, err := e.Info()
 		switch {
-		case os.IsNotExist(err): // gone since
+		case os.IsNotExist(err): // removed meanwhile
 			return nil
 		case err != nil:
 			return err
@@ -371,20 +375,20 @@ func walk(t testing.TB, dir string, enter func(folder fs.FileInfo) bool, each fu
 	}
 }
 
-// Dial connects from within the machine's network, as a process there would. The host's network has no part in it.
+// Dial connects from the machine's network namespace, as a process in the machine does.
 func (c *Cluster) Dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
-	err = InNetwork(filepath.Join(c.Folder(), "netns"), func() error {
-		var d net.Dialer // addresses, never names: looking one up would take another thread
+	err = InNetwork(filepath.Join(c.Dir(), "netns"), func() error {
+		var d net.Dialer // for addresses only: resolving a name would use another thread
 		conn, err = d.DialContext(ctx, network, address)
 		return err
 	})
 	return conn, err
 }
 
-// PodNetwork is the network of the pod that a process belongs to, for [InNetwork].
+// PodNetwork returns the network namespace of a process's pod, for [InNetwork].
 func PodNetwork(p Process) string { return fmt.Sprintf("/proc/%d/ns/net", p.PID) }
 
-// InNetwork runs f on a thread within the network namespace that the file names. Sockets that f opens stay there.
+// InNetwork runs f on a thread in the network namespace with this path. Sockets that f opens stay in that namespace.
 func InNetwork(path string, f func() error) (err error) {
 	onOwnThread(func() {
 		var ns *os.File
@@ -393,7 +397,7 @@ func InNetwork(path string, f func() error) (err error) {
 		}
 		defer ns.Close()
 		if err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			err = fmt.Errorf("enter network %s: %w", path, err)
+			err = fmt.Errorf("enter network namespace %s: %w", path, err)
 			return
 		}
 		err = f()
@@ -401,8 +405,8 @@ func InNetwork(path string, f func() error) (err error) {
 	return err
 }
 
-// onOwnThread runs f on a thread that ends afterwards, and whatever namespace f has entered with it. The first thread of the
-// process cannot end and is never used.
+// onOwnThread runs f on a thread that exits afterwards, so that a namespace that f enters does not leak. It never uses the process's first
+// thread, which cannot exit.
 func onOwnThread(f func()) {
 	done := make(chan struct{})
 	go func() {

@@ -12,23 +12,22 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 )
 
-// Poller asks a URL from within the machine's network again and again.
+// Poller requests a URL every 50 ms from the machine's network and measures gaps between answers.
 type Poller struct {
 	stop func()
 	done chan struct{}
 
 	mu      sync.Mutex // guards the fields below
 	answers int
-	last    time.Time
-	gap     time.Duration // the longest time without an answer
-	err     error         // the last one
+	last    time.Time     // of the last answer
+	gap     time.Duration // longest time without an answer
+	err     error         // last error
 }
 
-// Poll begins to ask, each time over a new connection.
+// Poll starts a poller that uses a new connection for each request.
 func (c *Cluster) Poll(url string) *Poller {
 	return c.poll(&http.Client{
 		Transport: &http.Transport{DialContext: c.Dial, DisableKeepAlives: true},
@@ -37,7 +36,7 @@ func (c *Cluster) Poll(url string) *Poller {
 }
 
 func (c *Cluster) poll(client *http.Client, url string) *Poller {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(c.T.Context())) // parts of a test hand it on
+	ctx, cancel := context.WithCancel(context.WithoutCancel(c.T.Context())) // it may outlive the subtest that starts it
 	p := &Poller{stop: cancel, done: make(chan struct{}), last: time.Now()}
 	go func() {
 		defer close(p.done)
@@ -85,37 +84,37 @@ func (p *Poller) note(err error, now time.Time) {
 	p.last = now
 }
 
-// Gap is the longest time without an answer since the last Reset, and the last error in it.
+// Gap returns the longest time without an answer since the last Reset, the number of answers and the last error.
 func (p *Poller) Gap() (gap time.Duration, answers int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return max(p.gap, time.Since(p.last)), p.answers, p.err
 }
 
-// Reset begins to count anew.
+// Reset discards everything measured so far.
 func (p *Poller) Reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.gap, p.answers, p.err, p.last = 0, 0, nil, time.Now()
 }
 
-// Stop ends it.
+// Stop stops the poller.
 func (p *Poller) Stop() {
 	p.stop()
 	<-p.done
 }
 
-// API is the API as the programs of each machine reach it.
+// API is the URL under which programs in each machine reach the Kubernetes API.
 const API = "https://127.0.0.1:6443"
 
-// configMaps is where tests write.
+// configMaps is the collection that tests write to.
 const configMaps = API + "/api/v1/namespaces/default/configmaps"
 
-// APIClient is a client of the API within the machine's network, with the administrator's rights. Kept: it keeps its connection
-// and speaks HTTP/2, as the components do; else it connects anew for each question.
+// APIClient returns a client of the API in the machine's network with the administrator's rights. If kept is set, it keeps its connection
+// and uses HTTP/2, as the components do; otherwise it opens a connection for each request.
 func (c *Cluster) APIClient(kept bool, timeout time.Duration) *http.Client {
 	c.T.Helper()
-	admin := c.On(c.Main(0)) // its disk, not its processes
+	admin := c.On(c.Main(0)) // only its disk is needed: it may be stopped
 	cas := x509.NewCertPool()
 	cas.AppendCertsFromPEM(admin.Read("etc-kubernetes", "pki", "ca.crt"))
 	pair, err := tls.X509KeyPair(admin.Read("etc-kubernetes", "pki", "admin.crt"), admin.Read("etc-kubernetes", "pki", "admin.key"))
@@ -128,10 +127,10 @@ func (c *Cluster) APIClient(kept bool, timeout time.Duration) *http.Client {
 	}}
 }
 
-// Readers are several clients of the API within one machine, some of which keep their connections.
+// Readers are several clients of the API in one machine, some of which keep their connections.
 type Readers []*Poller
 
-// ReadAPI begins to read an object that is in etcd.
+// ReadAPI starts clients that read an object from etcd.
 func (c *Cluster) ReadAPI(kept, fresh int) Readers {
 	c.T.Helper()
 	var all Readers
@@ -141,7 +140,7 @@ func (c *Cluster) ReadAPI(kept, fresh int) Readers {
 	return all
 }
 
-// Gap is the longest time for which one of them had no answer, and answers are those of the one with the fewest.
+// Gap returns the longest time for which any of them had no answer, its last error, and the smallest number of answers to any of them.
 func (r Readers) Gap() (gap time.Duration, answers int, err error) {
 	for i, p := range r {
 		g, n, e := p.Gap()
@@ -155,23 +154,23 @@ func (r Readers) Gap() (gap time.Duration, answers int, err error) {
 	return gap, answers, err
 }
 
-// Reset begins to count anew.
+// Reset discards everything measured so far.
 func (r Readers) Reset() {
 	for _, p := range r {
 		p.Reset()
 	}
 }
 
-// Stop ends them.
+// Stop stops all of them.
 func (r Readers) Stop() {
 	for _, p := range r {
 		p.Stop()
 	}
 }
 
-// Writer writes one object after the other through the API and remembers which writes were acknowledged.
+// Writer creates objects through the API, one after the other, and records which writes were acknowledged.
 type Writer struct {
-	Poller // counts acknowledged writes
+	Poller // answers are acknowledged writes
 
 	prefix string
 
@@ -179,7 +178,7 @@ type Writer struct {
 	acked []string
 }
 
-// WriteAPI begins to write ConfigMaps from within the machine.
+// WriteAPI starts to create ConfigMaps PREFIX-0, PREFIX-1, … from the machine.
 func (c *Cluster) WriteAPI(prefix string) *Writer {
 	c.T.Helper()
 	client := c.APIClient(true, 2*time.Second)
@@ -209,7 +208,7 @@ func (c *Cluster) WriteAPI(prefix string) *Writer {
 	return w
 }
 
-// WriteConfigMap makes one. No error means that the API server has acknowledged it.
+// WriteConfigMap creates a ConfigMap. It returns nil if the API server has acknowledged the write.
 func WriteConfigMap(ctx context.Context, client *http.Client, name string) error {
 	body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"value":"kept"}}`, name)
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, configMaps, strings.NewReader(body))
@@ -229,15 +228,15 @@ func WriteConfigMap(ctx context.Context, client *http.Client, name string) error
 	return err
 }
 
-// Acked are the acknowledged writes.
+// Acked returns the names of the acknowledged objects.
 func (w *Writer) Acked() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append([]string(nil), w.acked...)
 }
 
-// AllThere fails the test when an acknowledged write is gone.
-func (w *Writer) AllThere(c *Cluster) {
+// CheckAcked fails the test if an acknowledged write is lost, or if there was none.
+func (w *Writer) CheckAcked(c *Cluster) {
 	c.T.Helper()
 	var list struct {
 		Items []struct{ Metadata struct{ Name string } }
@@ -245,58 +244,58 @@ func (w *Writer) AllThere(c *Cluster) {
 	if err := json.Unmarshal([]byte(c.Kubectl("get", "configmaps", "--output", "json")), &list); err != nil {
 		c.T.Fatal(err)
 	}
-	there := map[string]bool{}
+	found := map[string]bool{}
 	for _, item := range list.Items {
-		there[item.Metadata.Name] = true
+		found[item.Metadata.Name] = true
 	}
 	acked, lost := w.Acked(), 0
 	for _, name := range acked {
-		if !there[name] {
+		if !found[name] {
 			lost++
 		}
 	}
-	c.T.Logf("%d acknowledged writes, %d of them lost", len(acked), lost)
+	c.T.Logf("%d acknowledged writes", len(acked))
 	if lost > 0 || len(acked) == 0 {
-		c.T.Errorf("%d of %d acknowledged writes are lost", lost, len(acked))
+		c.T.Errorf("got %d of %d acknowledged writes lost, want 0", lost, len(acked))
 	}
 }
 
-// Credential is what a request or its connection carries.
+// Credential changes a request or its TLS configuration.
 type Credential func(c *Cluster, r *http.Request, conf *tls.Config)
 
-// BearerToken is a bearer token.
+// BearerToken adds a bearer token.
 func BearerToken(token string) Credential {
 	return func(_ *Cluster, r *http.Request, _ *tls.Config) { r.Header.Set("Authorization", "Bearer "+token) }
 }
 
-// ServerName asks for the server under another name, for which its certificate has to be valid too.
+// ServerName sets the name that the server's certificate must be valid for.
 func ServerName(name string) Credential {
 	return func(_ *Cluster, _ *http.Request, conf *tls.Config) { conf.ServerName = name }
 }
 
-// Certificate is a client certificate of the machine: path.crt and path.key below Data.
+// Certificate adds a client certificate of the machine: PATH.crt and PATH.key below Data.
 func Certificate(path string) Credential {
 	return func(c *Cluster, _ *http.Request, conf *tls.Config) {
 		pair, err := tls.X509KeyPair(c.Read(path+".crt"), c.Read(path+".key"))
 		if err != nil {
 			c.T.Fatal(err)
 		}
-		// Given whatever the server says of the CAs that it trusts: it is the server that has to refuse.
+		// Sent even if the server does not list its CA as trusted: the server must refuse it.
 		conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	}
 }
 
-// HTTPS asks a component of the machine, from within the machine's network, and checks its certificate. Code 0 means that
-// the server ended the connection instead of answering, and body says how. Everything else fails the test.
-func (c *Cluster) HTTPS(t testing.TB, method, url string, credentials ...Credential) (code int, body string) {
-	t.Helper()
+// HTTPS sends a request from the machine's network and verifies the server's certificate. Code 0 means that the server refused the TLS
+// connection; body is the error then. Other errors fail the test.
+func (c *Cluster) HTTPS(method, url string, credentials ...Credential) (code int, body string) {
+	c.T.Helper()
 	cas := x509.NewCertPool()
 	for _, ca := range []string{"pki/ca.crt", "pki/etcd/ca.crt"} {
 		cas.AppendCertsFromPEM(c.Read("etc-kubernetes", ca))
 	}
-	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	r, err := http.NewRequestWithContext(c.T.Context(), method, url, nil)
 	if err != nil {
-		t.Fatal(err)
+		c.T.Fatal(err)
 	}
 	conf := &tls.Config{RootCAs: cas, MinVersion: tls.VersionTLS12}
 	for _, add := range credentials {
@@ -309,12 +308,12 @@ func (c *Cluster) HTTPS(t testing.TB, method, url string, credentials ...Credent
 		if strings.Contains(err.Error(), "remote error: tls:") {
 			return 0, err.Error()
 		}
-		t.Fatalf("%s %s: %v", method, url, err)
+		c.T.Fatalf("%s %s: %v", method, url, err)
 	}
 	defer reply.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(reply.Body, 1<<20))
 	if err != nil {
-		t.Fatalf("%s %s: %v", method, url, err)
+		c.T.Fatalf("%s %s: %v", method, url, err)
 	}
 	return reply.StatusCode, string(text)
 }

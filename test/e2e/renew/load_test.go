@@ -89,7 +89,7 @@ func (l *load) end(c *kit.Cluster) {
 	l.stop()
 	<-l.done
 	l.writer.Stop()
-	l.writer.AllThere(c)
+	l.writer.CheckAcked(c)
 	c.T.Logf("%d requests, %d tries made again, the slowest took %s", l.asked, len(l.again), l.worst.Round(time.Millisecond))
 	for _, why := range l.again {
 		c.T.Logf("made again: %.300s", why)

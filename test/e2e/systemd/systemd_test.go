@@ -243,7 +243,7 @@ func rights(c *kit.Cluster) {
 	const pods = kit.API + "/api/v1/namespaces/default/pods"
 	for request, want := range map[string]int{"GET " + pods: 200, "POST " + pods: 403, "DELETE " + pods + "/server": 403} {
 		method, url, _ := strings.Cut(request, " ")
-		if code, body := c.HTTPS(c.T, method, url, kit.BearerToken(token)); code != want {
+		if code, body := c.HTTPS(method, url, kit.BearerToken(token)); code != want {
 			c.T.Errorf("%s as reader: %d, want %d: %s", request, code, want, body)
 		}
 	}
