@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package catalog holds the releases Slipway can launch. A release is one
-// tested set: a Kubernetes version chooses every other version, how each
-// binary is built, which images exist, and what this version can do.
+// Package catalog holds the releases that Slipway can launch. A release is one tested set: a Kubernetes version determines
+// every other version, how each binary is built, which images exist, and what its programs know.
 //
-// It is data and parsing only. It never builds or fetches anything, never
-// looks at the machine, and never guesses: a version that is not in the
-// embedded files does not exist.
+// It is data and parsing only: it builds and fetches nothing. A version that is not in the embedded files does not exist.
 //
 // Read [Release] and [Binary] first.
 //
@@ -30,20 +27,19 @@ var files embed.FS
 //go:embed data/flags-*.txt
 var flagFiles embed.FS
 
-// Releases lists what exists, oldest minor first. The caller owns the slice,
-// but not what its elements point to.
+// Releases returns all releases, oldest minor first. The caller owns the slice, but not what its elements point to.
 func Releases() []Release {
 	return slices.Clone(load())
 }
 
-// Default is the release for a user who names none: the newest one.
+// Default returns the newest release, for specs that name none.
 func Default() Release {
 	all := load()
 	return all[len(all)-1]
 }
 
-// Find takes a minor ("1.36") or a patch version ("1.36.4"), with or without
-// "v". A patch version must be exactly the one that was tested.
+// Find returns the release of a minor ("1.36") or a patch version ("1.36.4"), with or without "v". A patch version must be
+// the one that was tested.
 func Find(version string) (Release, error) {
 	wanted := strings.TrimPrefix(version, "v")
 	var known []string
@@ -56,8 +52,7 @@ func Find(version string) (Release, error) {
 	return Release{}, fmt.Errorf("find release %q: not in the catalogue, which has %s", version, strings.Join(known, ", "))
 }
 
-// load panics on a bad embedded file: that is a broken build, and the tests of
-// this package find it.
+// load panics on a bad embedded file: the build is broken, which the tests of this package detect.
 var load = sync.OnceValue(func() []Release {
 	names, err := files.ReadDir("data")
 	if err != nil {

@@ -15,7 +15,7 @@ const (
 	dnsName = "coredns"
 )
 
-// dns is the cluster DNS. Names and the label k8s-app=kube-dns are those that every tool looks for.
+// dns returns the cluster DNS. Its names and the label k8s-app=kube-dns are those that tools expect.
 func dns(p Params) []Object {
 	return []Object{
 		{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": m{"name": dnsName, "namespace": system}},
@@ -80,8 +80,8 @@ func dnsDeployment(p Params) Object {
 	}
 }
 
-// rolling: with one replica a new one is up before the old one goes, or there would be no DNS in between. Where no two may share a
-// node, there may be no room for one more.
+// rolling starts the new replica first if there is only one, so that DNS is never interrupted. If no two replicas may share
+// a node, there may be no node for an additional one.
 func rolling(p Params) m {
 	if p.Spread && p.Replicas > 1 {
 		return m{"maxUnavailable": 1, "maxSurge": 0}
@@ -106,7 +106,7 @@ func dnsPod(p Params) m {
 	}
 	switch {
 	case p.Replicas > 1 && p.Spread:
-		// Those that start while there is but one node would stay on it for good, and go with it. They wait for another instead.
+		// Replicas that start while there is only one node would stay there and fail with it. They wait for other nodes instead.
 		pod["affinity"] = m{"podAntiAffinity": m{"requiredDuringSchedulingIgnoredDuringExecution": list{m{
 			"topologyKey": "kubernetes.io/hostname", "labelSelector": m{"matchLabels": m{"k8s-app": "kube-dns"}},
 		}}}}
@@ -138,7 +138,7 @@ func dnsContainer(p Params) m {
 			m{"name": "dns-tcp", "containerPort": 53, "protocol": "TCP"},
 			m{"name": "metrics", "containerPort": 9153, "protocol": "TCP"},
 		},
-		// The kubelet asks for readiness at once when a container starts, then once a period: one second is its finest grid.
+		// The kubelet probes readiness when a container starts and then once per period, which is at least one second.
 		"readinessProbe": m{"httpGet": m{"path": "/ready", "port": 8181}, "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 5},
 		"livenessProbe": m{
 			"httpGet":             m{"path": "/health", "port": 8080},

@@ -3,11 +3,14 @@
 package pki
 
 import (
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
 	"net/netip"
 	"time"
 )
 
-// Names of the CAs. Four trust domains, one signer each: a kubelet's certificate opens no etcd.
+// Names of the CAs. There are four trust domains with one signer each: a kubelet's certificate does not give access to etcd.
 const (
 	ClusterCA    = "ca"
 	FrontProxyCA = "front-proxy-ca"
@@ -15,22 +18,22 @@ const (
 	JoinCA       = "join-ca" // signs the join services and the roster; its pin is the cluster's identity
 )
 
-// Params are what the certificate table depends on.
+// Params are the inputs of the certificate table.
 type Params struct {
-	Dir        string // folder of the files, kubeadm's layout
+	Dir        string // directory of the files, with kubeadm's layout
 	Cluster    string // cluster name, for the CAs' common names
 	Node       string
 	Address    netip.Addr // the node's
-	ServiceIP  netip.Addr // first address of the service range: the "kubernetes" Service
+	ServiceIP  netip.Addr // first address of the service CIDR: the "kubernetes" Service
 	Domain     string     // cluster domain
-	ExtraNames []string   // further DNS names of the API server
+	ExtraNames []string   // additional DNS names of the API server
 	ExtraAddrs []netip.Addr
 	Permit     string // see [Want.Permit]
 	CALife     time.Duration
 	LeafLife   time.Duration
 }
 
-// ControlPlane is the certificate table of a node that runs the control plane, CAs first.
+// ControlPlane returns the certificate table of a node that runs the control plane, CAs first.
 func ControlPlane(p Params) []Want {
 	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	apiNames := append([]string{
@@ -72,7 +75,7 @@ func ControlPlane(p Params) []Want {
 	}
 }
 
-// Worker is the certificate table of every node: its kubelet's and its kube-proxy's client certificates.
+// Worker returns the certificate table of every node: the client certificates of its kubelet and its kube-proxy.
 func Worker(p Params) []Want {
 	return []Want{
 		p.client("kubelet", ClusterCA, "kubelet-client", "system:node:"+p.Node, "system:nodes"),
@@ -80,7 +83,7 @@ func Worker(p Params) []Want {
 	}
 }
 
-// Groups that our own bindings name (package objects).
+// Groups that Slipway's own bindings name (package objects).
 const (
 	AdminGroup      = "slipway:cluster-admins"
 	KubeletAPIGroup = "slipway:kubelet-api"
@@ -111,3 +114,21 @@ func (p Params) leaf(name, signer, file, cn string, orgs []string, usages []Usag
 		SignerCert: p.Dir + "/" + caFile + ".crt", SignerKey: p.Dir + "/" + caFile + ".key",
 	}
 }
+
+// Certificate parses the first PEM block of a file, which must be a certificate. path is for the error only.
+func Certificate(path string, text []byte) (*x509.Certificate, error) {
+	block, _ := pem.Decode(text)
+	if block == nil || block.Type != "CERTIFICATE" {
+		return nil, fmt.Errorf("read certificate %s: no PEM certificate in it", path)
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("read certificate %s: %w", path, err)
+	}
+	return cert, nil
+}
+
+// ClockError reports that a certificate was not signed because a clock is wrong: it would not be valid for its users.
+type ClockError struct{ Text string }
+
+func (e *ClockError) Error() string { return e.Text }

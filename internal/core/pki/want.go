@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pki says which certificates and keys must exist. It describes, it never makes: key material is born on the
-// node (package ca signs) and never passes through this package.
+// Package pki describes which certificates and keys must exist. It creates none: package ca creates key material on the
+// node, and it never passes through this package.
 //
 // Read [Want] first, then [ControlPlane] and [Worker], which are the cluster's whole certificate table as data.
 //
@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Kind says what a Want asks for.
+// Kind is the kind of key material that a Want describes.
 type Kind string
 
 // The kinds of key material. The list is closed.
@@ -45,18 +45,19 @@ type Want struct {
 	DNSNames      []string      `json:"dnsNames,omitempty"`
 	Addresses     []netip.Addr  `json:"addresses,omitempty"`
 	Usages        []Usage       `json:"usages,omitempty"`
-	Lifetime      time.Duration `json:"lifetime,omitempty"` // from issue to expiry; backdating is the signer's affair
+	Lifetime      time.Duration `json:"lifetime,omitempty"` // from issue to expiry; the signer may backdate
 	CertPath      string        `json:"certPath,omitempty"` // certificate, or public key of a KeyPair
 	KeyPath       string        `json:"keyPath"`
 	SignerCert    string        `json:"signerCert,omitempty"` // the signer's CertPath and KeyPath on a node that holds the CA;
-	SignerKey     string        `json:"signerKey,omitempty"`  // empty where a remote signer is asked
-	// Permit is a file without which what cannot be made twice (a CA, a key pair, a secret) is not made: its absence is an error
-	// then. Init brings the file to the machine that makes a cluster; a machine that joins never has it.
+	SignerKey     string        `json:"signerKey,omitempty"`  // empty: a remote signer signs
+	// Permit is a file that must exist when a CA, a key pair or a secret is created, because these must not be created twice:
+	// without it, creation fails. Init writes the file on the bootstrap node; a machine that joins never has it.
 	Permit string `json:"permit,omitempty"`
 }
 
-// RenewAt tells when a certificate valid in the given window is to be renewed: at two thirds of its life, or sooner by up to a
-// fifteenth of it. Which serial number it has decides: what was issued in one night, on all machines, is not renewed in one.
+// RenewAt returns when a certificate that is valid in the given window is renewed: after two thirds of its lifetime, or
+// earlier by up to a fifteenth of it. The serial number decides, so that certificates which were issued together on all
+// machines are not renewed together.
 func RenewAt(notBefore, notAfter time.Time, serial []byte) time.Time {
 	life := notAfter.Sub(notBefore)
 	var n uint32

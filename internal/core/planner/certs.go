@@ -11,8 +11,8 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// certificates adds the certificate table, each leaf after its CA. A node without the control plane holds no CA: it asks a
-// remote signer, as soon as it has been let in and knows whom to trust.
+// certificates adds the certificate table, each leaf after its CA. A node without the control plane has no CA keys: it
+// requests its certificates from a remote signer, once it has joined and has the cluster's CA.
 func (n *node) certificates() {
 	wants := pki.Worker(n.pkiParams())
 	if !n.has(config.RoleControlPlane) {
@@ -27,7 +27,7 @@ func (n *node) certificates() {
 			wants[i].SignerKey = ""
 		}
 		n.certs[pki.ClusterCA] = n.Add(plan.Precondition{
-			Name: "cluster-ca", Provider: "the control plane, when it lets this node join",
+			Name: "cluster-ca", Provider: "the control plane, when this node has joined",
 			Ready: plan.Probe{Kind: plan.ProbeFile, Path: config.ClusterCA + ".crt"},
 		})
 	}
@@ -66,8 +66,8 @@ func (n *node) pkiParams() pki.Params {
 	return p
 }
 
-// kubeconfigs adds one client configuration per identity. All name 127.0.0.1: there is the control plane's own API server, so that
-// it depends on no balancer and never talks to an older one during an upgrade; on a worker there is its balancer.
+// kubeconfigs adds one client configuration per identity. All name 127.0.0.1: on a control plane, this is its own API
+// server, so that it depends on no balancer and never talks to an older one during an upgrade; on a worker, its balancer.
 func (n *node) kubeconfigs() {
 	add := func(path, cert, user string, embed bool) {
 		w := n.want(cert)

@@ -13,22 +13,22 @@ import (
 	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
-// Files that make a reboot bring up what the tasks have set, before any agent runs.
+// Files that restore at a reboot what the tasks have set, before the agent runs.
 const (
 	modulesFile = "/etc/modules-load.d/slipway.conf"
 	sysctlsFile = "/etc/sysctl.d/90-slipway.conf"
 	limitsFile  = "/etc/security/limits.d/90-slipway.conf"
 )
 
-// UnitLimits is the file of the limits that components have: systemd's drop-in for all services whose names begin with slipway-, which
-// Slipway's own supervisor reads, too.
+// UnitLimits is the file with the limits of the components: a systemd drop-in for all services whose names begin with
+// slipway-, which Slipway's own supervisor also reads.
 const UnitLimits = "/etc/systemd/system/slipway-.service.d/90-limits.conf"
 
-// taskCommand is the hidden command that does a task of package node/prepare.
+// taskCommand is the hidden command that runs a task of package node/prepare.
 const taskCommand = "node-task"
 
-// os adds the preparation of the operating system. It lies beside the start: each item asks first whether its work is done, and what
-// needs it begins later anyway.
+// os adds the preparation of the operating system. It costs the start no time: each item checks first whether its work is
+// done, and what depends on it starts later anyway.
 func (n *node) os() {
 	c := n.cfg.Cluster.OS
 	n.clock(c)
@@ -36,7 +36,7 @@ func (n *node) os() {
 	n.sysctls(c)
 	n.packages(c)
 	n.accounts(c)
-	n.userFolders(c)
+	n.userDirectories(c)
 	n.limits(c)
 	n.swap(c)
 	if c.Hostname == spec.HostnameNode {
@@ -44,7 +44,7 @@ func (n *node) os() {
 	}
 }
 
-// task adds a oneshot of our own binary. Its readiness is asked with the same words.
+// task adds a oneshot of Slipway's own binary. Its readiness probe has the same arguments.
 func (n *node) task(name string, words []string, limit time.Duration, needs ...plan.Ref) plan.Ref {
 	return n.AddWithDeadline(limit, plan.Unit{
 		Name: name, Oneshot: true, KillChildren: true,
@@ -53,7 +53,7 @@ func (n *node) task(name string, words []string, limit time.Duration, needs ...p
 	}, needs...)
 }
 
-// clock keeps certificates from being made at a time that nobody shares.
+// clock delays certificates until the clock is synchronised.
 func (n *node) clock(c spec.OS) {
 	if c.TimeSync != spec.TimeRequire {
 		return
@@ -77,7 +77,7 @@ func (n *node) modules(c spec.OS) {
 	n.file(modulesFile, 0o644, text.String())
 }
 
-// sysctls come after the modules: some are there only then.
+// sysctls come after the modules, which add some of them.
 func (n *node) sysctls(c spec.OS) {
 	words, text := []string{"sysctls"}, strings.Builder{}
 	text.WriteString("# Written by slipway; see \"slipway why os.sysctls\".\n")
@@ -102,9 +102,9 @@ func optional(may bool, word string) string {
 	return word
 }
 
-// packages gives each machine all lists: it knows which package manager it has.
+// packages gives each machine all lists: the machine knows its package manager.
 func (n *node) packages(c spec.OS) {
-	const limit = 20 * time.Minute // another one may hold the lock, and mirrors can be far
+	const limit = 20 * time.Minute // another process may hold the lock, and mirrors can be slow
 	words := []string{"packages"}
 	some := false
 	for _, manager := range sorted(c.Packages) {
@@ -117,7 +117,7 @@ func (n *node) packages(c spec.OS) {
 	}
 }
 
-// accounts come after packages, which may bring groups of their own.
+// accounts come after packages, which may create groups.
 func (n *node) accounts(c spec.OS) {
 	if len(c.Groups)+len(c.Users) == 0 {
 		return
@@ -134,14 +134,14 @@ func (n *node) accounts(c spec.OS) {
 	n.prepared = append(n.prepared, n.osAccounts...)
 }
 
-func (n *node) userFolders(c spec.OS) {
+func (n *node) userDirectories(c spec.OS) {
 	made := map[string]plan.Ref{}
-	folders := map[string]spec.Directory{}
+	byPath := map[string]spec.Directory{}
 	for _, f := range c.Directories {
-		folders[f.Path] = f
+		byPath[f.Path] = f
 	}
-	for _, path := range sorted(folders) { // parents sort before what is in them
-		f, needs := folders[path], n.osAccounts
+	for _, path := range sorted(byPath) { // a parent sorts before its children
+		f, needs := byPath[path], n.osAccounts
 		for parent, ref := range made {
 			if strings.HasPrefix(path, parent+"/") {
 				needs = append(needs[:len(needs):len(needs)], ref)
@@ -152,14 +152,14 @@ func (n *node) userFolders(c spec.OS) {
 	}
 }
 
-// limits of sessions are PAM's; those of the components are given to them by who runs them.
+// limits of sessions are PAM's; the supervisor sets those of the components.
 func (n *node) limits(c spec.OS) {
 	if len(c.Limits) == 0 {
 		return
 	}
 	sessions, units := "# Written by slipway; see \"slipway why os.limits\".\n", "# Written by slipway; see \"slipway why os.limits\".\n[Service]\n"
 	for _, name := range sorted(c.Limits) {
-		for _, who := range []string{"*", "root"} { // the star does not mean root
+		for _, who := range []string{"*", "root"} { // the asterisk does not include root
 			sessions += fmt.Sprintf("%s - %s %s\n", who, name, c.Limits[name])
 		}
 		if unit, ok := unitLimit(name); ok {
@@ -170,7 +170,8 @@ func (n *node) limits(c spec.OS) {
 	n.limited = n.file(UnitLimits, 0o644, units)
 }
 
-// unitLimit is systemd's name of a limit whose unit is the same as PAM's: others are in bytes there and in KiB here.
+// unitLimit returns systemd's name of a limit that has the same unit of measure as PAM's. Others are in bytes in systemd and
+// in KiB in PAM.
 func unitLimit(name string) (string, bool) {
 	switch name {
 	case "nofile", "nproc", "locks", "sigpending", "rtprio", "msgqueue":

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package planner turns a node's complete configuration into its plan: which items, and what needs what. One file per
-// concern. It decides order, never values (package config does), and does nothing.
+// Package planner turns a node's configuration into its plan: which items there are, and what needs what. It decides the
+// order and never values (package config does that), and does no I/O.
 //
-// Read [For] first; it is the table of contents of a node.
+// Read [For] first: it lists everything that a node has.
 //
 //	config.Node{Name: "dev-main-0", Pool: {Roles: [control-plane worker]}}  →  plan.Plan of some seventy entries
 package planner
@@ -21,7 +21,7 @@ import (
 // Components are the digests ("sha256:…") of the bundle's binaries and image archives by name.
 type Components map[string]string
 
-// node is what the files of this package share while one plan is built.
+// node is the state of one plan while it is built.
 type node struct {
 	plan.Builder
 	cfg        config.Node
@@ -32,18 +32,18 @@ type node struct {
 	certs map[string]plan.Ref // by Want name
 	confs map[string]plan.Ref // kubeconfigs by path
 
-	prepared   []plan.Ref // all of the operating system's preparation
+	prepared   []plan.Ref // the preparation of the operating system
 	osModules  plan.Ref
 	osPackages []plan.Ref
 	osAccounts []plan.Ref
-	limited    plan.Ref // systemd's limits of units; zero where nobody sets any
-	timeSync   plan.Ref // zero where nobody asks for it
+	limited    plan.Ref // systemd's limits of units; zero: none are set
+	timeSync   plan.Ref // zero: not required
 
 	imageRefs map[string]plan.Ref // by image
 	assets    map[string]plan.Ref // the user's files by path
 
 	podRules plan.Ref
-	voter    plan.Ref // of a control plane: its etcd counts
+	voter    plan.Ref // of a control plane: its etcd is a voting member
 }
 
 // For returns the plan of one node. It fails when the bundle lacks a component.
@@ -54,12 +54,12 @@ func For(cfg config.Node, components Components) (plan.Plan, error) {
 		imageRefs: map[string]plan.Ref{}, assets: map[string]plan.Ref{},
 	}
 	if n.has(config.RoleControlPlane) != cfg.Cluster.RunsEtcd(cfg.Pool) {
-		return plan.Plan{}, fmt.Errorf("plan %s: etcd apart from the control plane is not supported yet: leave the role etcd away", cfg.Name)
+		return plan.Plan{}, fmt.Errorf("plan %s: etcd without a control plane on the same machine is not supported yet: remove the role etcd", cfg.Name)
 	}
 	if err := n.artifacts(); err != nil {
 		return plan.Plan{}, err
 	}
-	n.folders()
+	n.directories()
 	n.os()
 	n.fileAssets()
 	n.certificates()
@@ -80,7 +80,7 @@ func For(cfg config.Node, components Components) (plan.Plan, error) {
 	default:
 		n.balancer()
 		n.cni(images...)
-		n.kubelet(runtime, images[:1]) // it is not Ready before the rest is there
+		n.kubelet(runtime, images[:1]) // the node is not Ready before the rest is imported
 	}
 	proxy := n.kubeProxy()
 	n.staticPods()
@@ -93,8 +93,7 @@ func For(cfg config.Node, components Components) (plan.Plan, error) {
 
 func (n *node) has(role string) bool { return slices.Contains(n.cfg.Pool.Roles, role) }
 
-// unit adds a component's process. Its flags are written in full, sorted, so that an edit restarts it and nothing else does;
-// a new binary does, too.
+// unit adds a component's process. It restarts when its flags, its inputs or its binary change, and at no other time.
 func (n *node) unit(name string, c spec.Component, u plan.Unit, needs ...plan.Ref) plan.Ref {
 	u.Name = name
 	u.Args = append([]string{binPath(name)}, arguments(c)...)
@@ -110,7 +109,7 @@ func (n *node) unit(name string, c spec.Component, u plan.Unit, needs ...plan.Re
 	return n.Add(u, append(needs, n.bins[name])...)
 }
 
-// file adds a file whose change restarts what lists it in Inputs.
+// file adds a file. Its change restarts what lists it in Inputs.
 func (n *node) file(path string, mode uint32, content string) plan.Ref {
 	return n.Add(plan.File{Path: path, Mode: mode, Content: content})
 }
@@ -146,7 +145,7 @@ func sorted[V any](m map[string]V) []string {
 	return keys
 }
 
-// flag is the value of a flag that has one value, or otherwise when it is not set.
+// flag returns the first value of a flag, or otherwise if it is not set.
 func flag(c spec.Component, name, otherwise string) string {
 	if values := c.Flags[name]; len(values) > 0 {
 		return values[0]
@@ -154,10 +153,90 @@ func flag(c spec.Component, name, otherwise string) string {
 	return otherwise
 }
 
-// A year of life, renewed at two thirds (pki.RenewAt); CAs live ten.
+// Certificates are valid for a year and are renewed after two thirds of it (pki.RenewAt); CAs are valid for ten years.
 const (
 	leafLife = 365 * 24 * time.Hour
 	caLife   = 10 * leafLife
-	// A worker's certificates are renewed by its control planes while it is in touch; one that was taken out is harmless soon.
+	// A worker's control planes renew its certificates while it is connected; those of a removed worker expire soon.
 	workerLife = 30 * 24 * time.Hour
 )
+
+// Directories of the components on a node.
+const (
+	BinDir = "/opt/slipway/bin"
+	CNIDir = "/opt/cni/bin"
+)
+
+func binPath(name string) string { return BinDir + "/" + name }
+
+// artifacts adds the binaries that this node's roles need. kube is one multi-call binary under several names: one file, and
+// one set of text pages in memory.
+func (n *node) artifacts() error {
+	bins := map[string]string{
+		"containerd": "containerd", "containerd-shim-runc-v2": "containerd-shim-runc-v2", "ctr": "ctr", "runc": "runc",
+		"kubelet": "kube", "kubectl": "kubectl",
+	}
+	if !n.asPods() { // otherwise they are in their images
+		bins["kube-proxy"] = "kube"
+	}
+	if n.has(config.RoleControlPlane) && !n.asPods() {
+		for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+			bins[name] = "kube"
+		}
+		bins["etcd"] = "etcd"
+	}
+	if n.has(config.RoleControlPlane) {
+		bins["etcdctl"] = "etcdctl"
+	}
+	for _, name := range sorted(bins) {
+		var needs []plan.Ref
+		if component := bins[name]; component == "kube" || component == "kubectl" {
+			needs = n.later()
+		}
+		if err := n.artifact(name, binPath(name), bins[name], needs...); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"bridge", "host-local", "loopback", "portmap"} {
+		if err := n.artifact(name, CNIDir+"/"+name, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// later delays what a worker needs only after its container runtime has started: each file is read once to verify it, and
+// reading all at once would delay what everything else waits for.
+func (n *node) later() []plan.Ref {
+	if n.has(config.RoleControlPlane) {
+		return nil
+	}
+	return []plan.Ref{n.bins["containerd"], n.bins["containerd-shim-runc-v2"]}
+}
+
+func (n *node) artifact(name, path, component string, needs ...plan.Ref) error {
+	digest, ok := n.components[component]
+	if !ok {
+		return fmt.Errorf("plan %s: the bundle has no %s: run slipway bundle build", n.cfg.Name, component)
+	}
+	n.bins[name] = n.Add(plan.Artifact{Path: path, Digest: digest, Name: component}, needs...)
+	return nil
+}
+
+// directories adds the directories of the components.
+func (n *node) directories() {
+	modes := map[string]uint32{
+		"/etc/kubernetes": 0o755, config.PKIDir: 0o755, config.ManifestsDir: 0o755,
+		"/etc/cni/net.d": 0o755, "/etc/containerd": 0o755,
+		config.KubeletDir: 0o755, "/var/lib/containerd": 0o700, "/var/lib/cni": 0o755,
+	}
+	if n.has(config.RoleControlPlane) {
+		modes[config.PKIDir+"/etcd"] = 0o755
+		modes[config.EtcdDir] = 0o700
+		modes["/var/log/kubernetes"] = 0o700
+	}
+	data := []string{config.KubeletDir, "/var/lib/containerd", config.EtcdDir, "/var/lib/cni", "/var/log/kubernetes"}
+	for _, path := range sorted(modes) {
+		n.dirs[path] = n.Add(plan.Dir{Path: path, Mode: modes[path], Data: slices.Contains(data, path)})
+	}
+}

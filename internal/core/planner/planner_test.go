@@ -278,7 +278,7 @@ func TestForRefuses(t *testing.T) {
 		"no sandbox": {head, release.ImageName("pause"), "plan dev-main-0: the bundle has no image " + release.ImageName("pause") + ": run slipway bundle build"},
 		"etcd apart": {
 			head + "spec:\n  pools:\n  - {name: cp, roles: [control-plane, worker], count: 1}\n  - {name: e, roles: [etcd], machines: [{name: e, address: 192.0.2.9}]}\n", "",
-			"plan dev-cp-0: etcd apart from the control plane is not supported yet: leave the role etcd away",
+			"plan dev-cp-0: etcd without a control plane on the same machine is not supported yet: remove the role etcd",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

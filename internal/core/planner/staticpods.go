@@ -4,6 +4,7 @@ package planner
 
 import (
 	"fmt"
+	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -14,17 +15,17 @@ import (
 	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
-// pod is what a component needs as a static pod beyond what it needs as a unit.
+// pod is what a component needs as a static pod in addition to what it needs as a unit.
 type pod struct {
 	image string
-	cpu   string // requested, so that ordinary pods leave it some
-	// folders are mounted with all that is in them. Single files need no mention: flags and configurations tell which.
-	folders []mount
-	files   []string
-	live    string   // path that answers while the process is sound; empty: no question is asked
-	rights  []string // capabilities; none is the rule
-	search  string   // where it finds the programs that it runs
-	guard   bool     // of its data, at each start
+	cpu   string // the CPU request, which ordinary pods cannot take
+	// dirs are mounted with their contents. Single files are found through flags and configuration files.
+	dirs   []mount
+	files  []string
+	live   string   // path of the liveness probe; empty: none
+	rights []string // capabilities; usually none
+	search string   // PATH, for the programs that it runs
+	guard  bool     // runs behind the data guard
 }
 
 type mount struct {
@@ -32,10 +33,10 @@ type mount struct {
 	writable bool
 }
 
-// asPods tells whether the components run as static pods on this node.
+// asPods reports whether the components run as static pods on this node.
 func (n *node) asPods() bool { return n.cfg.Cluster.Form == spec.StaticPods }
 
-// component adds a component in the form of the cluster. Both forms have the same flags, environment, readiness and order.
+// component adds a component in the form of the cluster. Flags, environment, readiness and order are the same in both forms.
 func (n *node) component(name string, c spec.Component, u plan.Unit, p pod, needs ...plan.Ref) plan.Ref {
 	if !n.asPods() {
 		return n.unit(name, c, u, needs...)
@@ -50,7 +51,7 @@ func (n *node) component(name string, c spec.Component, u plan.Unit, p pod, need
 		if m.kind != file {
 			continue
 		}
-		// What is mounted as one file stays as it was until the pod is another: whoever makes it is an input.
+		// A pod keeps the old version of a file that is mounted alone, so the entry that writes the file is an input.
 		if ref, ok := n.maker(m.path); ok && !slices.Contains(inputs, ref) {
 			inputs = append(inputs, ref)
 		}
@@ -61,14 +62,14 @@ func (n *node) component(name string, c spec.Component, u plan.Unit, p pod, need
 	}
 	needs = append(append(needs, inputs...), image, plan.RefOf(plan.Unit{Name: "kubelet"}), n.dirs[config.ManifestsDir])
 	if p.guard { // on the volume of the data: without the volume there is no manifest
-		folder := path.Dir(u.DataGuard.Data) + "/manifest"
-		it.At = folder + "/" + name + ".yaml"
-		needs = append(needs, n.Add(plan.Dir{Path: folder, Mode: 0o700}, needs...))
+		dir := path.Dir(u.DataGuard.Data) + "/manifest"
+		it.At = dir + "/" + name + ".yaml"
+		needs = append(needs, n.Add(plan.Dir{Path: dir, Mode: 0o700}, needs...))
 	}
 	return n.Add(it, needs...)
 }
 
-// maker finds the entry that makes a file.
+// maker returns the entry that writes a file.
 func (n *node) maker(file string) (plan.Ref, bool) {
 	for _, e := range n.Plan("", "", "").Entries {
 		made := false
@@ -124,7 +125,7 @@ func (n *node) manifest(name string, c spec.Component, u plan.Unit, p pod, mount
 	}
 }
 
-// command is the component's own, or, where data must not be begun anew, Slipway's guard, which becomes it.
+// command is the component's own, or Slipway's data guard, which executes it.
 func (n *node) command(name string, c spec.Component, u plan.Unit, p pod) []any {
 	own := append([]string{"/" + name}, arguments(c)...)
 	if p.guard {
@@ -154,7 +155,7 @@ func texts(list []string) []any {
 	return out
 }
 
-// literally keeps Kubernetes from filling in variables: a unit's flags have none.
+// literally keeps Kubernetes from expanding variables: a unit's flags have none.
 func literally(s string) string { return strings.ReplaceAll(s, "$(", "$$(") }
 
 func stopTime(u plan.Unit) time.Duration {
@@ -162,4 +163,139 @@ func stopTime(u plan.Unit) time.Duration {
 		return u.StopTimeout
 	}
 	return 10 * time.Second
+}
+
+// volume is a path of the machine that a component's pod has under the same name.
+type volume struct {
+	path     string
+	kind     hostPath
+	writable bool
+}
+
+type hostPath string
+
+const (
+	file hostPath = "File"
+	dir  hostPath = "Directory"
+	made hostPath = "DirectoryOrCreate"
+)
+
+// mounts lists exactly what a component reads and writes on the machine: its directories, the files that its flags name,
+// and the files that its kubeconfigs refer to.
+func (n *node) mounts(c spec.Component, p pod) []volume {
+	var out []volume
+	for _, m := range p.dirs {
+		out = append(out, volume{m.path, dir, m.writable})
+	}
+	if log := flag(c, "audit-log-path", "-"); strings.HasPrefix(log, "/") {
+		out = append(out, volume{path.Dir(log), made, true})
+	}
+	files := slices.Clone(p.files)
+	for _, name := range sorted(c.Flags) {
+		if !namesFile(name) {
+			continue
+		}
+		for _, v := range c.Flags[name] {
+			files = append(files, strings.Split(v, ",")...)
+		}
+	}
+	for _, f := range slices.Clone(files) {
+		files = append(files, n.credentials(f)...)
+	}
+	slices.Sort(files)
+	for _, f := range slices.Compact(files) {
+		if strings.HasPrefix(f, "/") && !slices.ContainsFunc(out, func(v volume) bool { return v.path == f || strings.HasPrefix(f, v.path+"/") }) {
+			out = append(out, volume{path: f, kind: file})
+		}
+	}
+	return out
+}
+
+// credentials lists the files that a kubeconfig refers to.
+func (n *node) credentials(kubeconfig string) []string {
+	ref, ok := n.confs[kubeconfig]
+	if !ok {
+		return nil
+	}
+	e, _ := n.Find(ref)
+	k, ok := e.Item.(plan.Kubeconfig)
+	if !ok || k.Embed {
+		return nil
+	}
+	return []string{k.CAFile, k.CertFile, k.KeyFile}
+}
+
+// namesFile reports whether a flag's value is a file. The value alone does not tell: paths of the API begin with a slash too.
+func namesFile(flag string) bool {
+	return slices.ContainsFunc([]string{"file", "config", "certificate", "-key", "-authority", "-cert"}, func(end string) bool {
+		return strings.HasSuffix(flag, end)
+	})
+}
+
+// question is the kubelet's liveness probe. The kubelet has no client certificate, so endpoints that require one get none.
+func question(ready plan.Probe, live string) map[string]any {
+	u, err := url.Parse(ready.URL)
+	if err != nil || ready.Kind != plan.ProbeHTTP || ready.Cert != "" || live == "" {
+		return nil
+	}
+	return map[string]any{"host": u.Hostname(), "port": number(u), "scheme": strings.ToUpper(u.Scheme), "path": live}
+}
+
+func number(u *url.URL) any {
+	switch port := u.Port(); {
+	case port != "":
+		return atoi(port)
+	case u.Scheme == "https":
+		return 443
+	}
+	return 80
+}
+
+func atoi(digits string) int {
+	n := 0
+	for _, d := range digits {
+		n = n*10 + int(d-'0')
+	}
+	return n
+}
+
+func probe(get map[string]any, period, failures int) map[string]any {
+	return map[string]any{"httpGet": get, "periodSeconds": period, "timeoutSeconds": 10, "failureThreshold": failures}
+}
+
+// fileAssets adds the user's files.
+func (n *node) fileAssets() {
+	for _, f := range n.cfg.Cluster.FileAssets {
+		if n.cfg.Pool.HasOneOf(f.Roles) {
+			n.assets[f.Path] = n.Add(plan.File{Path: f.Path, Mode: uint32(f.Mode), Content: f.Content, UserOwned: true})
+		}
+	}
+}
+
+// staticPods adds the user's static pods. The kubelet starts them whenever it runs.
+func (n *node) staticPods() {
+	for _, p := range n.cfg.Cluster.StaticPods {
+		if n.cfg.Pool.HasOneOf(p.Roles) {
+			n.Add(plan.StaticPod{Name: p.Name, Path: config.ManifestsDir + "/" + p.Name + ".yaml", Manifest: p.Manifest}, n.dirs[config.ManifestsDir])
+		}
+	}
+}
+
+// assetsOf lists the user's files that a component's flags name: the component starts after them, and restarts when they
+// change.
+func (n *node) assetsOf(c spec.Component) []plan.Ref {
+	var refs []plan.Ref
+	for _, name := range sorted(c.Flags) {
+		if !namesFile(name) {
+			continue
+		}
+		for _, v := range c.Flags[name] {
+			for _, path := range strings.Split(v, ",") {
+				if ref, ok := n.assets[path]; ok && !slices.Contains(refs, ref) {
+					refs = append(refs, ref)
+				}
+			}
+		}
+	}
+	return refs
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
-// userPrefix keeps the user's units apart from ours: none of ours begins so.
+// userPrefix separates the names of the user's units from the names of Slipway's.
 const userPrefix = "user-"
 
-// UserUnit is the name that a unit of the spec has in a plan.
+// UserUnit returns the name that a unit of the spec has in a plan.
 func UserUnit(name string) string { return userPrefix + name }
 
-// userUnits come last, and nothing waits for them. Each starts after the company that it has asked for, and when the operating system
-// has the packages, accounts and folders that it may count on.
+// userUnits come last, and nothing waits for them. Each starts after the units that it depends on, and after the packages,
+// accounts and directories of the operating system.
 func (n *node) userUnits() {
 	placed := map[string]spec.Unit{}
 	for _, u := range n.cfg.Units {
@@ -34,7 +34,7 @@ func (n *node) userUnit(u spec.Unit, placed map[string]spec.Unit, done map[strin
 		return ref
 	}
 	needs := slices.Clone(n.prepared)
-	for _, name := range u.With { // never in a circle: the spec was checked
+	for _, name := range u.With { // without cycles: the spec was checked
 		if other, ok := placed[name]; ok {
 			needs = append(needs, n.userUnit(other, placed, done))
 		} else if ref := plan.RefOf(plan.Unit{Name: name}); n.contains(ref) {
@@ -54,16 +54,16 @@ func (n *node) userUnit(u spec.Unit, placed map[string]spec.Unit, done map[strin
 	return done[u.Name]
 }
 
-// fact is a gate that the machine opens when it knows the fact.
+// fact adds a precondition: the machine knows the fact.
 func (n *node) fact(name string) plan.Ref {
-	gate := plan.Precondition{
-		Name: "fact-" + name, Provider: "the machine, which does not know " + name + " yet: " + whyMissing(name),
+	known := plan.Precondition{
+		Name: "fact-" + name, Provider: "the machine, which does not know " + name + " yet: " + factHint(name),
 		Ready: plan.Probe{Kind: plan.ProbeFile, Path: config.FactsDirectory + "/" + name},
 	}
-	if ref := plan.RefOf(gate); n.contains(ref) {
+	if ref := plan.RefOf(known); n.contains(ref) {
 		return ref
 	}
-	return n.Add(gate)
+	return n.Add(known)
 }
 
 func userProbe(r spec.UnitReady) plan.Probe {
@@ -80,13 +80,13 @@ func userProbe(r spec.UnitReady) plan.Probe {
 	return plan.Probe{}
 }
 
-// whyMissing is what a person can look at.
-func whyMissing(fact string) string {
+// factHint tells an operator what to check.
+func factHint(fact string) string {
 	switch fact {
 	case "DEFAULT_IPV4":
 		return "it has no default route, or the route's interface has no address"
 	case "ZONE":
-		return "write it into /etc/slipway/zone there"
+		return "write it to /etc/slipway/zone there"
 	}
-	return config.FactsFile + " there has what it knows"
+	return "see the facts in " + config.FactsFile + " there"
 }

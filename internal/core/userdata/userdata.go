@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package userdata is what a machine that nobody logs in to has to be told at its first boot so that it finds its cluster, gets this
-// program and joins. It holds no secret: where the spec lets a machine take a silent one's place by its address, the same data serves
-// for every machine that ever has that place. How a provisioner wants it written is in render/cloudinit and
-// render/ignition.
+// Package userdata is the user data with which a blank machine, at its first boot, finds its cluster, downloads this program
+// and joins. It contains no secret: where the spec lets a machine replace an unreachable one by its address, every machine
+// with that address uses the same data. The formats of provisioners are in render/cloudinit and render/ignition.
 //
-// Read [Data] and [Data.Files].
+// Read [Data] and [Data.Files] first.
 package userdata
 
 import (
@@ -14,22 +13,22 @@ import (
 	"strings"
 )
 
-// Limit is the most that the data may have, in bytes, in any form: the smallest place that clouds leave is 4 KiB.
+// Limit is the maximum size of the data in bytes, in every format: the smallest limit of a cloud is 4 KiB.
 const Limit = 4096
 
-// Data is what the machine has to know.
+// Data is what the machine needs to know.
 type Data struct {
 	Cluster   string   // name, for people
-	Node      string   // name, for people: the cluster's records decide
-	Plan      string   // digest of the plan that the node had when this was made, for people
+	Node      string   // name, for people; the cluster's records decide
+	Plan      string   // digest of the node's plan at the time of rendering, for people
 	Pin       string   // of the cluster's join CA
 	Endpoints []string // join services, host:port
-	Stores    []string // where this program is handed out, host:port
+	Stores    []string // servers of this program, host:port
 	Program   string   // its digest
-	Agent     string   // text of the agent's unit
+	Agent     string   // content of the agent's unit file
 }
 
-// File is one file of the machine.
+// File is one file on the machine.
 type File struct {
 	Path string
 	Mode uint32
@@ -44,24 +43,24 @@ const (
 
 	agentUnit = "slipway-agent.service"
 
-	// JoinUnit is the unit that has to be enabled.
+	// JoinUnit is the unit that must be enabled.
 	JoinUnit = "slipway-join.service"
 )
 
-// Files are what the machine needs beside a distribution with systemd, curl and sha256sum.
+// Files returns the files that the machine needs in addition to a distribution with systemd, curl and sha256sum.
 func (d Data) Files() ([]File, error) {
 	sum, ok := strings.CutPrefix(d.Program, "sha256:")
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("program %q: not a SHA-256 digest", d.Program)
 	case d.Agent == "":
-		return nil, errors.New("the text of the agent's unit must be known")
+		return nil, errors.New("no unit file of the agent")
 	case d.Pin == "" || len(d.Endpoints) == 0 || len(d.Stores) == 0:
-		return nil, errors.New("the cluster's pin, its join services and its store servers must be known")
+		return nil, errors.New("no pin of the cluster, no join services, or no store servers")
 	}
 	for _, word := range append(append([]string{d.Pin, sum}, d.Endpoints...), d.Stores...) {
 		if strings.ContainsAny(word, " \t\n'\"\\$`;&|<>(){}*?!#~") {
-			return nil, fmt.Errorf("%q cannot stand in a command", word)
+			return nil, fmt.Errorf("%q cannot be part of a command", word)
 		}
 	}
 	return []File{
@@ -71,11 +70,11 @@ func (d Data) Files() ([]File, error) {
 	}, nil
 }
 
-// script fetches the program by its digest, which is why the server's certificate need not be believed, and tells the agent where to
-// join. The agent keeps that, so later boots of a machine that is in do nothing new.
+// script downloads the program by its digest, so that the server's certificate need not be trusted, and tells the agent which
+// cluster to join. The agent stores that, so later boots of a joined machine change nothing.
 func (d Data) script(sum string) string {
 	return `#!/bin/sh
-# Brings this machine into cluster ` + d.Cluster + `. It runs at each boot, and does what is left to do.
+# Joins this machine to cluster ` + d.Cluster + `. Runs at each boot and does what is left to do.
 set -eu
 bin=` + Program + ` sum=` + sum + `
 if [ ! -x $bin ]; then
@@ -95,7 +94,7 @@ exec $bin join --known --pin ` + d.Pin + ` --endpoint ` + strings.Join(d.Endpoin
 }
 
 const joinUnit = `[Unit]
-Description=Slipway: bring this machine into its cluster
+Description=Slipway: join this machine to its cluster
 Wants=network-online.target
 After=network-online.target
 StartLimitIntervalSec=0
@@ -111,18 +110,18 @@ RestartSec=5s
 WantedBy=multi-user.target
 `
 
-// Heading is what is said on top, line by line, for people who find the data in a console.
+// Heading returns comment lines for people who find the data in a console.
 func (d Data) Heading() []string {
 	return []string{
 		"node " + d.Node + " of cluster " + d.Cluster + ", made by slipway render for plan " + d.Plan,
-		"no secret is in here; make it anew when slipway on the control planes is another version",
+		"contains no secret; render it again after an upgrade of slipway on the control planes",
 	}
 }
 
-// Fit refuses what has become too large.
+// Fit returns the text, or an error if it is larger than [Limit].
 func Fit(text []byte) ([]byte, error) {
 	if len(text) > Limit {
-		return nil, fmt.Errorf("%d bytes are more than the %d that every provisioner takes", len(text), Limit)
+		return nil, fmt.Errorf("%d bytes exceed the limit of %d that every provisioner accepts", len(text), Limit)
 	}
 	return text, nil
 }
