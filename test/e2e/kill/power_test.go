@@ -24,7 +24,7 @@ import (
 func powerCut(c *kit.Cluster) {
 	c.WriteMarker()
 	before := c.Identity()
-	c.KillMachine()
+	c.KillMachines()
 	testkit.Until(c.T, time.Minute, "the machine is down", func() error {
 		s, err := c.Status()
 		if err == nil && s.Machines[0].Running {
@@ -122,7 +122,7 @@ func TestMachineDiesUnderUp(t *testing.T) {
 	moment := c.Data("etcd", "member", "wal")
 	testkit.Until(t, 2*time.Minute, moment+" exists", func() error { _, err := os.Stat(moment); return err })
 	before := c.Authorities()
-	c.KillMachine()
+	c.KillMachines()
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("up: %v\n%s", err, cmd.Output())
 	}

@@ -323,17 +323,22 @@ func (c *Cluster) Kill(p Process) {
 	}
 }
 
-// KillMachine kills the machine's first process, and with it all others, as a power cut does.
-func (c *Cluster) KillMachine() {
+// KillMachines kills the first processes of machines (default: Node), and with them all others, as a power cut does.
+func (c *Cluster) KillMachines(names ...string) {
 	c.T.Helper()
+	if len(names) == 0 {
+		names = []string{c.Node}
+	}
 	s, err := c.Status()
 	for _, m := range s.Machines {
-		if m.Name == c.Node && m.PID != 0 {
-			c.Kill(Process{PID: m.PID, Args: []string{"PID 1 of " + c.Node}})
-			return
+		if slices.Contains(names, m.Name) && m.PID != 0 {
+			c.Kill(Process{PID: m.PID, Args: []string{"PID 1 of " + m.Name}})
+			names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == m.Name })
 		}
 	}
-	c.T.Fatalf("kill machine %s: it is not running: %+v, %v", c.Node, s, err)
+	if len(names) > 0 {
+		c.T.Fatalf("kill machines %v: not running: %+v, %v", names, s, err)
+	}
 }
 
 // Files calls each for every regular file below a directory of the host. Files that disappear meanwhile are skipped.

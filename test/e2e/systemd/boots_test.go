@@ -17,49 +17,49 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-// TestTogether is a control plane and a worker of slipway up, and a machine that somebody else has booted before them.
+// TestTogether has a control plane and a worker of slipway up, and a machine outside the spec that joins them.
 func TestTogether(t *testing.T) {
 	c := newCluster(t, "order")
-	stranger := c.Extra(0, nil)
+	extra := c.Extra(0, nil)
 	c.MustUp("--control-planes", "1", "--workers", "1")
 	c.AllReady(2*soon, 1, 1)
 	c.Part(t, "one token is all that is carried by hand", func(c *kit.Cluster) {
-		stranger := stranger.For(c.T)
-		if found := stranger.Exec("find /etc/kubernetes -type f"); found != "" {
-			c.T.Fatalf("a machine that has just booted has %s", found)
+		extra := extra.For(c.T)
+		if found := extra.Exec("find /etc/kubernetes -type f"); found != "" {
+			c.T.Fatalf("files of Kubernetes before the join: got %s, want none", found)
 		}
-		stranger.Join(c.NewToken("--pool", "worker"))
+		extra.Join(c.NewToken("--pool", "worker"))
 		c.AllReady(2*soon, 1, 2)
-		if found := stranger.Exec("find /etc/kubernetes /var/lib/kubelet/pki -name '*.key' -o -name '*.pem' | xargs grep -l PRIVATE"); !strings.Contains(found, "kubelet") {
-			c.T.Errorf("its own keys: %s", found)
+		if found := extra.Exec("find /etc/kubernetes /var/lib/kubelet/pki -name '*.key' -o -name '*.pem' | xargs grep -l PRIVATE"); !strings.Contains(found, "kubelet") {
+			c.T.Errorf("private keys of the worker: got %s, want the kubelet's", found)
 		}
-		if found := stranger.Exec("find /etc/kubernetes -name 'ca.key'"); found != "" {
-			c.T.Errorf("a worker has %s", found)
+		if found := extra.Exec("find /etc/kubernetes -name 'ca.key'"); found != "" {
+			c.T.Errorf("CA keys on the worker: got %s, want none", found)
 		}
 	})
-	all := []string{c.Main(0), c.Worker(0), stranger.Node}
-	c.Part(t, "in any order", func(c *kit.Cluster) { sameEnd(c, 2, all, 1, 2) })
+	all := []string{c.Main(0), c.Worker(0), extra.Node}
+	c.Part(t, "in any order", func(c *kit.Cluster) { reboot(c, 2, all, 1, 2) })
 	c.Part(t, "a worker without its network", func(c *kit.Cluster) {
 		worker := c.On(c.Worker(0))
 		c.Machine("stop", worker.Node)
 		c.Machine("cut", worker.Node)
 		c.Machine("start", worker.Node)
-		testkit.Until(c.T, soon, "its components run", func() error { _, err := worker.TryProcess("kubelet"); return err })
+		testkit.Until(c.T, soon, "the worker's components run", func() error { _, err := worker.TryProcess("kubelet"); return err })
 		c.Machine("heal", worker.Node)
 		c.AllReady(3*soon, 1, 2)
 	})
 	for _, m := range all {
 		if got := c.On(m).Exec("systemctl is-system-running --wait; systemctl --failed --plain --no-legend"); got != "running\n" {
-			t.Errorf("%s: %s", m, got)
+			t.Errorf("system state and failed units of %s: got %s, want running and none", m, got)
 		}
 	}
 }
 
-// TestBoots boots five machines as often as SLIPWAY_BOOTS says: each boot takes half a minute.
+// TestBoots boots five machines SLIPWAY_BOOTS times. Each boot takes half a minute.
 func TestBoots(t *testing.T) {
 	text := os.Getenv("SLIPWAY_BOOTS")
 	if text == "" {
-		t.Skip("many boots of five machines take minutes: SLIPWAY_BOOTS=10 asks for ten")
+		t.Skip("takes minutes: SLIPWAY_BOOTS=10 boots five machines ten times")
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil {
@@ -67,30 +67,28 @@ func TestBoots(t *testing.T) {
 	}
 	c := newCluster(t, "boots")
 	c.MustUp("--control-planes", "3", "--workers", "2")
-	sameEnd(c, n, []string{c.Main(0), c.Main(1), c.Main(2), c.Worker(0), c.Worker(1)}, 3, 2)
+	reboot(c, n, []string{c.Main(0), c.Main(1), c.Main(2), c.Worker(0), c.Worker(1)}, 3, 2)
 }
 
-// sameEnd boots all machines again and again: always the same nodes, members, keys and data, and all are ready.
-func sameEnd(c *kit.Cluster, boots int, all []string, controlPlanes, workers int) {
+// reboot reboots all machines several times. Each time, the same nodes, members, keys and data must be there and all nodes become ready.
+func reboot(c *kit.Cluster, boots int, all []string, controlPlanes, workers int) {
 	c.T.Helper()
 	before := c.AllReady(3*soon, controlPlanes, workers)
-	c.Kubectl("create", "configmap", "written-before", "--from-literal=value=kept")
+	c.WriteMarker()
 	for boot := range boots {
-		anyOrder(c, boot, all)
+		powerCycle(c, boot, all)
 		begun := time.Now()
 		if diff := cmp.Diff(before, c.AllReady(3*soon, controlPlanes, workers)); diff != "" {
 			c.T.Fatalf("nodes (- before, + after):\n%s", diff)
 		}
-		if v := c.Kubectl("get", "configmap", "written-before", "--output", "jsonpath={.data.value}"); v != "kept" {
-			c.T.Fatalf("the ConfigMap of before holds %q", v)
-		}
-		c.T.Logf("all are ready %.1f s after the last was powered on", time.Since(begun).Seconds())
+		c.CheckMarker()
+		c.T.Logf("all nodes are ready %.1f s after the last power-on", time.Since(begun).Seconds())
 	}
 }
 
-// anyOrder pulls all plugs and powers the machines on one after the other, each after a while of its own. The first boot is the
-// hardest: the control plane comes last.
-func anyOrder(c *kit.Cluster, boot int, all []string) {
+// powerCycle cuts the power of all machines and powers them on in random order, each after a random time. In the first boot the order is
+// the worst one: the control plane comes last.
+func powerCycle(c *kit.Cluster, boot int, all []string) {
 	c.T.Helper()
 	c.Machine("stop", all...)
 	order := rand.Perm(len(all))

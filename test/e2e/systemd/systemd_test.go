@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package systemd_test boots machines whose first process is systemd, as on most hosts, and tells the stories of one machine and of
-// several: what is there after the boot, without anybody's help, and what dies without harm.
+// Package systemd_test boots machines with systemd as the first process: one machine, and several in any order.
 package systemd_test
 
 import (
@@ -25,7 +24,7 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-const soon = time.Minute // far more than anything here takes
+const soon = time.Minute // far longer than any step takes
 
 func newCluster(t *testing.T, story string) *kit.Cluster {
 	t.Helper()
@@ -34,11 +33,11 @@ func newCluster(t *testing.T, story string) *kit.Cluster {
 	return c
 }
 
-// TestOneMachine boots once; the parts build on each other in this order.
+// TestOneMachine boots one machine. Its parts depend on each other in this order.
 func TestOneMachine(t *testing.T) {
 	c := newCluster(t, "systemd")
 	if _, err := os.Lstat(c.Data("etc-kubernetes")); !os.IsNotExist(err) {
-		t.Fatalf("there are secrets before the first boot: %v", err)
+		t.Fatalf("etc-kubernetes before the first boot: got %v, want no such directory", err)
 	}
 	c.MustUp()
 	for i, part := range []struct {
@@ -56,16 +55,16 @@ func TestOneMachine(t *testing.T) {
 		{"the network is cut at boot", cutAtBoot},
 	} {
 		if !c.Part(t, part.name, part.test) && i < 2 {
-			t.Fatal("without pods there is nothing to tell")
+			t.Fatal("the other parts need pods")
 		}
 	}
 }
 
-// nodeIsReady asks once for the node, without waiting: up's end is the one handle that one waits for. A deployment is counted later.
+// nodeIsReady does not wait for the node: it must be ready when up returns.
 func nodeIsReady(c *kit.Cluster) {
 	const isReady = `jsonpath={.status.conditions[?(@.type=="Ready")].status}`
 	if got := c.Kubectl("get", "node", c.Node, "--output", isReady); got != "True" {
-		c.T.Errorf("the node is ready: %q", got)
+		c.T.Errorf("Ready condition of the node: got %q, want True", got)
 	}
 	testkit.Until(c.T, soon, "CoreDNS is ready", func() error {
 		r := c.TryKubectl("", "get", "deployment", "coredns", "--namespace", "kube-system", "--output", "jsonpath={.status.readyReplicas}")
@@ -76,9 +75,9 @@ func nodeIsReady(c *kit.Cluster) {
 	})
 }
 
-// cleanBoot asks systemd what it thinks of its machine.
+// cleanBoot checks systemd's view of the machine.
 func cleanBoot(c *kit.Cluster) {
-	testkit.Until(c.T, soon, "the handles are reached", func() error {
+	testkit.Until(c.T, soon, "the systemd targets are active", func() error {
 		if r := c.TryExec(nil, "systemctl is-active slipway.target slipway-cluster.target"); r.Code != 0 {
 			return errors.New(r.String())
 		}
@@ -89,7 +88,7 @@ func cleanBoot(c *kit.Cluster) {
 		tree += "slipway-" + name + ".service\n"
 	}
 	if diff := cmp.Diff(tree, c.Exec("systemctl list-dependencies --plain slipway.target | tr -d '● '")); diff != "" {
-		c.T.Errorf("slipway.target:\n%s", diff)
+		c.T.Errorf("units of slipway.target (-want +got):\n%s", diff)
 	}
 	for command, want := range map[string]string{
 		"systemctl is-system-running --wait":                                                            "running\n",
@@ -101,20 +100,16 @@ func cleanBoot(c *kit.Cluster) {
 		"systemctl list-units --plain --no-legend --type=service | grep -v '^slipway-' | cut -d' ' -f1": "systemd-journald.service\n",
 	} {
 		if diff := cmp.Diff(want, c.Exec(command)); diff != "" {
-			c.T.Errorf("%s:\n%s", command, diff)
+			c.T.Errorf("%s (-want +got):\n%s", command, diff)
 		}
 	}
 }
 
 func upAgain(c *kit.Cluster) {
 	before := pids(c)
-	if r := c.MustUp(); !strings.Contains(r.Out, "nothing to do") {
-		c.T.Errorf("second up: %s", r)
-	}
-	c.Init = "" // what the machine has
-	if r := c.MustUp(); !strings.Contains(r.Out, "nothing to do") {
-		c.T.Errorf("up without --init: %s", r)
-	}
+	c.UpToDate()
+	c.Init = "" // without --init, the machine keeps its init
+	c.UpToDate()
 	if diff := cmp.Diff(before, pids(c)); diff != "" {
 		c.T.Errorf("processes (- before, + after):\n%s", diff)
 	}
@@ -123,35 +118,35 @@ func upAgain(c *kit.Cluster) {
 func otherInit(c *kit.Cluster) {
 	c.Init = machine.OwnInit
 	if r := c.Up(); r.Code == 0 || !strings.Contains(r.Err, "keeps the init") || !strings.Contains(r.Err, "slipway down") {
-		c.T.Errorf("up --init slipway: %s", r)
+		c.T.Errorf("up --init slipway: want a refusal, got %s", r)
 	}
 	if r := c.Must("machine", "list", "--output", "json"); !strings.Contains(r.Out, `"init": "systemd"`) {
 		c.T.Error(r)
 	}
 }
 
-// agentDies kills the agent, and has systemd restart it: the components do not notice.
+// agentDies kills the agent, and then has systemd restart it. The components keep running.
 func agentDies(c *kit.Cluster) {
 	before := pids(c)
 	agent := c.Process("slipway", "agent")
 	c.Kill(agent)
-	again(c, agent)
+	newAgent(c, agent)
 	agent = c.Process("slipway", "agent")
 	c.Exec("systemctl restart slipway-agent.service")
-	again(c, agent)
+	newAgent(c, agent)
 	c.Healthy(soon)
 	if diff := cmp.Diff(before, pids(c)); diff != "" {
 		c.T.Errorf("processes (- before, + after):\n%s", diff)
 	}
 	if got := c.Exec("systemctl is-system-running --wait"); got != "running\n" {
-		c.T.Errorf("the system is %s", got)
+		c.T.Errorf("systemctl is-system-running: got %s, want running", got)
 	}
 }
 
-// again waits for another agent, and until it has looked at everything.
-func again(c *kit.Cluster, before kit.Process) {
+// newAgent waits until an agent other than before has converged.
+func newAgent(c *kit.Cluster, before kit.Process) {
 	c.T.Helper()
-	testkit.Until(c.T, soon, "another agent runs, and has nothing to do", func() error {
+	testkit.Until(c.T, soon, "a new agent has converged", func() error {
 		now, err := c.TryProcess("slipway", "agent")
 		if err != nil || now.PID == before.PID {
 			return errors.Join(err, fmt.Errorf("agent %d", now.PID))
@@ -168,7 +163,7 @@ func converged(c *kit.Cluster) error {
 	return err
 }
 
-// pids are the components' processes, but for those that may end by themselves.
+// pids returns the PIDs of the components that do not exit by themselves.
 func pids(c *kit.Cluster) map[string]int {
 	c.T.Helper()
 	units, err := c.Units()
@@ -188,14 +183,13 @@ spec:
      readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}}
 ` + kit.WebService + kit.Reader
 
-// podsAndNames: an image that is on the disk, a pod made right after the boot, and the Service's name from the machine and from
-// within the pod.
+// podsAndNames runs a pod right after the boot from an image on the disk, and resolves the Service's name in the pod and on the machine.
 func podsAndNames(c *kit.Cluster) {
 	c.ImportTestImage()
 	c.Apply(workload)
 	c.Wait("pod/server", "condition=Ready")
 	address := c.Kubectl("get", "service", "web", "--output", "jsonpath={.spec.clusterIP}")
-	testkit.Until(c.T, soon, "in a pod the name web is "+address, func() error { // CoreDNS and kube-proxy hear of it in their own time
+	testkit.Until(c.T, soon, "the name web is "+address+" in a pod", func() error { // CoreDNS and kube-proxy need time to see the Service
 		if r := c.TryKubectl("", "exec", "server", "--", "/testpod", "lookup", "web"); r.Code != 0 || !strings.HasPrefix(r.Out, address+" ") {
 			return fmt.Errorf("%s", r)
 		}
@@ -205,23 +199,23 @@ func podsAndNames(c *kit.Cluster) {
 	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return c.Dial(ctx, network, net.JoinHostPort(dns, "53"))
 	}}
-	testkit.Until(c.T, soon, "on the machine the Service's name is "+address, func() error {
+	testkit.Until(c.T, soon, "the Service's name is "+address+" on the machine", func() error {
 		got, err := resolver.LookupHost(c.T.Context(), "web.default.svc.cluster.local.")
 		if err == nil && !slices.Equal(got, []string{address}) {
-			err = fmt.Errorf("it is %v", got)
+			err = fmt.Errorf("got %v", got)
 		}
 		return err
 	})
 	testkit.Until(c.T, soon, "the Service answers", func() error {
-		said, err := get(c, "http://"+address)
-		if err == nil && strings.TrimSpace(said) != "server" {
-			err = fmt.Errorf("it says %q", said)
+		got, err := get(c, "http://"+address)
+		if err == nil && strings.TrimSpace(got) != "server" {
+			err = fmt.Errorf("got %q", got)
 		}
 		return err
 	})
 }
 
-// get asks from within the machine's network.
+// get requests a URL from the machine's network.
 func get(c *kit.Cluster, url string) (string, error) {
 	client := http.Client{Transport: &http.Transport{DialContext: c.Dial, DisableKeepAlives: true}, Timeout: 5 * time.Second}
 	r, err := http.NewRequestWithContext(c.T.Context(), http.MethodGet, url, nil)
@@ -233,94 +227,95 @@ func get(c *kit.Cluster, url string) (string, error) {
 		return "", err
 	}
 	defer reply.Body.Close()
-	said, err := io.ReadAll(reply.Body)
-	return string(said), err
+	text, err := io.ReadAll(reply.Body)
+	return string(text), err
 }
 
-// rights: the reader's token lists pods, and neither makes nor deletes any.
+// rights checks that the reader's token can list pods, but neither create nor delete them.
 func rights(c *kit.Cluster) {
 	token := strings.TrimSpace(c.Kubectl("create", "token", "reader"))
 	const pods = kit.API + "/api/v1/namespaces/default/pods"
 	for request, want := range map[string]int{"GET " + pods: 200, "POST " + pods: 403, "DELETE " + pods + "/server": 403} {
 		method, url, _ := strings.Cut(request, " ")
 		if code, body := c.HTTPS(method, url, kit.BearerToken(token)); code != want {
-			c.T.Errorf("%s as reader: %d, want %d: %s", request, code, want, body)
+			c.T.Errorf("%s as reader: got %d, want %d: %s", request, code, want, body)
 		}
 	}
 }
 
-// poweredOff shuts the machine down from within: what others need ends after them. Then somebody presses the button.
+// poweredOff shuts the machine down from within: components stop before those that they need. Then the machine is powered on.
 func poweredOff(c *kit.Cluster) {
-	c.Kubectl("create", "configmap", "written-before", "--from-literal=value=kept")
+	c.WriteMarker()
 	late := outliving(c, "etcd", "kubelet", "kube-apiserver")
 	c.Exec("systemctl start --no-block halt.target")
 	select {
 	case programs := <-late:
 		if len(programs) > 0 {
-			c.T.Errorf("etcd has ended before %v", programs)
+			c.T.Errorf("etcd stopped before %v, want after them", programs)
 		}
 	case <-time.After(2 * soon):
-		c.T.Fatal("etcd does not end")
+		c.T.Fatalf("timed out after %s waiting until etcd stops", 2*soon)
 	}
-	down(c)
-	c.Machine("start", c.Node)
-	backAgain(c)
-}
-
-func down(c *kit.Cluster) {
-	c.T.Helper()
 	testkit.Until(c.T, soon, "the machine is down", func() error {
 		s, err := c.Status()
 		for _, m := range s.Machines {
 			if m.Name == c.Node && m.Running {
-				return fmt.Errorf("process %d runs", m.PID)
+				return fmt.Errorf("process %d still runs", m.PID)
 			}
 		}
 		return err
 	})
+	c.Machine("start", c.Node)
+	recovered(c)
 }
 
-// backAgain: the same cluster with what was written, by itself.
-func backAgain(c *kit.Cluster) {
+// recovered waits until the cluster is ready again, without another up, and checks its data.
+func recovered(c *kit.Cluster) {
 	c.T.Helper()
 	testkit.Until(c.T, 2*soon, "the cluster is ready again", func() error { return converged(c) })
 	c.Healthy(soon)
-	if v := c.Kubectl("get", "configmap", "written-before", "--output", "jsonpath={.data.value}"); v != "kept" {
-		c.T.Errorf("the ConfigMap of before holds %q", v)
-	}
+	c.CheckMarker()
 	c.Wait("pod/server", "condition=Ready")
 	if got := c.Exec("systemctl is-system-running --wait"); got != "running\n" {
-		c.T.Errorf("the system is %s", got)
+		c.T.Errorf("systemctl is-system-running: got %s, want running", got)
 	}
 }
 
-// cutAtBoot pulls the plug and the cable, and powers the machine on without its network.
+// cutAtBoot boots the machine without its network.
 func cutAtBoot(c *kit.Cluster) {
 	c.Machine("stop", c.Node)
 	c.Machine("cut", c.Node)
 	c.Machine("start", c.Node)
-	backAgain(c)
+	recovered(c)
 	c.Machine("heal", c.Node)
-	testkit.Until(c.T, soon, "with its network back it is ready", func() error { return converged(c) })
+	testkit.Until(c.T, soon, "the machine is ready with its network", func() error { return converged(c) })
 }
 
-// outliving sends, as soon as a program of the machine has ended, which of the others still run: those have for certain not ended
-// before it, however late this process is to look.
+// outliving sends, when a program of the machine has exited, which of the others still run. Those certainly did not exit before it, even if
+// this process is scheduled late.
 func outliving(c *kit.Cluster, program string, others ...string) <-chan []string {
 	c.T.Helper()
-	last := watched(c, program)
+	watch := func(program string) (pidfd int) {
+		fd, err := unix.PidfdOpen(c.Process(program).PID, 0)
+		if err != nil {
+			c.T.Fatalf("watch %s: %v", program, err)
+		}
+		c.T.Cleanup(func() { _ = unix.Close(fd) })
+		return fd
+	}
+	last := watch(program)
 	fds := map[string]int{}
 	for _, other := range others {
-		fds[other] = watched(c, other)
+		fds[other] = watch(other)
 	}
 	late := make(chan []string, 1)
 	go func() {
-		if is, err := ended(last, 3*soon); !is || err != nil {
-			return // nothing comes, and the test says so
+		if is, err := exited(last, 3*soon); !is || err != nil {
+			return // the test times out
 		}
 		var running []string
 		for other, fd := range fds {
-			if is, err := ended(fd, 0); !is || err != nil {
+			if is, err := exited(fd, 0); !is || err != nil {
 				running = append(running, other)
 			}
 		}
@@ -329,20 +324,10 @@ func outliving(c *kit.Cluster, program string, others ...string) <-chan []string
 	return late
 }
 
-// watched is a descriptor of the one process of a program.
-func watched(c *kit.Cluster, program string) int {
-	c.T.Helper()
-	fd, err := unix.PidfdOpen(c.Process(program).PID, 0)
-	if err != nil {
-		c.T.Fatalf("watch %s: %v", program, err)
-	}
-	c.T.Cleanup(func() { _ = unix.Close(fd) })
-	return fd
-}
-
-func ended(fd int, limit time.Duration) (bool, error) {
+// exited reports whether a process exits within limit.
+func exited(pidfd int, limit time.Duration) (bool, error) {
 	for {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(limit.Milliseconds()))
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(limit.Milliseconds()))
 		if !errors.Is(err, unix.EINTR) {
 			return n > 0, err
 		}
