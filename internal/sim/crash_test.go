@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-project/slipway/internal/testkit/cluster"
 )
 
-// sweeps are the short stories in which a machine falls between every two steps: the one that joins and the one that lets it in.
+// sweeps are short stories in which every machine crashes at each of its steps.
 var sweeps = map[string]string{
 	"init": `machines 1
 init n1
@@ -190,7 +190,7 @@ func crashAt(t *testing.T, s cluster.Story, c *cluster.Crash) (missed int) {
 	return 0
 }
 
-// changes is a story of turns: the plan changes, and each control plane restarts what has changed.
+// changes is a story in which the plan changes and each control plane restarts what has changed, one after the other.
 const changes = `machines 3
 init n1
 join n2 control-plane
@@ -205,8 +205,8 @@ expect clusters 1
 expect members 3
 expect nodes 3`
 
-// TestCrashInTurn lets each machine fall once at each step of a change: by power, its agent alone for a moment or for longer than a
-// turn lives, or so that the answer to a write is lost.
+// TestCrashInTurn crashes each machine at the steps of a change: by power, its agent alone for a moment or for longer
+// than its rollout lease lasts, or by losing the answer to a write.
 func TestCrashInTurn(t *testing.T) {
 	t.Parallel()
 	for kind, how := range map[string]cluster.Crash{
@@ -218,7 +218,7 @@ func TestCrashInTurn(t *testing.T) {
 			s, points := survey(t, "a change", changes)
 			points = slices.DeleteFunc(points, func(p cluster.Step) bool { return how.Mislay && p.Name != "put turn done" })
 			if len(points) < 6 {
-				t.Fatalf("%d steps: the survey says nothing", len(points))
+				t.Fatalf("got %d steps, want at least 6", len(points))
 			}
 			picked, missed := newSample(t).pick(t, 16, len(points), "crash points"), 0
 			for _, i := range picked {

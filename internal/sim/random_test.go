@@ -62,7 +62,7 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
-// goAway takes the power from all machines, at once or one after the other.
+// goAway cuts the power of all machines, at once or one after the other.
 func goAway(dice *rand.Rand) string {
 	if dice.IntN(3) == 0 {
 		return "crash " + strings.Join(machinesOfBoots, " ") + "\n"
@@ -74,7 +74,7 @@ func goAway(dice *rand.Rand) string {
 	return text
 }
 
-// comeBack switches all machines on in any order, up to a minute apart. Some agents die on the way, and a machine may fall once more.
+// comeBack switches all machines on in any order, up to a minute apart. Some agents or machines crash meanwhile.
 func comeBack(dice *rand.Rand) string {
 	text := ""
 	for _, i := range dice.Perm(len(machinesOfBoots)) {
@@ -96,8 +96,8 @@ func upTo(dice *rand.Rand, most time.Duration) time.Duration {
 	return time.Duration(dice.Int64N(int64(most))).Round(time.Microsecond)
 }
 
-// invent makes a story up: machines come in any order, and meanwhile agents and machines fall and the network breaks. In the end all
-// are on and connected, and every machine must be a node.
+// invent generates a story. Machines join in any order, and meanwhile agents and machines crash and the network breaks.
+// In the end all are on and connected, and every machine must be a node.
 func invent(seed uint64) string {
 	dice := rand.New(rand.NewPCG(seed, 0xdead))
 	var b strings.Builder
@@ -146,7 +146,7 @@ func invent(seed uint64) string {
 	return b.String()
 }
 
-// alter changes the plan, and meanwhile something falls.
+// alter changes the plan, with a disturbance between.
 func alter(dice *rand.Rand, machines, voters int, say func(string, ...any)) {
 	units := []string{"etcd", "kube-apiserver"}
 	for _, u := range dice.Perm(1 + dice.IntN(2)) {
@@ -162,7 +162,7 @@ func alter(dice *rand.Rand, machines, voters int, say func(string, ...any)) {
 	say("expect nodes %d", machines)
 }
 
-// leave lets one go again, and come back as somebody new.
+// leave removes and resets a machine, which then joins as a new node.
 func leave(dice *rand.Rand, machines, voters int, say func(string, ...any)) {
 	who := 2 + dice.IntN(machines-1)
 	say("remove n%d", who)
@@ -179,7 +179,7 @@ func leave(dice *rand.Rand, machines, voters int, say func(string, ...any)) {
 	say("expect nodes %d", machines)
 }
 
-// anyStep is one that most runs come to.
+// anyStep returns a step that most runs reach.
 func anyStep(dice *rand.Rand) string {
 	steps := []string{
 		"claim", "claimed", "commit", "committed", "note files", "keep the plan", "plan kept", "finish kubelet", "permit", "promoted", "take roster", "roster taken",
@@ -195,7 +195,7 @@ func anyStep(dice *rand.Rand) string {
 	return steps[dice.IntN(len(steps))]
 }
 
-// disturb does one bad thing, and undoes it after a while.
+// disturb adds one fault and its end after a while.
 func disturb(dice *rand.Rand, machines int, say func(string, ...any)) {
 	victim := fmt.Sprintf("n%d", 1+dice.IntN(machines))
 	rest := func(most time.Duration) {
@@ -230,10 +230,10 @@ func disturb(dice *rand.Rand, machines int, say func(string, ...any)) {
 	}
 }
 
-// usualSeeds is how many invented stories a run tells.
+// usualSeeds is how many invented stories a run takes.
 const usualSeeds = 100
 
-// TestSeed tells invented stories: those of the sample, or SIM_SEEDS many from SIM_FIRST on, or the one of -seed.
+// TestSeed runs invented stories: those of the sample, or SIM_SEEDS many from SIM_FIRST on, or the one of -seed.
 func TestSeed(t *testing.T) {
 	t.Parallel()
 	if *seedFlag != 0 {

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// copyLocked gives the machine a new disk with what is on the old one now. A copy during which something was written is made again:
-// what lies on the new disk is what was on the old one at one moment.
+// copyLocked gives the machine a new disk with a copy of the old one. It repeats a copy during which something was
+// written, so that the new disk has the content of the old one at one moment.
 func (m *machine) copyLocked() {
 	m.copies++
 	next := filepath.Join(m.w.dir, m.name, fmt.Sprint(m.copies))
@@ -26,13 +26,13 @@ func (m *machine) copyLocked() {
 	m.root = next
 }
 
-// fingerprint changes with each change of a file: files are replaced, never written in place.
+// fingerprint changes whenever a file below root does: files are replaced, never written in place.
 func fingerprint(root string) string {
 	var b strings.Builder
 	_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			b.WriteString("?")
-			return nil //nolint:nilerr // what goes away meanwhile changes the print
+			return nil //nolint:nilerr // a file that is removed meanwhile changes the fingerprint
 		}
 		if info, err := d.Info(); err == nil {
 			if st, ok := info.Sys().(*syscall.Stat_t); ok && !d.IsDir() {
@@ -83,7 +83,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// credentials are the files by which a machine is somebody in a cluster.
+// credentials lists the files that give a machine an identity in a cluster.
 func credentials(root string) (found []string) {
 	_ = filepath.WalkDir(root+"/etc/kubernetes", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {

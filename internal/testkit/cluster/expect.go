@@ -15,10 +15,10 @@ import (
 	"github.com/slipway-project/slipway/internal/node/lock"
 )
 
-// patience is how long what is expected may take: the words before have waited for most of it.
+// patience is how long an expectation may take to become true. The commands before it have usually waited for it.
 const patience = 2 * time.Minute
 
-// expectWord asks until the answer is right.
+// expectWord: expect WHAT …. It asks until the expectation is true.
 func (t *teller) expectWord(args []string) error { return t.expectFor(patience, args) }
 
 func (t *teller) expectFor(patience time.Duration, args []string) error {
@@ -27,7 +27,7 @@ func (t *teller) expectFor(patience time.Duration, args []string) error {
 	}
 	ask, ok := expectations()[args[0]]
 	if !ok {
-		return fmt.Errorf("there is no word %q", args[0])
+		return fmt.Errorf("unknown expectation %q", args[0])
 	}
 	var err error
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
@@ -106,7 +106,7 @@ func (t *teller) only() (*cluster, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.clusters) != 1 {
-		return nil, fmt.Errorf("there are %d clusters", len(t.clusters))
+		return nil, fmt.Errorf("got %d clusters, want 1", len(t.clusters))
 	}
 	for _, c := range t.clusters {
 		return c, nil
@@ -114,7 +114,7 @@ func (t *teller) only() (*cluster, error) {
 	return nil, nil
 }
 
-// members N: so many voters, and nothing else.
+// members N: etcd has this number of voters and no learner.
 func (t *teller) members(args []string) error {
 	c, err := t.only()
 	if err != nil {
@@ -122,12 +122,12 @@ func (t *teller) members(args []string) error {
 	}
 	now := last(c.etcd.History())
 	if got := len(strings.Fields(now)); strconv.Itoa(got) != args[0] || strings.Contains(now, ":learner") {
-		return fmt.Errorf("members %q, want %s voters", now, args[0])
+		return fmt.Errorf("got members %q, want %s voters", now, args[0])
 	}
 	return nil
 }
 
-// nodes N: so many machines are nodes and ready.
+// nodes N: this number of machines are ready nodes.
 func (t *teller) nodes(args []string) error {
 	n := 0
 	for _, m := range t.order {
@@ -136,12 +136,12 @@ func (t *teller) nodes(args []string) error {
 		}
 	}
 	if strconv.Itoa(n) != args[0] {
-		return fmt.Errorf("%d nodes are ready, want %s", n, args[0])
+		return fmt.Errorf("got %d ready nodes, want %s", n, args[0])
 	}
 	return nil
 }
 
-// records N: so many machines have a record with their key.
+// records N: there is this number of node records.
 func (t *teller) recorded(args []string) error {
 	c, err := t.only()
 	if err != nil {
@@ -149,12 +149,12 @@ func (t *teller) recorded(args []string) error {
 	}
 	nodes, err := registry.New(c.store, time.Now).Nodes(context.Background())
 	if err != nil || strconv.Itoa(len(nodes)) != args[0] {
-		return fmt.Errorf("%d records, want %s: %w", len(nodes), args[0], err)
+		return fmt.Errorf("got %d records, want %s: %w", len(nodes), args[0], err)
 	}
 	return nil
 }
 
-// at n2 NODE: the node's record has the address of this machine.
+// at n2 NODE: the node's record has the address of the machine.
 func (t *teller) placed(args []string) error {
 	c, err := t.only()
 	if err != nil {
@@ -175,12 +175,12 @@ func (t *teller) howMany(args []string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if n := len(t.clusters); strconv.Itoa(n) != args[0] {
-		return fmt.Errorf("%d clusters, want %s", n, args[0])
+		return fmt.Errorf("got %d clusters, want %s", n, args[0])
 	}
 	return nil
 }
 
-// refused n4 REASON: a join service has said no to the machine, for this reason.
+// refused n4 REASON: a join service has refused the machine for this reason.
 func (t *teller) refused(args []string) error {
 	m, err := t.machine(args[0])
 	if err != nil {
@@ -199,52 +199,111 @@ func (t *teller) refused(args []string) error {
 		}
 	}
 	if !slices.Contains(reasons, args[1]) {
-		return fmt.Errorf("%s was answered %v, not %s", m.name, slices.Compact(reasons), args[1])
+		return fmt.Errorf("%s: got the reasons %v, want %s", m.name, slices.Compact(reasons), args[1])
 	}
 	return nil
 }
 
-// says n4 TEXT: the machine tells what it waits for.
+// says n4 TEXT: the machine's status contains the text.
 func (t *teller) saying(args []string) error {
 	m, err := t.machine(args[0])
 	if err != nil {
 		return err
 	}
 	if now := m.says(); !strings.Contains(now, args[1]) {
-		return fmt.Errorf("%s says %q, not %q", m.name, now, args[1])
+		return fmt.Errorf("%s: got status %q, want %q in it", m.name, now, args[1])
 	}
 	return nil
 }
 
-// name n4 NODE.
+// name n4 NODE: the machine is this node.
 func (t *teller) named(args []string) error {
 	m, err := t.machine(args[0])
 	if err != nil {
 		return err
 	}
 	if got := m.nodeName(); got != args[1] {
-		return fmt.Errorf("%s is node %q, not %q", m.name, got, args[1])
+		return fmt.Errorf("%s: got node %q, want %q", m.name, got, args[1])
 	}
 	return nil
 }
 
-// init REQUEST committed | failed | TEXT of its error.
+// init REQUEST committed, or init REQUEST TEXT of its error.
 func (t *teller) initEnded(args []string) error {
 	t.mu.Lock()
 	o := t.inits[args[0]]
 	t.mu.Unlock()
 	switch {
 	case o == nil:
-		return fmt.Errorf("there is no request %s", args[0])
+		return fmt.Errorf("unknown request %s", args[0])
 	case !o.over():
-		return fmt.Errorf("request %s goes on", args[0])
+		return fmt.Errorf("request %s has not ended", args[0])
 	case args[1] == "committed":
 		if o.err == nil && (o.result.Cluster == "" || len(o.result.Kubeconfig) == 0) {
-			return errors.New("the answer is empty")
+			return errors.New("init returned no cluster or no kubeconfig")
 		}
 		return o.err
 	case o.err == nil || !strings.Contains(o.err.Error(), args[1]):
-		return fmt.Errorf("request %s ended with %w, not %q", args[0], o.err, args[1])
+		return fmt.Errorf("request %s: got error %w, want %q in it", args[0], o.err, args[1])
+	}
+	return nil
+}
+
+// inits N: this number of requests have made a cluster, and all requests have ended.
+func (t *teller) initsWon(args []string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	won := 0
+	for id, o := range t.inits {
+		if !o.over() {
+			return fmt.Errorf("request %s has not ended", id)
+		}
+		if o.err == nil {
+			won++
+		}
+	}
+	if strconv.Itoa(won) != args[0] {
+		return fmt.Errorf("got %d requests that made a cluster, want %s", won, args[0])
+	}
+	return nil
+}
+
+// has n2 FILE …: the files exist on the machine.
+func (t *teller) has(args []string) error {
+	m, err := t.machine(args[0])
+	if err != nil {
+		return err
+	}
+	for _, f := range args[1:] {
+		if !exists(m.disk() + f) {
+			return fmt.Errorf("%s lacks %s", m.name, f)
+		}
+	}
+	return nil
+}
+
+// lacks n2 FILE …: the files do not exist on the machine.
+func (t *teller) lacks(args []string) error {
+	for _, f := range args[1:] {
+		if t.has([]string{args[0], f}) == nil {
+			return fmt.Errorf("%s has %s", args[0], f)
+		}
+	}
+	return nil
+}
+
+// fell n2 …: the crashes that were prepared for the machines have happened.
+func (t *teller) fallen(args []string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.pending {
+		select {
+		case <-c.done:
+		default:
+			if slices.Contains(args, c.Machine) {
+				return fmt.Errorf("%s has not reached %q", c.Machine, c.Name)
+			}
+		}
 	}
 	return nil
 }

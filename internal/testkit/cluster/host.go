@@ -17,13 +17,13 @@ import (
 	"github.com/slipway-project/slipway/internal/node"
 )
 
-// host is a machine as its agent sees it: processes in memory (backend/fake), files that others read on the machine's disk, keys by
-// the real custody, and etcd and the API server as what they are in the simulated cluster.
+// host is a machine as its agent sees it. Processes are in memory (backend/fake), files are on the machine's disk, keys
+// are in the real custody, and etcd and the API server are those of the simulated cluster.
 type host struct{ *agent }
 
 var _ node.Host = host{}
 
-// Observe is reconcile.Host.
+// Observe implements reconcile.Host.
 func (h host) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
 	if err := h.alive(); err != nil {
 		return plan.State{}, err
@@ -42,13 +42,13 @@ func (h host) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
 			return plan.State{}, err
 		}
 		same := err == nil && string(have) == want
-		return state(err == nil, same, same, "it differs"), nil
+		return state(err == nil, same, same, "the content differs"), nil
 	case plan.Dir:
 		there := exists(h.root + it.Path)
 		return state(there, there, there, ""), nil
 	case plan.Precondition:
 		open := exists(h.root + it.Ready.Path)
-		return state(true, true, open, it.Ready.Path+" is not there"), nil
+		return state(true, true, open, it.Ready.Path+" does not exist"), nil
 	case plan.Unit:
 		if it.Name == "etcd" || it.Name == "kube-apiserver" {
 			return h.observeUnit(ctx, it)
@@ -59,7 +59,7 @@ func (h host) Observe(ctx context.Context, e plan.Entry) (plan.State, error) {
 
 func state(there, matches, ready bool, detail string) plan.State {
 	if !there {
-		return plan.State{Existence: plan.Absent, Detail: "it is not there"}
+		return plan.State{Existence: plan.Absent, Detail: "it does not exist"}
 	}
 	if ready {
 		detail = ""
@@ -67,7 +67,7 @@ func state(there, matches, ready bool, detail string) plan.State {
 	return plan.State{Existence: plan.Present, Matches: matches, Ready: ready, Detail: detail}
 }
 
-// content is the path and the text of what is written to the disk.
+// content returns the path and the text of an item that is written to the disk.
 func content(it plan.Item) (path, text string) {
 	if f, ok := it.(plan.File); ok {
 		return f.Path, f.Content
@@ -76,7 +76,7 @@ func content(it plan.Item) (path, text string) {
 	return it.Key(), string(data)
 }
 
-// Do is reconcile.Host.
+// Do implements reconcile.Host.
 func (h host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
 	h.pass(string(s.Verb) + " " + e.Ref.String())
 	if err := h.alive(); err != nil {
@@ -86,7 +86,7 @@ func (h host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
 	broken := h.m.broken[e.Ref.String()] && s.Verb != plan.Remove
 	h.m.mu.Unlock()
 	if broken {
-		return errors.New("this machine cannot")
+		return errors.New("the story has broken this item")
 	}
 	defer h.pass(string(s.Verb) + " " + e.Ref.String() + " done")
 	switch it := e.Item.(type) {
@@ -123,7 +123,7 @@ func (h host) Do(ctx context.Context, s plan.Step, e plan.Entry) error {
 	return h.m.processes.Do(ctx, s, e)
 }
 
-// Await is reconcile.Host.
+// Await implements reconcile.Host.
 func (h host) Await(ctx context.Context, e plan.Entry, waiting func(reason string)) error {
 	own := false
 	switch it := e.Item.(type) {
@@ -144,7 +144,7 @@ func (h host) Await(ctx context.Context, e plan.Entry, waiting func(reason strin
 		case s.Ready:
 			return nil
 		case s.Existence == plan.Absent:
-			return fmt.Errorf("%s is gone", e.Ref)
+			return fmt.Errorf("%s has been removed", e.Ref)
 		}
 		waiting(s.Detail)
 		timer := time.NewTimer(pause)
@@ -171,7 +171,7 @@ func (h host) remove(paths ...string) error {
 	return nil
 }
 
-// Reset is node.Host. It removes in the order of backend/reset.
+// Reset implements node.Host. It removes items in the order of backend/reset.
 func (h host) Reset(ctx context.Context, p plan.Plan, files []string) error {
 	if err := h.alive(); err != nil {
 		return err
@@ -200,7 +200,7 @@ func (h host) Reset(ctx context.Context, p plan.Plan, files []string) error {
 	return nil
 }
 
-// StopAll is node.Host.
+// StopAll implements node.Host.
 func (h host) StopAll(context.Context, []string) error {
 	if err := h.alive(); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/control/registry"
@@ -15,7 +16,7 @@ import (
 	"github.com/slipway-project/slipway/internal/node/lock"
 )
 
-// outcome is what became of an init request.
+// outcome is the result of an init request.
 type outcome struct {
 	done   chan struct{}
 	result initclient.Result
@@ -31,7 +32,7 @@ func (o *outcome) over() bool {
 	}
 }
 
-// initWord: init n1 [as REQUEST] [wrong-secret].
+// initWord: init n1 [as REQUEST] [wrong-secret] [no-secret].
 func (t *teller) initWord(args []string) error {
 	m, err := t.machine(args[0])
 	if err != nil {
@@ -78,8 +79,8 @@ func (t *teller) initWord(args []string) error {
 	return nil
 }
 
-// founded waits for a control plane that belongs to its cluster for good.
-func (t *teller) founded() (*agent, *joinService, error) {
+// controlPlane waits for a reachable control plane that is committed to its cluster and whose records can be read.
+func (t *teller) controlPlane() (*agent, *joinService, error) {
 	for end := time.Now().Add(settleLimit); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		for _, m := range t.order {
 			a := m.running()
@@ -98,10 +99,10 @@ func (t *teller) founded() (*agent, *joinService, error) {
 			}
 		}
 	}
-	return nil, nil, errors.New("there is no cluster to ask")
+	return nil, nil, errors.New("no control plane responds")
 }
 
-// joinWord: join n2 control-plane | worker [token [NAME]] [unknown] [via n1 …].
+// joinWord: join n2 control-plane|worker [token [NAME]] [via n1 …] [in-vain].
 func (t *teller) joinWord(args []string) error {
 	if len(args) < 2 {
 		return errors.New("join MACHINE ROLE")
@@ -124,7 +125,7 @@ func (t *teller) joinWord(args []string) error {
 }
 
 func (t *teller) invite(m *machine, pool string, rest []string) error {
-	_, s, err := t.founded()
+	_, s, err := t.controlPlane()
 	if err != nil {
 		return err
 	}
@@ -166,7 +167,7 @@ func (t *teller) token(name string) string {
 
 func (t *teller) newToken(spec registry.TokenSpec) (string, error) {
 	for range 100 {
-		_, s, err := t.founded()
+		_, s, err := t.controlPlane()
 		if err != nil {
 			return "", err
 		}
@@ -178,7 +179,7 @@ func (t *teller) newToken(spec registry.TokenSpec) (string, error) {
 		}
 		time.Sleep(time.Second)
 	}
-	return "", errors.New("no token could be made")
+	return "", errors.New("create token: no control plane responds")
 }
 
 // tokenWord: token NAME ROLE [for MACHINE] [node NODE] [ttl TIME].
@@ -206,7 +207,7 @@ func (t *teller) tokenWord(args []string) error {
 			}
 			spec.TTL = d
 		default:
-			return fmt.Errorf("there is no word %q", args[i])
+			return fmt.Errorf("unknown argument %q", args[i])
 		}
 	}
 	text, err := t.newToken(spec)
@@ -221,7 +222,7 @@ func (t *teller) tokenWord(args []string) error {
 
 // approveWord: approve NODE.
 func (t *teller) approveWord(args []string) error {
-	_, s, err := t.founded()
+	_, s, err := t.controlPlane()
 	if err != nil {
 		return err
 	}
@@ -229,10 +230,91 @@ func (t *teller) approveWord(args []string) error {
 	return err
 }
 
-// nodeName is the name that the machine has in its cluster, as its lock says.
+// nodeName returns the name of the machine's node, according to its node lock.
 func (m *machine) nodeName() string {
 	if a := m.running(); a != nil {
 		return a.lock.State().Node
 	}
 	return ""
+}
+
+// removeWord: remove n3 [refused]. The node leaves etcd, then its record is deleted. If the control plane that serves
+// the request crashes, another one is asked.
+func (t *teller) removeWord(args []string) error {
+	m, err := t.machine(args[0])
+	if err != nil {
+		return err
+	}
+	name := m.nodeName()
+	if name == "" {
+		return fmt.Errorf("%s is not a node", m.name)
+	}
+	err = errors.New("no other control plane responds")
+	for range 20 {
+		for _, other := range t.order {
+			a := other.running()
+			if other == m || a == nil || a.joins.Load() == nil {
+				continue
+			}
+			err = t.take(a.joins.Load(), name)
+			refused := err != nil && strings.Contains(err.Error(), "refused")
+			switch {
+			case len(args) > 1 && err == nil:
+				return errors.New("got no error, want a refusal")
+			case len(args) > 1 && refused, err == nil:
+				return nil
+			}
+		}
+		time.Sleep(3 * time.Second)
+	}
+	return err
+}
+
+func (t *teller) take(s *joinService, name string) error {
+	ctx, cancel := context.WithTimeout(t.ctx, time.Minute)
+	defer cancel()
+	if err := s.members.Leave(ctx, name); err != nil {
+		return err
+	}
+	return s.records.DeleteNode(ctx, name)
+}
+
+// resetWord: reset n3 [lost] [refused]. If the agent crashes, the next one is asked.
+func (t *teller) resetWord(args []string) error {
+	m, err := t.machine(args[0])
+	if err != nil {
+		return err
+	}
+	refused := slices.Contains(args[1:], "refused")
+	m.mu.Lock()
+	cluster := m.committed
+	m.resetting = !refused
+	m.mu.Unlock()
+	for range 20 {
+		a := m.running()
+		if a == nil {
+			time.Sleep(time.Second)
+			continue
+		}
+		if a.lock.State().Phase == lock.Free {
+			break
+		}
+		err = a.enrol.Reset(t.ctx, cluster, slices.Contains(args[1:], "lost"))
+		switch {
+		case refused && err == nil:
+			return errors.New("got no error, want a refusal")
+		case refused:
+			return nil
+		case err != nil && a.alive() == nil && !strings.Contains(err.Error(), "ask cluster"): // which may have no quorum now
+			return err
+		}
+		time.Sleep(time.Second)
+	}
+	if err := m.phase(lock.Free); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.committed, m.target, m.joining, m.resetting = "", nil, false, false
+	return nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-project/slipway/internal/sleep"
 )
 
-// listener is where a free machine takes init's connections: real TLS and gRPC over pipes in memory.
+// listener accepts the connections of init on a free machine: real TLS and gRPC over pipes in memory.
 type listener struct {
 	a     *agent
 	conns chan net.Conn
@@ -44,14 +44,14 @@ func (l *listener) Addr() net.Addr {
 	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(l.a.m.address, 9440))
 }
 
-// wire is one end of a connection; it breaks when the serving process dies.
+// wire is one end of a connection, which breaks when the serving process dies.
 type wire struct {
 	net.Conn
 	remote net.Addr
 	a      *agent
 }
 
-// Write reaches nobody when the process is dead.
+// Write fails when the process is dead.
 func (w wire) Write(p []byte) (int, error) {
 	if err := w.a.alive(); err != nil {
 		return 0, err

@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// verbose puts the agents' logs and all steps into the log of a failed run.
+// verbose adds the agents' logs and all steps to the log of a failed run.
 const verbose = false
 
-// Story is a run that somebody has written down.
+// Story is the script of a run.
 type Story struct {
 	name  string
 	lines []line
@@ -32,7 +32,7 @@ type line struct {
 	words []string
 }
 
-// Parse reads a story; # begins a remark. Words in quotes may hold spaces.
+// Parse reads a story. # starts a comment, and words in quotes may contain spaces.
 func Parse(name, text string) (Story, error) {
 	s := Story{name: name}
 	for i, raw := range strings.Split(text, "\n") {
@@ -44,12 +44,12 @@ func Parse(name, text string) (Story, error) {
 			continue
 		}
 		if _, ok := commands()[words[0]]; !ok && words[0] != "machines" {
-			return s, fmt.Errorf("%s:%d: there is no word %q", name, i+1, words[0])
+			return s, fmt.Errorf("%s:%d: unknown command %q", name, i+1, words[0])
 		}
 		s.lines = append(s.lines, line{i + 1, words})
 	}
 	if len(s.lines) == 0 || s.lines[0].words[0] != "machines" || len(s.lines[0].words) != 2 {
-		return s, fmt.Errorf("%s: a story begins with machines N", name)
+		return s, fmt.Errorf("%s: the first line must be: machines N", name)
 	}
 	return s, nil
 }
@@ -60,7 +60,7 @@ func split(raw string) (words []string, err error) {
 		if rest[0] == '"' {
 			inside, after, ok := strings.Cut(rest[1:], `"`)
 			if !ok {
-				return nil, errors.New("a quote has no end")
+				return nil, errors.New("a quote is not closed")
 			}
 			word, rest = inside, after
 		} else if i := strings.IndexAny(rest, " \t"); i >= 0 {
@@ -73,18 +73,18 @@ func split(raw string) (words []string, err error) {
 	return words, nil
 }
 
-// teller carries a story out in its world.
+// teller runs the commands of a story in its world.
 type teller struct {
 	*World
-	ctx   context.Context //nolint:containedctx // the whole run's
+	ctx   context.Context //nolint:containedctx // that of the whole run
 	work  *sync.WaitGroup
 	inits map[string]*outcome
 
-	picture map[string]string // that was remembered
+	picture map[string]string // taken by the last remember
 
-	flags    map[string]string // of units, as the operator wants them now; guarded by the world's mu, as the next ones
+	flags    map[string]string // of units, in the operator's last plan; guarded by the world's mu, as are the next two
 	revision int
-	handing  int // plans on their way
+	handing  int // plans that have not been handed over yet
 }
 
 // Run runs the story with a seed, under a clock of its own, and has the given crashes happen. It reports everything
@@ -140,7 +140,7 @@ func (s Story) run(t testing.TB, seed uint64, crashes []*Crash) *World {
 	return w
 }
 
-// foresee prepares what the operator knows before: which machines are in the spec, and which is to be the first.
+// foresee prepares what the operator knows in advance: the machines in the spec and the init secret of the first one.
 func (t *teller) foresee(s Story) {
 	counts := map[string]int{}
 	add := func(machine, pool string) {
@@ -176,7 +176,7 @@ func pool(role string) string {
 	return poolWorker
 }
 
-// tellAll ends the log with where each machine stands.
+// tellAll ends the log with the state of each machine.
 func (w *World) tellAll() {
 	for _, m := range w.order {
 		state := "off"

@@ -19,7 +19,7 @@ import (
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
-// conn is joinclient.Conn and joinserver.Channel over a link.
+// conn implements joinclient.Conn and joinserver.Channel over a link.
 type conn struct{ *link }
 
 var _ joinserver.Channel = conn{}
@@ -29,15 +29,15 @@ func (c conn) Close() error {
 	return nil
 }
 
-// Peer is joinserver.Channel.
+// Peer implements joinserver.Channel.
 func (c conn) Peer() rpc.Peer {
 	return rpc.Peer{Addr: netip.AddrPortFrom(c.from.m.address, c.port), Key: c.from.pin, Public: c.from.key.Public()}
 }
 
-// Exporter is joinserver.Channel, and of the joining side.
+// Exporter implements joinserver.Channel, and the same method of the joining side.
 func (c conn) Exporter() ([]byte, error) { return c.exporter, nil }
 
-// stream is one call in both directions.
+// stream is one end of a call: messages in both directions.
 type stream[Q, A proto.Message] struct {
 	conn
 	ctx  context.Context //nolint:containedctx // as gRPC's streams have it
@@ -45,7 +45,7 @@ type stream[Q, A proto.Message] struct {
 	down *pipe[A]
 }
 
-// call begins a stream and its handler.
+// call starts a stream and its handler.
 func call[Q, A proto.Message](ctx context.Context, c conn, limit time.Duration, handle func(context.Context, *stream[Q, A]) error) *stream[Q, A] {
 	serving, cancel := context.WithCancel(c.to.ctx)
 	if limit > 0 {
@@ -76,7 +76,7 @@ func call[Q, A proto.Message](ctx context.Context, c conn, limit time.Duration, 
 	return s
 }
 
-// Join is joinclient.Conn.
+// Join implements joinclient.Conn.
 func (c conn) Join(ctx context.Context) (joinclient.JoinStream, error) {
 	s := call(ctx, c, 30*time.Second, func(ctx context.Context, s *stream[*joinv1.JoinRequest, *joinv1.JoinReply]) error {
 		return c.service.server.Join(ctx, c, serverSide[*joinv1.JoinRequest, *joinv1.JoinReply]{s})
@@ -84,7 +84,7 @@ func (c conn) Join(ctx context.Context) (joinclient.JoinStream, error) {
 	return joinSide{clientSide[*joinv1.JoinRequest, *joinv1.JoinReply]{s}}, nil
 }
 
-// Sync is joinclient.Conn.
+// Sync implements joinclient.Conn.
 func (c conn) Sync(ctx context.Context) (joinclient.SyncStream, error) {
 	s := call(ctx, c, 0, func(ctx context.Context, s *stream[*joinv1.SyncRequest, *joinv1.SyncReply]) error {
 		return c.service.server.Sync(ctx, c, serverSide[*joinv1.SyncRequest, *joinv1.SyncReply]{s})
@@ -143,7 +143,7 @@ func (s serverSide[Q, A]) Recv() (Q, error) {
 	return m, err
 }
 
-// kind is what a message is about: "hello", "grant".
+// kind names the content of a message: "hello", "grant".
 func kind(m proto.Message) string {
 	r := m.ProtoReflect()
 	if one := r.WhichOneof(r.Descriptor().Oneofs().Get(0)); one != nil {

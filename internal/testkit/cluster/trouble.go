@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-project/slipway/internal/sleep"
 )
 
-// failWord: fail n1 unit/etcd …: these items cannot be done.
+// failWord: fail n1 unit/etcd …: creating or replacing these items fails from now on.
 func (t *teller) failWord(args []string) error {
 	m, err := t.machine(args[0])
 	if err != nil {
@@ -31,13 +31,13 @@ func (m *machine) mend() {
 	m.broken = nil
 }
 
-// catchUpWord: catchup 1h, before there is a cluster.
+// catchUpWord: catchup 1h: the time that a learner takes to catch up. It must come before init.
 func (t *teller) catchUpWord(args []string) (err error) {
 	t.catchUp, err = time.ParseDuration(args[0])
 	return err
 }
 
-// cloneWord: clone n2 n3 [whole]: the second has the first one's key from now on, or all that is on its disk.
+// cloneWord: clone n2 n3 [whole]: n3 has n2's machine key from now on, or with whole a copy of its disk.
 func (t *teller) cloneWord(args []string) error {
 	if len(args) < 2 {
 		return errors.New("clone FROM TO [whole]")
@@ -72,7 +72,7 @@ func (t *teller) cloneWord(args []string) error {
 	return nil
 }
 
-// clockWord: clock n2 -17520h: the machine's clock is off by that from now on; 0h sets it right.
+// clockWord: clock n2 -17520h: the machine's clock is off by that from now on; 0h corrects it.
 func (t *teller) clockWord(args []string) error {
 	if len(args) != 2 {
 		return errors.New("clock MACHINE TIME")
@@ -91,7 +91,7 @@ func (t *teller) clockWord(args []string) error {
 	return nil
 }
 
-// loseWord: lose n2 FILE …, while the machine is off.
+// loseWord: lose n2 FILE …: removes files while the machine is off.
 func (t *teller) loseWord(args []string) error {
 	m, err := t.machine(args[0])
 	if err != nil {
@@ -105,7 +105,7 @@ func (t *teller) loseWord(args []string) error {
 	return nil
 }
 
-// stallWord: stall n2 at "claim" 2s. Only for steps that nobody holds anything at.
+// stallWord: stall n2 at "claim" 2s. Only for steps at which the agent holds no mutex.
 func (t *teller) stallWord(args []string) error {
 	if len(args) != 4 {
 		return errors.New("stall MACHINE at STEP TIME")
@@ -117,7 +117,7 @@ func (t *teller) stallWord(args []string) error {
 	return t.fall(args[:3], Crash{stall: d}, nil)
 }
 
-// withinWord: within 3s ready n4. The time counts.
+// withinWord: within 3s ready n4: the expectation must become true in that time.
 func (t *teller) withinWord(args []string) error {
 	if len(args) < 3 {
 		return errors.New("within TIME WHAT …")
@@ -129,7 +129,7 @@ func (t *teller) withinWord(args []string) error {
 	return t.expectFor(d, args[1:])
 }
 
-// killFor ends the agent, and there is none for a while.
+// killFor kills the agent. The machine starts the next one after d.
 func (m *machine) killFor(d time.Duration) {
 	m.fell(true)
 	m.mu.Lock()
@@ -143,7 +143,7 @@ func (m *machine) killFor(d time.Duration) {
 	})
 }
 
-// suffer is what happens at a step that a story or a seed has chosen.
+// suffer carries out a crash at the step that the agent has reached.
 func (a *agent) suffer(due *Crash) {
 	switch {
 	case due.stall > 0:

@@ -19,10 +19,10 @@ import (
 
 func newProcesses() *fake.Host { return fake.New() }
 
-// noProcess is above every process id that a kernel gives: whoever signals it hits nobody.
+// noProcess is larger than every process ID of a kernel, so that a signal to it reaches no process.
 const noProcess = 1 << 30
 
-// Units is node.Host. An etcd whose data was taken away under it is seen here to be none any more.
+// Units implements node.Host. It also notices that an etcd has lost its data, and ends it.
 func (h host) Units() []node.UnitStatus {
 	if h.alive() != nil {
 		return nil
@@ -49,7 +49,7 @@ func (h host) observeUnit(ctx context.Context, u plan.Unit) (plan.State, error) 
 	h.m.mu.Unlock()
 	matches := slices.Equal(run.Args, u.Args)
 	if u.Name == "etcd" {
-		return h.told(u.Name, state(wanted, matches, name != "", "it does not run")), nil
+		return h.told(u.Name, state(wanted, matches, name != "", "it is not running")), nil
 	}
 	if !api {
 		return state(false, false, false, ""), nil
@@ -61,10 +61,10 @@ func (h host) observeUnit(ctx context.Context, u plan.Unit) (plan.State, error) 
 		cancel()
 		ready = err == nil
 	}
-	return h.told(u.Name, state(true, matches, ready, "etcd does not answer")), nil
+	return h.told(u.Name, state(true, matches, ready, "etcd does not respond")), nil
 }
 
-// told adds whether the unit has been of no use for long.
+// told adds whether the unit has been down for long.
 func (h host) told(unit string, s plan.State) plan.State {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
@@ -81,7 +81,7 @@ func (h host) doUnit(ctx context.Context, v plan.Verb, u plan.Unit) error {
 			return err
 		}
 	}
-	begins := time.Duration(h.m.w.intn(10000)) * time.Millisecond // what an API server takes
+	begins := time.Duration(h.m.w.intn(10000)) * time.Millisecond // the start of an API server
 	h.m.mu.Lock()
 	if err := h.alive(); err != nil {
 		h.m.mu.Unlock()
@@ -107,7 +107,7 @@ func (h host) doUnit(ctx context.Context, v plan.Verb, u plan.Unit) error {
 	return nil
 }
 
-// supervise starts etcd again when it has ended, for as long as the agent lives.
+// supervise restarts etcd when it has ended, until ctx ends.
 func (h host) supervise(ctx context.Context) error {
 	for {
 		changed := h.m.changes()
@@ -119,7 +119,7 @@ func (h host) supervise(ctx context.Context) error {
 		h.m.mu.Unlock()
 		var again <-chan time.Time
 		if wanted {
-			_ = h.startEtcd(u) // again and again
+			_ = h.startEtcd(u) // the next attempt follows
 			again = time.After(300 * time.Millisecond)
 		}
 		select {
@@ -131,32 +131,32 @@ func (h host) supervise(ctx context.Context) error {
 	}
 }
 
-// startEtcd runs the machine's etcd as its data or its permit say.
+// startEtcd starts the machine's etcd from its data or, without data, from its permit.
 func (h host) startEtcd(u plan.Unit) error {
 	in := h.cluster()
 	if in == nil {
-		return errors.New("there is no join CA")
+		return errors.New("the join CA does not exist")
 	}
 	if slices.Contains(u.Args, broken) {
-		return errors.New("it does not know one of its flags")
+		return errors.New("unknown flag")
 	}
 	permit, err := os.ReadFile(h.root + u.EnvFile)
 	if err != nil {
 		return err
 	}
-	h.m.mu.Lock() // a crash comes before all of this or after it
+	h.m.mu.Lock() // a crash comes before all of this or after all of it
 	defer h.m.mu.Unlock()
 	if err := h.alive(); err != nil || h.m.etcd != "" {
 		return err
 	}
 	data := exists(h.root + u.DataGuard.Data)
 	if !data && exists(h.root+u.DataGuard.Mark) {
-		return errors.New("its data is lost, and is not begun anew")
+		return errors.New("its data is lost, and the data guard refuses an empty start")
 	}
 	name := u.Args[1]
 	peer := fmt.Sprintf("https://%s:2380", h.m.address)
 	if !data {
-		in.etcd.Wipe(name) // another disk, another member
+		in.etcd.Wipe(name) // without its data it is another member
 	}
 	switch {
 	case data:

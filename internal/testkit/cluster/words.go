@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// commands are the words that a line of a story may begin with.
+// commands are the first words of a story's lines.
 func commands() map[string]func(t *teller, args []string) error {
 	return map[string]func(t *teller, args []string) error{
 		"init": (*teller).initWord, "join": (*teller).joinWord, "token": (*teller).tokenWord, "approve": (*teller).approveWord, "remove": (*teller).removeWord, "reset": (*teller).resetWord,
@@ -25,14 +25,14 @@ func (t *teller) machine(name string) (*machine, error) {
 	if m := t.machines[name]; m != nil {
 		return m, nil
 	}
-	return nil, fmt.Errorf("there is no machine %q", name)
+	return nil, fmt.Errorf("unknown machine %q", name)
 }
 
-// on does something to each machine that is named.
+// on makes a command of a function of one machine. Its arguments are machines.
 func on(do func(m *machine)) func(t *teller, args []string) error {
 	return func(t *teller, args []string) error {
 		if len(args) == 0 {
-			return errors.New("which machine?")
+			return errors.New("want at least one machine")
 		}
 		for _, name := range args {
 			m, err := t.machine(name)
@@ -54,8 +54,8 @@ func (t *teller) cutWord(args []string) error {
 	return t.fall(args, Crash{cutOnly: true}, func(m *machine) { m.cut(true) })
 }
 
-// fall: crash n1, or crash n1 at "step" [#2] [back 3s]. With back the machine comes again by itself, and nobody minds if the step
-// never comes.
+// fall: crash n1, or crash n1 at "step" [#2] [back 3s]. With back, the machine starts again by itself, and the run need
+// not reach the step.
 func (t *teller) fall(args []string, how Crash, now func(m *machine)) error {
 	if len(args) < 3 || args[1] != "at" {
 		return on(now)(t, args)
@@ -66,7 +66,7 @@ func (t *teller) fall(args []string, how Crash, now func(m *machine)) error {
 	}
 	c := &how
 	c.Machine, c.Name, c.done = m.name, args[2], make(chan struct{})
-	if unit, ok := strings.CutSuffix(c.Name, " started"); ok { // as people say it
+	if unit, ok := strings.CutSuffix(c.Name, " started"); ok { // shorthand
 		c.Name = "create unit/" + unit + " done"
 	}
 	for i := 3; i < len(args); i++ {
@@ -78,7 +78,7 @@ func (t *teller) fall(args []string, how Crash, now func(m *machine)) error {
 		}
 		into := map[string]*time.Duration{"back": &c.Back, "for": &c.Agentless}[args[i]]
 		if i++; i == len(args) {
-			return errors.New("how long?")
+			return errors.New("want a time")
 		}
 		if *into, err = time.ParseDuration(args[i]); err != nil {
 			return err
@@ -91,7 +91,7 @@ func (t *teller) fall(args []string, how Crash, now func(m *machine)) error {
 	return nil
 }
 
-// startWord switches machines on; one that is on is waited for until its crash has come.
+// startWord switches machines on. It waits until the prepared crash of a machine has happened.
 func (t *teller) startWord(args []string) error {
 	for _, name := range args {
 		m, err := t.machine(name)
@@ -100,7 +100,7 @@ func (t *teller) startWord(args []string) error {
 		}
 		for end := time.Now().Add(5 * time.Minute); m.isOn() && t.toFall(name); time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
-				return fmt.Errorf("%s never fell: %s", name, m.says())
+				return fmt.Errorf("%s did not crash: %s", name, m.says())
 			}
 		}
 		m.start()
@@ -108,7 +108,7 @@ func (t *teller) startWord(args []string) error {
 	return nil
 }
 
-// toFall tells whether a crash of the machine is still to come.
+// toFall tells whether a prepared crash of the machine has not happened yet.
 func (t *teller) toFall(name string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -128,7 +128,7 @@ func (m *machine) isOn() bool {
 	return m.on
 }
 
-// pauseWord: nothing of a machine is heard for a while.
+// pauseWord: pause n2 20s: the machine is cut off for that time.
 func (t *teller) pauseWord(args []string) error {
 	if len(args) != 2 {
 		return errors.New("pause MACHINE TIME")
@@ -147,10 +147,10 @@ func (t *teller) pauseWord(args []string) error {
 	return nil
 }
 
-// settleLimit is how long a story waits for what has to come.
+// settleLimit is how long a story waits until all machines have settled.
 const settleLimit = 15 * time.Minute
 
-// waitWord: for a time, or until nobody has anything left to do.
+// waitWord: wait 10s, or wait until every machine has settled.
 func (t *teller) waitWord(args []string) error {
 	limit, exact := settleLimit, false
 	if len(args) > 0 {
@@ -171,10 +171,10 @@ func (t *teller) waitWord(args []string) error {
 	if exact {
 		return nil
 	}
-	return errors.New("not everybody has come to an end")
+	return errors.New("some machines have not settled")
 }
 
-// settled tells whether every machine that is on has come where it is going.
+// settled tells whether every machine that is on has reached the state that the story wants, and all requests have ended.
 func (t *teller) settled() bool {
 	t.mu.Lock()
 	busy := t.handing > 0
