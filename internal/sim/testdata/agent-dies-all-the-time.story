@@ -1,4 +1,4 @@
-# The founder's agent dies every few milliseconds, and the cluster comes to be all the same.
+# The bootstrap node's agent dies every few milliseconds, and the cluster is created all the same.
 machines 2
 init n1
 join n2 control-plane

@@ -1,4 +1,4 @@
-# TK-4: all machines lose their power at once.
+# TK-4: all machines lose power at the same time.
 machines 4
 init n1
 join n2 control-plane

@@ -1,4 +1,4 @@
-# A control plane that has lost the CA's key says so; it never makes another one.
+# A control plane that has lost the CA's key reports it and never creates another one.
 machines 2
 init n1
 join n2 control-plane

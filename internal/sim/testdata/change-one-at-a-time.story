@@ -1,4 +1,4 @@
-# A changed flag is taken up by one control plane at a time.
+# Control planes apply a changed flag one at a time.
 machines 4
 init n1
 join n2 control-plane

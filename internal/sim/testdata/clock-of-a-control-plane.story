@@ -1,5 +1,6 @@
-# A control plane whose clock is a day fast signs what nobody can use yet: whoever joins says which clocks do not agree. Set right, all
-# goes on. One that is a day slow, in a cluster that is younger, signs nothing, and whoever joins says that.
+# A control plane whose clock is a day fast signs certificates that are not valid yet: the joining machine
+# reports which clocks disagree. Once the clock is corrected, the join continues. A control plane whose
+# clock is a day slow, in a younger cluster, signs nothing, and the joining machine reports that.
 machines 4
 init n1
 wait

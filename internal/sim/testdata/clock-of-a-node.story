@@ -1,4 +1,5 @@
-# Nodes whose clocks go wrong keep all that they have: no CA is made twice, nothing is taken away, and set right they are as they were.
+# Nodes whose clocks become wrong keep their state: no CA is created twice, nothing is removed, and once
+# the clocks are corrected the nodes are as they were.
 machines 3
 init n1
 join n2 control-plane

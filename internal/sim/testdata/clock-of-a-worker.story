@@ -1,4 +1,5 @@
-# B4: a worker whose clock is wrong says so, with both clocks, and claims nothing; set right, it is in by itself, within seconds.
+# B4: a worker whose clock is wrong reports both clocks and does not claim the machine; once the clock is
+# corrected, it joins within seconds.
 machines 3
 init n1
 wait

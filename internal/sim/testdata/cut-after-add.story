@@ -1,4 +1,5 @@
-# B4-56: the joiner is cut off right after its learner was added: the learner goes, the cluster stays, and it gets in later.
+# B4-56: the joining machine is partitioned right after its learner was added: the learner is removed, the
+# cluster is unaffected, and the machine joins later.
 machines 2
 init n1
 cut n2 at "permit"

@@ -1,4 +1,4 @@
-# B4-57: of four addresses three are dead: nobody waits for them one after the other.
+# B4-57: three of four addresses are dead: the machine does not wait for one after the other.
 machines 5
 init n1
 wait

@@ -1,4 +1,4 @@
-# B4-53: five control planes at once; etcd takes one learner at a time, and all get in.
+# B4-53: five control planes at once; etcd accepts one learner at a time, and all five join.
 machines 5
 init n1
 join n2 control-plane

@@ -1,4 +1,4 @@
-# TC-8: init claims the machine between a join's grant and its claim: the join lets it be.
+# TC-8: init claims the machine between a join's grant and its claim: the join gives up.
 machines 2
 init n1
 wait

@@ -1,4 +1,4 @@
-# B1-1: the cluster stands and the lock is not written yet.
+# B1-1: a crash when the cluster is ready and the lock is not committed yet.
 machines 1
 crash n1 at "init commit"
 init n1

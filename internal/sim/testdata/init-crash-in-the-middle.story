@@ -1,4 +1,4 @@
-# B1-1: a power cut after the CAs are made: the same request goes on, with the same CAs.
+# B1-1: a power cut after the CAs are created: the same request continues, with the same CAs.
 machines 1
 crash n1 at "etcd started"
 init n1

@@ -1,4 +1,4 @@
-# B1-2: the second time while it recovers from the first, and a third.
+# B1-2: the machine crashes a second time while it recovers from the first crash, and then a third time.
 machines 1
 crash n1 at "init installed"
 init n1

@@ -1,4 +1,4 @@
-# B1-1: a crash in the middle of undoing an init: it is undone to the end, and never begun anew.
+# B1-1: a crash while a failed init is undone: it is undone completely, and never restarted.
 machines 1
 fail n1 unit/kube-apiserver
 init n1

@@ -1,4 +1,5 @@
-# TC-3: an init that cannot end is undone: the machine is free and clean, says why, and takes the next request.
+# TC-3: an init that cannot finish is undone: the machine is free and clean, reports the reason, and
+# accepts the next request.
 machines 1
 fail n1 unit/kube-apiserver
 init n1

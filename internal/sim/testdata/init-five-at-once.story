@@ -1,4 +1,4 @@
-# TC-9, B1-5: five requests at once on one machine, and one has it.
+# TC-9, B1-5: five requests at once on one machine, and one of them wins.
 machines 1
 init n1 as request-a
 init n1 as request-b

@@ -1,4 +1,4 @@
-# TC-5: a machine without an init secret is initialised by nobody.
+# TC-5: a machine without an init secret cannot be initialised.
 machines 1
 init n1 no-secret
 wait 1m

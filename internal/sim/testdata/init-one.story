@@ -1,4 +1,4 @@
-# TC-1: init gives a kubeconfig and a cluster's id, and the machine is the cluster's for good.
+# TC-1: init returns a kubeconfig and the ID of the cluster, and the machine is committed to the cluster.
 machines 1
 init n1
 wait

@@ -1,4 +1,4 @@
-# TC-8: a machine that is initialised and told to join at once does one of the two.
+# TC-8: a machine that is initialised and told to join at the same time does exactly one of the two.
 machines 2
 init n1
 wait

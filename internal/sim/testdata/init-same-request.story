@@ -1,4 +1,4 @@
-# B1-7: the same request again gets the same answer, whoever lost the first one.
+# B1-7: the same request again gets the same answer, even after the first answer was lost.
 machines 1
 init n1 as request-one
 wait 1ms

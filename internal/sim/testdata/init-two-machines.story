@@ -1,4 +1,5 @@
-# B1-6: two inits on two machines make two clusters, each with an id of its own; what asks one of them gets into that one.
+# B1-6: two inits on two machines create two clusters with different IDs; a machine joins the cluster that
+# it asks.
 machines 3
 init n1
 init n2

@@ -1,4 +1,4 @@
-# TC-7: who asks before there is a cluster is let in when there is one.
+# TC-7: machines that ask before the cluster exists are admitted once it does.
 machines 3
 join n2 control-plane
 join n3 worker token

@@ -1,4 +1,5 @@
-# B4-50, TC-10: the joiner falls with its certificates written and no plan: what it has is taken away, and it joins again.
+# B4-50, TC-10: the joining machine crashes after its certificates are written and before its plan is: its
+# files are removed, and it joins again.
 machines 2
 init n1
 crash n2 at "keep the plan"

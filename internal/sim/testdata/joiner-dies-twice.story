@@ -1,4 +1,5 @@
-# B4-50: it falls again while the first try is taken away, after the lock is free: it is still the same machine.
+# B4-50: the machine crashes again while the first attempt is wiped and after the lock is free: it is still
+# the same machine.
 machines 2
 init n1
 crash n2 at "claimed"

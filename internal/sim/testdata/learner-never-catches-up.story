@@ -1,4 +1,4 @@
-# B4-54: a learner that never catches up loses its turn, and the cluster is what it was.
+# B4-54: a learner that never catches up loses the membership lease, and the cluster is as before.
 machines 3
 catchup 2h
 init n1

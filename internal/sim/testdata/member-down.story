@@ -1,4 +1,5 @@
-# B4-55: a fourth control plane while one of three is down: nothing loses the quorum, and all end well.
+# B4-55: a fourth control plane joins while one of three is down: the quorum is never lost, and all four
+# join in the end.
 machines 4
 init n1
 join n2 control-plane

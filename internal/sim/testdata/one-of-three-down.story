@@ -1,4 +1,4 @@
-# TK-5: with one of three control planes down a worker gets in, and the one comes back.
+# TK-5: with one of three control planes down a worker joins, and the control plane returns.
 machines 4
 init n1
 join n2 control-plane

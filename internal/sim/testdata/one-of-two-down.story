@@ -1,4 +1,5 @@
-# B4-55: with one of two members down nothing can be decided: the joiner waits, and says for what.
+# B4-55: with one of two members down there is no quorum: the joining machine waits and reports what it
+# waits for.
 machines 3
 init n1
 join n2 control-plane

@@ -1,4 +1,4 @@
-# A worker without its network for ten minutes stays what it is.
+# A worker without network for ten minutes stays committed.
 machines 2
 init n1
 join n2 worker

@@ -1,4 +1,4 @@
-# R-58: with one of three control planes down, none of the others may go.
+# R-58: with one of three control planes down, no other can be removed.
 machines 3
 init n1
 join n2 control-plane

@@ -1,4 +1,4 @@
-# A removed machine is refused under its old key; reset, it is another one and needs a token.
+# A removed machine is refused with its old key; after a reset it is a new machine and needs a token.
 machines 2
 init n1
 join n2 worker

@@ -1,4 +1,4 @@
-# B4-62: a machine with a copy of a control plane's disk is not let in, and the one that lives stays.
+# B4-62: a machine with a copy of a control plane's disk is refused, and the original is unaffected.
 machines 3
 init n1
 join n2 control-plane

@@ -1,4 +1,4 @@
-# B4-61: another machine under a node's name waits for approval; then the old one is nobody any more.
+# B4-61: another machine with a node's name waits for approval; after that the old machine is unknown.
 machines 3
 init n1
 join n2 worker

@@ -1,4 +1,5 @@
-# B4-52: it falls with the certificate signed and not sent: the same machine gets the same record.
+# B4-52: the control plane crashes after it has signed the certificate and before it sends it: the same
+# machine gets the same record.
 machines 2
 init n1
 wait

@@ -1,4 +1,4 @@
-# B4-51: the join service falls when it has written who comes, and before it says so.
+# B4-51: the control plane crashes after it has written the record and before it sends the grant.
 machines 2
 init n1
 wait

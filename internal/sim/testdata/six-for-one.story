@@ -1,4 +1,4 @@
-# TK-2: six machines that all want in form one cluster.
+# TK-2: six machines that all want to join form one cluster.
 machines 6
 join n2 control-plane
 join n3 control-plane

@@ -1,4 +1,4 @@
-# The one whose turn it is dies for good with its learner added: the next one gets in.
+# The holder of the membership lease dies for good after its learner was added: the next machine joins.
 machines 3
 init n1
 wait

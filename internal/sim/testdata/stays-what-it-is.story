@@ -1,4 +1,4 @@
-# TK-11: what the lock says survives the agent's death and the power's.
+# TK-11: the lock's state survives the death of the agent and a power cut.
 machines 2
 init n1
 join n2 worker

@@ -1,4 +1,5 @@
-# B8-131: who has neither record nor token is refused, holds nothing, and says what it waits for.
+# B8-131: a machine with neither record nor token is refused, stores nothing, and reports what it waits
+# for.
 machines 2
 init n1
 wait

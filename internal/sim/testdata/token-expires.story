@@ -1,4 +1,4 @@
-# B4-65: a machine that comes an hour late with its token is told no, and gets in with a new one.
+# B4-65: a machine that presents its token an hour late is refused, and joins with a new one.
 machines 2
 init n1
 wait

@@ -1,4 +1,4 @@
-# B8-130: six machines with one token, and one gets in.
+# B8-130: six machines use one token, and one of them is admitted.
 machines 7
 init n1
 wait

@@ -1,4 +1,4 @@
-# B8-131, B8-133: a worker's token makes nobody a control plane, whatever the machine wants to be.
+# B8-131, B8-133: a machine with a worker's token becomes a worker, whatever role it asks for.
 machines 2
 init n1
 wait

@@ -1,4 +1,4 @@
-# B8-131: a token that is for another machine's key.
+# B8-131: a token that is bound to another machine's key.
 machines 3
 init n1
 wait

@@ -1,4 +1,5 @@
-# B4-52: it falls between the token's use and the record: the machine that has used the token gets in, and no other.
+# B4-52: the control plane crashes between the use of the token and the record: the machine that used the
+# token is admitted, and no other is.
 machines 3
 init n1
 wait

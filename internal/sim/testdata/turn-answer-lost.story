@@ -1,4 +1,5 @@
-# A turn is taken, renewed and passed on, and the answer is lost: nobody thinks that it is somebody else's.
+# The rollout lease is taken, renewed and released, and the answers are lost: each holder still recognises
+# its lease.
 machines 3
 init n1
 join n2 control-plane

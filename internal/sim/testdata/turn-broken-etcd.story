@@ -1,4 +1,5 @@
-# An etcd that does not start with its new flag is one of three, whatever agents die over it.
+# An etcd that does not start with its new flag remains the only one of three, even if agents die
+# meanwhile.
 machines 3
 init n1
 join n2 control-plane

@@ -1,4 +1,5 @@
-# So it is when the agents die over it: who has broken its API server has its turn until it is mended.
+# The same when the agents die: the machine whose API server is broken keeps the rollout lease until it is
+# repaired.
 machines 3
 init n1
 join n2 control-plane

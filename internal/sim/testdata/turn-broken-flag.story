@@ -1,5 +1,5 @@
-# A flag that breaks the first API server breaks one, though the answer to a renewal is lost. The others serve, and the corrected flag
-# goes to the broken one at once.
+# A flag that breaks the first API server breaks only that one, although the answer to a renewal is lost.
+# The others serve, and the corrected flag reaches the broken one at once.
 machines 3
 init n1
 join n2 control-plane

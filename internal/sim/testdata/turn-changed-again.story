@@ -1,4 +1,4 @@
-# The operator changes the plan while a change is under way.
+# The operator changes the plan while a change is in progress.
 machines 3
 init n1
 join n2 control-plane

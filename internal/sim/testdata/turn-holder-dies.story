@@ -1,4 +1,5 @@
-# Whoever dies for good with its etcd stopped has lost its turn half a minute later; the others do not wait for it for ever.
+# A machine that dies for good with its etcd stopped loses the rollout lease after half a minute; the
+# others do not wait forever.
 machines 3
 init n1
 join n2 control-plane

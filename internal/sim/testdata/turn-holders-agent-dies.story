@@ -1,4 +1,5 @@
-# Agents die in the middle of their turns, for a moment or for longer than a turn lives: what they stopped comes back first.
+# Agents die while they hold the rollout lease, for a moment or for longer than the lease lasts: what they
+# stopped is started first.
 machines 3
 init n1
 join n2 control-plane

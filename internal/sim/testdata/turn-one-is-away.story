@@ -1,4 +1,5 @@
-# A machine that is off is waited for, two minutes at most; it takes up the change when it comes back.
+# The others wait for a machine that is off, for two minutes at most; it applies the change when it
+# returns.
 machines 3
 init n1
 join n2 control-plane

@@ -1,4 +1,4 @@
-# The holder is cut off in the middle of its turn, and comes back later.
+# The holder of the rollout lease is partitioned in the middle of a restart, and returns later.
 machines 3
 init n1
 join n2 control-plane

@@ -1,4 +1,5 @@
-# All lose their power in the middle of a change: what does not run is no turn's affair, and comes up with the new flag.
+# All machines lose power in the middle of a change: components that are not running need no lease and
+# start with the new flag.
 machines 3
 init n1
 join n2 control-plane

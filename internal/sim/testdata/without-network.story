@@ -1,4 +1,4 @@
-# TK-12: a control plane that boots without any network comes up from its disk.
+# TK-12: a control plane that boots without any network starts from its disk.
 machines 1
 init n1
 wait

@@ -1,4 +1,4 @@
-# B4-62: a machine with a copy of a worker's key is not let in beside it, with whatever token.
+# B4-62: a machine with a copy of a worker's key is refused while the worker is alive, even with a token.
 machines 3
 init n1
 join n2 worker

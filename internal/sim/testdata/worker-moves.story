@@ -1,4 +1,5 @@
-# A worker's disk in another machine, when the old one is off: the record follows. The old one does not come back beside it.
+# A worker's disk is moved to another machine while the old one is off: the record follows. The old machine
+# is refused when it returns.
 machines 3
 init n1
 join n2 worker

@@ -1,4 +1,4 @@
-# TC-11, B8-133: a worker gets nothing of the control plane, a control plane gets all.
+# TC-11, B8-133: a worker gets no file of the control plane, a control plane gets all of them.
 machines 3
 init n1
 join n2 worker

@@ -1,4 +1,5 @@
-# B4-62: a machine with a copy of a worker's disk is not let in beside it; the one that lives stays, and somebody may say otherwise.
+# B4-62: a machine with a copy of a worker's disk is refused while the original is alive; an operator can
+# approve the copy instead.
 machines 3
 init n1
 join n2 worker
