@@ -150,7 +150,6 @@ func buildAgent(backend string, log *slog.Logger) (b built, err error) {
 	if err != nil {
 		return b, err
 	}
-	found.Key = pin
 	crash := newFailpoints()
 	custody := &ca.Local{Now: crash.now, Remote: func(ctx context.Context, w pki.Want, request []byte) ([]byte, error) {
 		return b.enrol.Renew(ctx, w, request)
@@ -163,7 +162,7 @@ func buildAgent(backend string, log *slog.Logger) (b built, err error) {
 	keeper := rollout.New(planner.Turn, log, time.Now)
 	b.joinIn = &joining{pin: pin, turns: keeper, crash: crash, lock: journal, log: log, audit: &audit{path: "/var/log/slipway/join-audit.log", log: log}}
 	b.agent, err = node.New(node.Config{
-		Host: unitHost{b.host, b.pods}, Facts: found, PlanFile: filepath.Join(stateDir, "plan", "plan.json"),
+		Host: unitHost{b.host, b.pods}, Facts: found, Key: pin, PlanFile: filepath.Join(stateDir, "plan", "plan.json"),
 		TraceFile: filepath.Join(stateDir, "trace", "last.json"), Socket: filepath.Join(runDir, "agent.sock"), Version: version, Log: log, Board: board,
 		Control:   controlRole(b.joinIn, log),
 		Turn:      keeper,

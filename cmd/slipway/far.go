@@ -28,8 +28,7 @@ func machineReport(ctx context.Context, args []string) error {
 		return err
 	}
 	r := preflight.Report{
-		Slipway: version, Arch: preflight.Arch(), Address: found.Address, Now: time.Now().UTC(),
-		CgroupV1: found.CgroupV1, OOMScoreAdj: found.OOMScoreAdj, DefaultRoute: found.DefaultRoute, UpstreamDNS: found.UpstreamDNS, Lock: string(lock.Free),
+		Slipway: version, Arch: preflight.Arch(), Now: time.Now().UTC(), Facts: found, Lock: string(lock.Free),
 	}
 	if r.Hostname, err = os.Hostname(); err != nil {
 		return err

@@ -22,20 +22,17 @@ import (
 	"google.golang.org/grpc/status"
 
 	initv1 "github.com/slipway-project/slipway/api/init/v1"
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/rpc"
 	"github.com/slipway-project/slipway/internal/sleep"
 )
 
-// Facts is what a machine is.
-type Facts struct {
-	Slipway      string
-	Address      string
-	CgroupV1     bool
-	OOMScoreAdj  bool
-	DefaultRoute bool
-	UpstreamDNS  bool
-	Lock         string // for people: "free", "claimed (init r1)"
+// Machine is what a machine says of itself.
+type Machine struct {
+	Slipway string // version of its agent
+	Lock    string // for people: "free", "claimed (init r1)"
+	Facts   machine.Facts
 }
 
 // Event is one line of how a request gets on.
@@ -79,21 +76,22 @@ func (c *Client) with() grpc.CallOption { return grpc.PerRPCCredentials(c.secret
 const startLimit = 5 * time.Second
 
 // Facts asks the machine what it is.
-func (c *Client) Facts(ctx context.Context) (Facts, error) {
+func (c *Client) Facts(ctx context.Context) (Machine, error) {
 	f, err := c.api.Facts(ctx, &initv1.FactsRequest{}, c.with())
 	for try, begun := 0, time.Now(); err != nil; try++ {
 		if !c.passing(ctx, err) || time.Since(begun) > startLimit {
-			return Facts{}, c.explain(ctx, "ask for its facts", err)
+			return Machine{}, c.explain(ctx, "ask for its facts", err)
 		}
 		if err := c.rest(ctx, try, err); err != nil {
-			return Facts{}, err
+			return Machine{}, err
 		}
 		f, err = c.api.Facts(ctx, &initv1.FactsRequest{}, c.with())
 	}
-	return Facts{
-		Slipway: f.GetSlipway(), Address: f.GetAddress(), CgroupV1: f.GetCgroupV1(), OOMScoreAdj: f.GetOomScoreAdj(),
-		DefaultRoute: f.GetDefaultRoute(), UpstreamDNS: f.GetUpstreamDns(), Lock: f.GetLock(),
-	}, nil
+	facts, err := machine.DecodeFacts(f.GetFacts())
+	if err != nil {
+		return Machine{}, fmt.Errorf("machine %s: %w", c.address, err)
+	}
+	return Machine{Slipway: f.GetSlipway(), Lock: f.GetLock(), Facts: facts}, nil
 }
 
 // Init hands the machine its ticket and returns how far the request is. It may be repeated with the same id and ticket: after a lost

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"time"
 
 	"google.golang.org/grpc"
@@ -17,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	nodev1 "github.com/slipway-project/slipway/api/node/v1"
-	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/proxy"
 	"github.com/slipway-project/slipway/internal/reconcile"
@@ -88,29 +87,28 @@ func dialSoon(ctx context.Context, dial dialer) (net.Conn, error) {
 func (a *Agent) Close() error { return a.conn.Close() }
 
 // Facts asks what the machine is.
-func (a *Agent) Facts(ctx context.Context) (config.Facts, string, error) {
+func (a *Agent) Facts(ctx context.Context) (machine.Facts, string, error) {
 	f, _, version, err := a.ask(ctx)
 	return f, version, err
 }
 
 // Meet asks what the machine is and where it belongs.
-func (a *Agent) Meet(ctx context.Context) (config.Facts, enrolment, error) {
+func (a *Agent) Meet(ctx context.Context) (machine.Facts, enrolment, error) {
 	f, e, _, err := a.ask(ctx)
 	return f, e, err
 }
 
-func (a *Agent) ask(ctx context.Context) (config.Facts, enrolment, string, error) {
+func (a *Agent) ask(ctx context.Context) (machine.Facts, enrolment, string, error) {
 	r, err := a.client.Facts(ctx, &nodev1.FactsRequest{}, grpc.WaitForReady(true))
 	if err != nil {
-		return config.Facts{}, enrolment{}, "", fmt.Errorf("ask the agent for facts: %w", err)
+		return machine.Facts{}, enrolment{}, "", fmt.Errorf("ask the agent for facts: %w", err)
 	}
-	addr, err := netip.ParseAddr(r.GetAddress())
+	f, err := machine.DecodeFacts(r.GetFacts())
 	if err != nil {
-		return config.Facts{}, enrolment{}, "", fmt.Errorf("the machine has no address of its own (fact \"address\"): give it one, or name it in the spec: %w", err)
+		return machine.Facts{}, enrolment{}, "", fmt.Errorf("ask the agent for facts: %w", err)
 	}
-	f := config.Facts{Address: addr, CgroupV1: r.GetCgroupV1(), OOMScoreAdj: r.GetOomScoreAdj(), HasDefaultGW: r.GetDefaultRoute()}
-	if !r.GetUpstreamDns() {
-		f.ResolvConf = config.ResolvConfFile
+	if !f.Address.IsValid() {
+		return machine.Facts{}, enrolment{}, "", errors.New("the machine has no address of its own (fact \"address\"): give it one, or name it in the spec")
 	}
 	return f, enrolment{key: r.GetKey(), phase: r.GetLock(), cluster: r.GetCluster(), node: r.GetNode()}, r.GetVersion(), nil
 }

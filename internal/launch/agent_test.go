@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	nodev1 "github.com/slipway-project/slipway/api/node/v1"
-	"github.com/slipway-project/slipway/internal/core/config"
+	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
@@ -140,16 +140,16 @@ func TestFacts(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		reply *nodev1.FactsReply
-		want  config.Facts
+		want  coremachine.Facts
 		err   string
 	}{
 		"no upstream DNS": {
-			&nodev1.FactsReply{Address: "192.0.2.1", CgroupV1: true, OomScoreAdj: true, DefaultRoute: true},
-			config.Facts{Address: usual(0), CgroupV1: true, OOMScoreAdj: true, HasDefaultGW: true, ResolvConf: config.ResolvConfFile},
+			&nodev1.FactsReply{Facts: []byte(`{"address":"192.0.2.1","cgroupV1":true,"oomScoreAdj":true}`)},
+			coremachine.Facts{Address: usual(0), CgroupV1: true, OOMScoreAdj: true},
 			"",
 		},
-		"upstream DNS": {&nodev1.FactsReply{Address: "192.0.2.1", UpstreamDns: true}, config.Facts{Address: usual(0)}, ""},
-		"no address":   {&nodev1.FactsReply{}, config.Facts{}, `the machine has no address of its own (fact "address"): give it one, or name it in the spec`},
+		"upstream DNS": {&nodev1.FactsReply{Facts: []byte(`{"address":"192.0.2.1","upstreamDNS":true}`)}, coremachine.Facts{Address: usual(0), UpstreamDNS: true}, ""},
+		"no address":   {&nodev1.FactsReply{Facts: []byte("{}")}, coremachine.Facts{}, `the machine has no address of its own (fact "address"): give it one, or name it in the spec`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/slipway-project/slipway/internal/artifact"
-	"github.com/slipway-project/slipway/internal/core/config"
+	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
@@ -47,7 +47,7 @@ func TestApplySendsWhatAPlanTakes(t *testing.T) {
 			var all fleet
 			for _, p := range c.Config.Pools {
 				for _, node := range p.Nodes {
-					all = append(all, &member{NodeName: node, pool: p, facts: config.Facts{Address: netip.MustParseAddr("192.0.2.9")}})
+					all = append(all, &member{NodeName: node, pool: p, facts: coremachine.Facts{Address: netip.MustParseAddr("192.0.2.9")}})
 				}
 			}
 			for _, m := range all {

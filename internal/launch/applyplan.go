@@ -5,7 +5,6 @@ package launch
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/slipway-project/slipway/internal/artifact"
 	"github.com/slipway-project/slipway/internal/core/compose"
-	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
@@ -56,17 +54,14 @@ func (a *apply) seen(probes []*probe) (fleet, error) {
 	var all fleet
 	for _, p := range probes {
 		r := p.report
-		addr, err := netip.ParseAddr(r.Address)
-		if err != nil {
-			addr = p.node.Address
-		}
 		m := &member{NodeName: p.node, pool: p.pool, enrolment: enrolment{phase: r.Lock, cluster: r.Cluster, node: r.Node}}
 		m.Index = indexes[m.Name]
-		m.facts = config.Facts{Address: addr, CgroupV1: r.CgroupV1, OOMScoreAdj: r.OOMScoreAdj, HasDefaultGW: r.DefaultRoute}
-		if !r.UpstreamDNS {
-			m.facts.ResolvConf = config.ResolvConfFile
+		m.facts = r.Facts
+		if !m.facts.Address.IsValid() {
+			m.facts.Address = p.node.Address
 		}
 		if r.Lock != freePhase {
+			var err error
 			if m.agent, err = agentAt(a.far.At(m.Name)); err != nil {
 				all.close()
 				return nil, err

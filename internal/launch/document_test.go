@@ -18,6 +18,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control"
 	"github.com/slipway-project/slipway/internal/core/compose"
 	"github.com/slipway-project/slipway/internal/core/config"
+	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/planner"
 )
 
@@ -39,7 +40,7 @@ const documentSpec = `spec:
 
 func nodesOf(t *testing.T, c config.Cluster) []config.Node {
 	t.Helper()
-	n, err := config.ForNode(c, c.Pools[0].Nodes[0].Name, config.Facts{Address: netip.MustParseAddr("192.0.2.10")})
+	n, err := config.ForNode(c, c.Pools[0].Nodes[0].Name, coremachine.Facts{Address: netip.MustParseAddr("192.0.2.10")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/machine"
 )
 
 // member is one machine of the cluster while up works on it.
@@ -21,7 +22,7 @@ type member struct {
 	config.NodeName
 	pool  config.Pool
 	agent *Agent
-	facts config.Facts
+	facts machine.Facts
 	enrolment
 }
 
@@ -182,9 +183,7 @@ func (f fleet) records(c config.Cluster) ([]admission.Node, error) {
 		}
 		out = append(out, admission.Node{
 			Name: m.Name, Pool: m.pool.Name, Index: m.Index, PodCIDR: podCIDR, Address: m.address(), Key: m.key,
-			Facts: admission.Facts{
-				CgroupV1: m.facts.CgroupV1, OOMScoreAdj: m.facts.OOMScoreAdj, DefaultRoute: m.facts.HasDefaultGW, UpstreamDNS: m.facts.ResolvConf == "",
-			},
+			Facts: m.facts,
 		})
 	}
 	return out, nil

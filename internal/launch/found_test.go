@@ -4,6 +4,7 @@ package launch
 
 import (
 	"context"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	nodev1 "github.com/slipway-project/slipway/api/node/v1"
+	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 )
 
 // Another up had the answer, and the machine has ended its init service: what the agent says is enough.
@@ -31,7 +33,7 @@ func TestFoundedWithoutItsInitService(t *testing.T) {
 			if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			serve(t, socket, &scripted{facts: &nodev1.FactsReply{Address: "10.89.0.10", Lock: tc.lock}})
+			serve(t, socket, &scripted{facts: &nodev1.FactsReply{Facts: coremachine.Facts{Address: netip.MustParseAddr("10.89.0.10")}.Encode(), Lock: tc.lock}})
 			m.agent, m.phase, m.key = dial(t, socket), "claimed", "sha256:"+strings.Repeat("0a", 32)
 			u.founding = founding{ID: requestID("up"), Machine: m.Name, Secret: "secret"}
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

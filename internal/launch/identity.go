@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	nodev1 "github.com/slipway-project/slipway/api/node/v1"
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/durable"
 	"github.com/slipway-project/slipway/internal/node/initserver"
 )
@@ -36,7 +37,14 @@ func (l *Launcher) Identity(ctx context.Context, socket string) (id Identity, er
 		if err != nil {
 			return fmt.Errorf("ask the agent for facts: %w", plain(err))
 		}
-		id = Identity{Key: r.GetKey(), Address: r.GetAddress(), Lock: r.GetLock(), Cluster: r.GetCluster(), Node: r.GetNode()}
+		facts, err := machine.DecodeFacts(r.GetFacts())
+		if err != nil {
+			return fmt.Errorf("ask the agent for facts: %w", err)
+		}
+		id = Identity{Key: r.GetKey(), Lock: r.GetLock(), Cluster: r.GetCluster(), Node: r.GetNode()}
+		if facts.Address.IsValid() {
+			id.Address = facts.Address.String()
+		}
 		return nil
 	})
 	return id, err

@@ -4,12 +4,14 @@ package launch
 
 import (
 	"bytes"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	nodev1 "github.com/slipway-project/slipway/api/node/v1"
+	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/node/initserver"
 )
 
@@ -17,7 +19,7 @@ func TestCreateInitSecret(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	l, socket, path := &Launcher{Root: dir}, filepath.Join(dir, "s"), filepath.Join(dir, machineSecret)
-	a := &scripted{facts: &nodev1.FactsReply{Key: somePin, Address: "10.0.0.4", Lock: "committed", Cluster: "id", Node: "dev-main-0"}}
+	a := &scripted{facts: &nodev1.FactsReply{Key: somePin, Facts: coremachine.Facts{Address: netip.MustParseAddr("10.0.0.4")}.Encode(), Lock: "committed", Cluster: "id", Node: "dev-main-0"}}
 	if _, _, err := l.CreateInitSecret(t.Context(), socket, false); err == nil || !strings.Contains(err.Error(), "no agent") {
 		t.Errorf("without an agent: %v", err)
 	}
@@ -28,7 +30,7 @@ func TestCreateInitSecret(t *testing.T) {
 	if _, err := os.Stat(path); err == nil {
 		t.Fatal("a node was given an init secret")
 	}
-	a.facts = &nodev1.FactsReply{Key: somePin, Address: "10.0.0.4", Lock: "free"}
+	a.facts = &nodev1.FactsReply{Key: somePin, Facts: coremachine.Facts{Address: netip.MustParseAddr("10.0.0.4")}.Encode(), Lock: "free"}
 	secret, id, err := l.CreateInitSecret(t.Context(), socket, false)
 	if err != nil || id != (Identity{Key: somePin, Address: "10.0.0.4", Lock: "free"}) || len(secret) < 32 {
 		t.Fatalf("%d characters, %+v, %v", len(secret), id, err)

@@ -7,12 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/slipway-project/slipway/internal/core/compose"
-	"github.com/slipway-project/slipway/internal/core/spec"
 	"net"
 	"net/netip"
 	"strconv"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/core/compose"
+	"github.com/slipway-project/slipway/internal/core/spec"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -149,12 +150,12 @@ func (r *remoteInit) begin(ctx context.Context, known bool) error {
 	if err != nil {
 		return err
 	}
-	facts, err := r.client.Facts(ctx)
+	m, err := r.client.Facts(ctx)
 	if err != nil {
 		return err
 	}
-	r.report(Event{Stage: StageMachine, Phase: "ready", Text: fmt.Sprintf("slipway %s, %s", facts.Slipway, facts.Lock)})
-	ticket, node, err := r.ticket(facts, have)
+	r.report(Event{Stage: StageMachine, Phase: "ready", Text: fmt.Sprintf("slipway %s, %s", m.Slipway, m.Lock)})
+	ticket, node, err := r.ticket(m.Facts, have)
 	if err != nil {
 		return err
 	}

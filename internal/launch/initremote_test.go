@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/certtest"
+	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/core/roster"
@@ -27,14 +29,14 @@ import (
 // bareMachine waits for its initialiser, with the real init service and a fake machine behind it.
 type bareMachine struct {
 	address, pin, secret string
-	facts                initserver.Facts
+	facts                coremachine.Facts
 	stand                chan error // what becomes of the next request
 
 	mu      sync.Mutex // guards the field below
 	tickets []plan.Ticket
 }
 
-func (m *bareMachine) Facts() initserver.Facts { return m.facts }
+func (m *bareMachine) Facts() coremachine.Facts { return m.facts }
 
 func (m *bareMachine) Install(_ context.Context, t plan.Ticket) error {
 	m.mu.Lock()
@@ -76,7 +78,7 @@ func newBareMachine(t *testing.T) *bareMachine {
 	secret, hash := initserver.NewSecret()
 	m := &bareMachine{
 		pin: pin, secret: secret, stand: make(chan error, 1),
-		facts: initserver.Facts{Slipway: "v0.0.0-test", Address: "127.0.0.1", OOMScoreAdj: true},
+		facts: coremachine.Facts{Address: netip.MustParseAddr("127.0.0.1"), OOMScoreAdj: true},
 	}
 	if err := os.WriteFile(filepath.Join(dir, "secret"), hash, 0o600); err != nil {
 		t.Fatal(err)
@@ -90,7 +92,7 @@ func newBareMachine(t *testing.T) *bareMachine {
 		t.Fatal(err)
 	}
 	s, err := initserver.New(initserver.Config{
-		Lock: l, Machine: m, SecretFile: filepath.Join(dir, "secret"), RequestFile: filepath.Join(dir, "request"),
+		Lock: l, Machine: m, Slipway: "v0.0.0-test", SecretFile: filepath.Join(dir, "secret"), RequestFile: filepath.Join(dir, "request"),
 		Certificate: func() (*tls.Certificate, error) { return cert, nil }, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -3,17 +3,16 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
-	"net/netip"
 
-	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/planner"
-	"github.com/slipway-project/slipway/internal/initclient"
 )
 
 // ticket makes the machine the first control plane of the spec's cluster.
-func (r *remoteInit) ticket(f initclient.Facts, have planner.Components) (plan.Ticket, string, error) {
+func (r *remoteInit) ticket(f machine.Facts, have planner.Components) (plan.Ticket, string, error) {
 	all, first, err := r.fleet(f)
 	if err != nil {
 		return plan.Ticket{}, "", err
@@ -27,7 +26,7 @@ func (r *remoteInit) ticket(f initclient.Facts, have planner.Components) (plan.T
 
 // fleet is what is known of the spec's machines: this one, and those whose address the spec names. The others get their records
 // when they join.
-func (r *remoteInit) fleet(f initclient.Facts) (all fleet, first *member, err error) {
+func (r *remoteInit) fleet(f machine.Facts) (all fleet, first *member, err error) {
 	for _, p := range r.cluster.Config.Pools {
 		for _, n := range p.Nodes {
 			m := &member{NodeName: n, pool: p}
@@ -43,9 +42,10 @@ func (r *remoteInit) fleet(f initclient.Facts) (all fleet, first *member, err er
 	if first == nil {
 		return nil, nil, &Error{InvalidSpec, fmt.Errorf("spec.pools: no control plane %q in cluster %s: a control plane makes the cluster", r.o.Node, r.cluster.Name)}
 	}
-	if first.facts, err = remoteFacts(f); err != nil {
-		return nil, nil, err
+	if !f.Address.IsValid() {
+		return nil, nil, errors.New("the machine has no address of its own: give it one")
 	}
+	first.facts = f
 	if !first.Address.IsValid() {
 		first.Address = first.facts.Address
 	}
@@ -55,16 +55,4 @@ func (r *remoteInit) fleet(f initclient.Facts) (all fleet, first *member, err er
 	}
 	first.key = r.o.Pin
 	return all, first, nil
-}
-
-func remoteFacts(f initclient.Facts) (config.Facts, error) {
-	addr, err := netip.ParseAddr(f.Address)
-	if err != nil {
-		return config.Facts{}, fmt.Errorf("the machine has no address of its own: give it one: %w", err)
-	}
-	out := config.Facts{Address: addr, CgroupV1: f.CgroupV1, OOMScoreAdj: f.OOMScoreAdj, HasDefaultGW: f.DefaultRoute}
-	if !f.UpstreamDNS {
-		out.ResolvConf = config.ResolvConfFile
-	}
-	return out, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/catalog"
 	"github.com/slipway-project/slipway/internal/core/config"
+	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/machine"
@@ -71,37 +72,37 @@ func nodeOf(c config.Cluster, wanted string) (config.NodeName, error) {
 }
 
 // facts asks the node's machine, and assumes an ordinary one when it does not run.
-func (p *Planned) facts(ctx context.Context, l *Launcher, n config.NodeName) config.Facts {
+func (p *Planned) facts(ctx context.Context, l *Launcher, n config.NodeName) coremachine.Facts {
 	facts, err := p.ask(ctx, l, n.Name)
 	if err == nil {
 		return facts
 	}
-	assumed := config.Facts{Address: address(n), OOMScoreAdj: true}
+	assumed := coremachine.Facts{Address: address(n), OOMScoreAdj: true, UpstreamDNS: true}
 	p.Assumed = append(p.Assumed, fmt.Sprintf("machine %s (%v): address %s and cgroup v2 are assumed", n.Name, err, assumed.Address))
 	return assumed
 }
 
-func (p *Planned) ask(ctx context.Context, l *Launcher, node string) (config.Facts, error) {
+func (p *Planned) ask(ctx context.Context, l *Launcher, node string) (coremachine.Facts, error) {
 	machines, list, err := l.machinesOf(ctx, p.Cluster.Name)
 	if errors.Is(err, ErrNoCluster) {
-		return config.Facts{}, errors.New("not made yet")
+		return coremachine.Facts{}, errors.New("not made yet")
 	}
 	if err != nil {
-		return config.Facts{}, err
+		return coremachine.Facts{}, err
 	}
 	m, err := pick(p.Cluster.Name, list, node)
 	if err != nil {
-		return config.Facts{}, errors.New("not made yet")
+		return coremachine.Facts{}, errors.New("not made yet")
 	}
 	if !m.Running {
-		return config.Facts{}, errors.New("not running")
+		return coremachine.Facts{}, errors.New("not running")
 	}
 	ctx, cancel := context.WithTimeout(ctx, agentPatience)
 	defer cancel()
 	p.agent = toAgent(machines.At(node))
 	agent, err := dialAgent(p.agent)
 	if err != nil {
-		return config.Facts{}, err
+		return coremachine.Facts{}, err
 	}
 	defer agent.Close()
 	facts, _, err := agent.Facts(ctx)

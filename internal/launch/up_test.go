@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,7 +20,7 @@ import (
 
 	nodev1 "github.com/slipway-project/slipway/api/node/v1"
 	"github.com/slipway-project/slipway/internal/artifact"
-	"github.com/slipway-project/slipway/internal/core/config"
+	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -27,7 +28,7 @@ import (
 // alone is a cluster's only machine, met already.
 func alone(u *up) fleet {
 	p := u.cluster.Config.Pools[0]
-	return fleet{{NodeName: p.Nodes[0], pool: p, facts: config.Facts{Address: usual(0)}, enrolment: enrolment{phase: committedPhase, cluster: "c", node: p.Nodes[0].Name}}}
+	return fleet{{NodeName: p.Nodes[0], pool: p, facts: coremachine.Facts{Address: usual(0)}, enrolment: enrolment{phase: committedPhase, cluster: "c", node: p.Nodes[0].Name}}}
 }
 
 func newUp(t *testing.T, o UpOptions) (*up, localMachines) {
@@ -107,7 +108,7 @@ func busyAgent(t *testing.T, socket string) *busy {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	b := &busy{scripted{facts: &nodev1.FactsReply{Address: "10.89.0.10"}}, make(chan struct{})}
+	b := &busy{scripted{facts: &nodev1.FactsReply{Facts: coremachine.Facts{Address: netip.MustParseAddr("10.89.0.10")}.Encode()}}, make(chan struct{})}
 	serve(t, socket, b)
 	return b
 }

@@ -51,7 +51,7 @@ func TestApply(t *testing.T) {
 		t.Errorf("units: %v, want one since nobody knows when", u)
 	}
 	f, err := l.client.Facts(t.Context(), &nodev1.FactsRequest{})
-	if err != nil || f.GetAddress() != "192.0.2.1" || !f.GetCgroupV1() || f.GetVersion() != "v1" {
+	if err != nil || string(f.GetFacts()) != `{"address":"192.0.2.1","cgroupV1":true}` || f.GetVersion() != "v1" {
 		t.Errorf("facts: %v, %v", f, err)
 	}
 	tr, err := l.client.Trace(t.Context(), &nodev1.TraceRequest{})

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -15,7 +16,8 @@ import (
 // Config is what main gives an agent.
 type Config struct {
 	Host  Host
-	Facts Facts
+	Facts machine.Facts
+	Key   string // pin of the machine's key
 	// PlanFile is where the plan is kept: /var/lib/slipway/plan/plan.json.
 	PlanFile string
 	Socket   string // unix socket of the service, 0600; empty: none, as in the simulation
@@ -56,14 +58,4 @@ type Host interface {
 	StopAll(ctx context.Context, order []string) error
 	// Reset removes what the plan has made, its data too, and the given files.
 	Reset(ctx context.Context, p plan.Plan, files []string) error
-}
-
-// Facts describe the machine to whoever plans for it.
-type Facts struct {
-	Address      string
-	Key          string // pin of the machine's key
-	CgroupV1     bool
-	OOMScoreAdj  bool
-	DefaultRoute bool
-	UpstreamDNS  bool // /etc/resolv.conf names a server beyond loopback
 }

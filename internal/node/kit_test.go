@@ -5,6 +5,7 @@ package node
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -16,11 +17,12 @@ import (
 
 	nodev1 "github.com/slipway-project/slipway/api/node/v1"
 	"github.com/slipway-project/slipway/internal/backend/fake"
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// machine is a host in memory whose agents come and go.
-type machine struct {
+// testMachine is a host in memory whose agents come and go.
+type testMachine struct {
 	*fake.Host
 	dir string
 
@@ -29,16 +31,16 @@ type machine struct {
 	reset   []string
 }
 
-func (m *machine) Units() []UnitStatus { return []UnitStatus{{Name: "etcd", PID: 7, Ready: true}} }
+func (m *testMachine) Units() []UnitStatus { return []UnitStatus{{Name: "etcd", PID: 7, Ready: true}} }
 
-func (m *machine) StopAll(_ context.Context, order []string) error {
+func (m *testMachine) StopAll(_ context.Context, order []string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stopped = order
 	return nil
 }
 
-func (m *machine) Reset(_ context.Context, p plan.Plan, files []string) error {
+func (m *testMachine) Reset(_ context.Context, p plan.Plan, files []string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.reset = append(m.reset, files...)
@@ -51,7 +53,7 @@ func (m *machine) Reset(_ context.Context, p plan.Plan, files []string) error {
 	return nil
 }
 
-func newMachine(t *testing.T) *machine {
+func newMachine(t *testing.T) *testMachine {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "agent") //nolint:usetesting // a socket's path has a limit
 	if err != nil {
@@ -64,12 +66,12 @@ func newMachine(t *testing.T) *machine {
 			t.Error(err)
 		}
 	})
-	return &machine{Host: h, dir: dir}
+	return &testMachine{Host: h, dir: dir}
 }
 
-func (m *machine) config() Config {
+func (m *testMachine) config() Config {
 	return Config{
-		Host: m, Facts: Facts{Address: "192.0.2.1", CgroupV1: true}, PlanFile: filepath.Join(m.dir, "plan.json"), TraceFile: filepath.Join(m.dir, "trace.json"),
+		Host: m, Facts: machine.Facts{Address: netip.MustParseAddr("192.0.2.1"), CgroupV1: true}, PlanFile: filepath.Join(m.dir, "plan.json"), TraceFile: filepath.Join(m.dir, "trace.json"),
 		Socket: filepath.Join(m.dir, "s"), Version: "v1", Log: slog.New(slog.DiscardHandler),
 	}
 }
@@ -81,7 +83,7 @@ type life struct {
 	end    func() // as a SIGTERM does; a second call does nothing
 }
 
-func (m *machine) boot(t *testing.T, c Config) life {
+func (m *testMachine) boot(t *testing.T, c Config) life {
 	t.Helper()
 	a, err := New(c)
 	if err != nil {

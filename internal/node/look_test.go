@@ -56,7 +56,7 @@ func TestSamePlanDoesNotBreakOff(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	c := m.config()
-	slow := &slowHost{machine: m, begun: make(chan struct{}, 9), goOn: make(chan struct{})}
+	slow := &slowHost{testMachine: m, begun: make(chan struct{}, 9), goOn: make(chan struct{})}
 	c.Host = slow
 	l := m.boot(t, c)
 	want := planOf(plan.Dir{Path: "/a"})
@@ -70,7 +70,7 @@ func TestSamePlanDoesNotBreakOff(t *testing.T) {
 }
 
 type slowHost struct {
-	*machine
+	*testMachine
 	begun, goOn chan struct{}
 	broken      bool
 }
@@ -83,5 +83,5 @@ func (s *slowHost) Do(ctx context.Context, step plan.Step, e plan.Entry) error {
 		s.broken = true
 		return ctx.Err()
 	}
-	return s.machine.Do(ctx, step, e)
+	return s.testMachine.Do(ctx, step, e)
 }

@@ -77,11 +77,7 @@ type service struct {
 }
 
 func (s *service) Facts(context.Context, *nodev1.FactsRequest) (*nodev1.FactsReply, error) {
-	f := s.agent.cfg.Facts
-	reply := &nodev1.FactsReply{
-		Version: s.agent.cfg.Version, Address: f.Address, CgroupV1: f.CgroupV1, OomScoreAdj: f.OOMScoreAdj, DefaultRoute: f.DefaultRoute,
-		UpstreamDns: f.UpstreamDNS, Key: f.Key,
-	}
+	reply := &nodev1.FactsReply{Version: s.agent.cfg.Version, Facts: s.agent.cfg.Facts.Encode(), Key: s.agent.cfg.Key}
 	if e := s.agent.enrolment(); e != nil {
 		now := e.State()
 		reply.Lock, reply.Cluster, reply.Node = now.Phase, now.Cluster, now.Node

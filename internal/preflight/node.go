@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/slipway-project/slipway/internal/core/machine"
 )
 
 // Report is what a machine that exists says of itself, before anything is made of it.
@@ -21,13 +23,9 @@ type Report struct {
 	Hostname  string    `json:"hostname"`
 	MachineID string    `json:"machineID"` // empty: it has none
 	Addresses []string  `json:"addresses"` // IPv4, of all interfaces but loopback
-	Address   string    `json:"address"`   // the one that it would choose itself; may be empty
 	Now       time.Time `json:"now"`
 
-	CgroupV1     bool `json:"cgroupV1"`
-	OOMScoreAdj  bool `json:"oomScoreAdj"`
-	DefaultRoute bool `json:"defaultRoute"`
-	UpstreamDNS  bool `json:"upstreamDNS"`
+	Facts machine.Facts `json:"facts"`
 
 	Lock     string    `json:"lock"` // free, claimed, committed
 	Cluster  string    `json:"cluster,omitempty"`

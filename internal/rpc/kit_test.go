@@ -126,7 +126,7 @@ func (i initer) Facts(ctx context.Context, _ *initv1.FactsRequest) (*initv1.Fact
 		return nil, err
 	}
 	exported, err := Exporter(ctx)
-	return &initv1.FactsReply{Address: p.Addr.String(), Slipway: p.Key, Lock: string(hexed(exported))}, err
+	return &initv1.FactsReply{Facts: []byte(p.Addr.String()), Slipway: p.Key, Lock: string(hexed(exported))}, err
 }
 
 func hexed(b []byte) []byte {

@@ -23,6 +23,7 @@ import (
 	"github.com/slipway-project/slipway/internal/artifact"
 	"github.com/slipway-project/slipway/internal/core/catalog"
 	"github.com/slipway-project/slipway/internal/core/config"
+	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/launch"
 	"github.com/slipway-project/slipway/internal/machine"
@@ -416,7 +417,7 @@ func planThousand() error {
 	address := netip.MustParseAddr("10.89.0.10")
 	for _, pool := range cluster.Config.Pools {
 		for _, n := range pool.Nodes {
-			node, err := config.ForNode(cluster.Config, n.Name, config.Facts{Address: address, OOMScoreAdj: true})
+			node, err := config.ForNode(cluster.Config, n.Name, coremachine.Facts{Address: address, OOMScoreAdj: true, UpstreamDNS: true})
 			if err != nil {
 				return err
 			}

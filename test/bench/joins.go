@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slipway-project/slipway/internal/core/config"
+	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/launch"
@@ -296,7 +297,7 @@ func (m crowdMachine) join(ctx context.Context, at netip.AddrPort, pin string) e
 	last := joinclient.Status{}
 	_, err = joinclient.Join(ctx, joinclient.Config{
 		Endpoints: func() []netip.AddrPort { return []netip.AddrPort{at} }, Pin: pin, Key: key, Keys: freshKeys{}, Node: m.Name,
-		Facts: func() joinclient.Facts { return joinclient.Facts{Address: m.Address} }, Slipway: "bench",
+		Facts: coremachine.Facts{Address: m.Address}, Slipway: "bench",
 		Token: func() string { return m.Token }, Log: slog.New(slog.DiscardHandler), Report: func(s joinclient.Status) { last = s },
 	})
 	if err != nil {

@@ -144,13 +144,9 @@ func (*FactsRequest) Descriptor() ([]byte, []int) {
 
 type FactsReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Slipway       string                 `protobuf:"bytes,1,opt,name=slipway,proto3" json:"slipway,omitempty"`
-	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
-	CgroupV1      bool                   `protobuf:"varint,3,opt,name=cgroup_v1,json=cgroupV1,proto3" json:"cgroup_v1,omitempty"`
-	OomScoreAdj   bool                   `protobuf:"varint,4,opt,name=oom_score_adj,json=oomScoreAdj,proto3" json:"oom_score_adj,omitempty"`
-	DefaultRoute  bool                   `protobuf:"varint,5,opt,name=default_route,json=defaultRoute,proto3" json:"default_route,omitempty"`
-	UpstreamDns   bool                   `protobuf:"varint,6,opt,name=upstream_dns,json=upstreamDns,proto3" json:"upstream_dns,omitempty"`
-	Lock          string                 `protobuf:"bytes,7,opt,name=lock,proto3" json:"lock,omitempty"` // "free", "claimed (init r1)", "committed (cluster …)"
+	Slipway       string                 `protobuf:"bytes,1,opt,name=slipway,proto3" json:"slipway,omitempty"` // version of the agent
+	Facts         []byte                 `protobuf:"bytes,2,opt,name=facts,proto3" json:"facts,omitempty"`     // core/machine.Facts, JSON
+	Lock          string                 `protobuf:"bytes,3,opt,name=lock,proto3" json:"lock,omitempty"`       // "free", "claimed (init r1)", "committed (cluster …)"
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -192,39 +188,11 @@ func (x *FactsReply) GetSlipway() string {
 	return ""
 }
 
-func (x *FactsReply) GetAddress() string {
+func (x *FactsReply) GetFacts() []byte {
 	if x != nil {
-		return x.Address
+		return x.Facts
 	}
-	return ""
-}
-
-func (x *FactsReply) GetCgroupV1() bool {
-	if x != nil {
-		return x.CgroupV1
-	}
-	return false
-}
-
-func (x *FactsReply) GetOomScoreAdj() bool {
-	if x != nil {
-		return x.OomScoreAdj
-	}
-	return false
-}
-
-func (x *FactsReply) GetDefaultRoute() bool {
-	if x != nil {
-		return x.DefaultRoute
-	}
-	return false
-}
-
-func (x *FactsReply) GetUpstreamDns() bool {
-	if x != nil {
-		return x.UpstreamDns
-	}
-	return false
+	return nil
 }
 
 func (x *FactsReply) GetLock() string {
@@ -526,16 +494,12 @@ const file_api_init_v1_init_proto_rawDesc = "" +
 	"\vDoneRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\v\n" +
 	"\tDoneReply\"\x0e\n" +
-	"\fFactsRequest\"\xdd\x01\n" +
+	"\fFactsRequest\"P\n" +
 	"\n" +
 	"FactsReply\x12\x18\n" +
-	"\aslipway\x18\x01 \x01(\tR\aslipway\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1b\n" +
-	"\tcgroup_v1\x18\x03 \x01(\bR\bcgroupV1\x12\"\n" +
-	"\room_score_adj\x18\x04 \x01(\bR\voomScoreAdj\x12#\n" +
-	"\rdefault_route\x18\x05 \x01(\bR\fdefaultRoute\x12!\n" +
-	"\fupstream_dns\x18\x06 \x01(\bR\vupstreamDns\x12\x12\n" +
-	"\x04lock\x18\a \x01(\tR\x04lock\"5\n" +
+	"\aslipway\x18\x01 \x01(\tR\aslipway\x12\x14\n" +
+	"\x05facts\x18\x02 \x01(\fR\x05facts\x12\x12\n" +
+	"\x04lock\x18\x03 \x01(\tR\x04lock\"5\n" +
 	"\vInitRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06ticket\x18\x02 \x01(\fR\x06ticket\"!\n" +

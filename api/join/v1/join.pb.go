@@ -329,7 +329,7 @@ type Hello struct {
 	Kubernetes    string                 `protobuf:"bytes,5,opt,name=kubernetes,proto3" json:"kubernetes,omitempty"`          // the version in its component store ("1.36.4"); empty: whatever it is given
 	Slipway       string                 `protobuf:"bytes,6,opt,name=slipway,proto3" json:"slipway,omitempty"`                // version of the agent
 	SealKey       []byte                 `protobuf:"bytes,7,opt,name=seal_key,json=sealKey,proto3" json:"seal_key,omitempty"` // HPKE public key, DHKEM(X25519): secrets of a control plane are sealed to it
-	Facts         *Facts                 `protobuf:"bytes,8,opt,name=facts,proto3" json:"facts,omitempty"`
+	Facts         []byte                 `protobuf:"bytes,8,opt,name=facts,proto3" json:"facts,omitempty"`                    // core/machine.Facts, JSON; their address must be the one that the connection comes from
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -413,88 +413,11 @@ func (x *Hello) GetSealKey() []byte {
 	return nil
 }
 
-func (x *Hello) GetFacts() *Facts {
+func (x *Hello) GetFacts() []byte {
 	if x != nil {
 		return x.Facts
 	}
 	return nil
-}
-
-// Facts are what the machine found out about itself. The address must be the one that the connection comes from.
-type Facts struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Address       string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	CgroupV1      bool                   `protobuf:"varint,2,opt,name=cgroup_v1,json=cgroupV1,proto3" json:"cgroup_v1,omitempty"`
-	OomScoreAdj   bool                   `protobuf:"varint,3,opt,name=oom_score_adj,json=oomScoreAdj,proto3" json:"oom_score_adj,omitempty"`
-	DefaultRoute  bool                   `protobuf:"varint,4,opt,name=default_route,json=defaultRoute,proto3" json:"default_route,omitempty"`
-	UpstreamDns   bool                   `protobuf:"varint,5,opt,name=upstream_dns,json=upstreamDns,proto3" json:"upstream_dns,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Facts) Reset() {
-	*x = Facts{}
-	mi := &file_api_join_v1_join_proto_msgTypes[5]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Facts) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Facts) ProtoMessage() {}
-
-func (x *Facts) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[5]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Facts.ProtoReflect.Descriptor instead.
-func (*Facts) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *Facts) GetAddress() string {
-	if x != nil {
-		return x.Address
-	}
-	return ""
-}
-
-func (x *Facts) GetCgroupV1() bool {
-	if x != nil {
-		return x.CgroupV1
-	}
-	return false
-}
-
-func (x *Facts) GetOomScoreAdj() bool {
-	if x != nil {
-		return x.OomScoreAdj
-	}
-	return false
-}
-
-func (x *Facts) GetDefaultRoute() bool {
-	if x != nil {
-		return x.DefaultRoute
-	}
-	return false
-}
-
-func (x *Facts) GetUpstreamDns() bool {
-	if x != nil {
-		return x.UpstreamDns
-	}
-	return false
 }
 
 type Challenge struct {
@@ -506,7 +429,7 @@ type Challenge struct {
 
 func (x *Challenge) Reset() {
 	*x = Challenge{}
-	mi := &file_api_join_v1_join_proto_msgTypes[6]
+	mi := &file_api_join_v1_join_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -518,7 +441,7 @@ func (x *Challenge) String() string {
 func (*Challenge) ProtoMessage() {}
 
 func (x *Challenge) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[6]
+	mi := &file_api_join_v1_join_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -531,7 +454,7 @@ func (x *Challenge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Challenge.ProtoReflect.Descriptor instead.
 func (*Challenge) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{6}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Challenge) GetNonce() []byte {
@@ -553,7 +476,7 @@ type Proof struct {
 
 func (x *Proof) Reset() {
 	*x = Proof{}
-	mi := &file_api_join_v1_join_proto_msgTypes[7]
+	mi := &file_api_join_v1_join_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -565,7 +488,7 @@ func (x *Proof) String() string {
 func (*Proof) ProtoMessage() {}
 
 func (x *Proof) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[7]
+	mi := &file_api_join_v1_join_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -578,7 +501,7 @@ func (x *Proof) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proof.ProtoReflect.Descriptor instead.
 func (*Proof) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{7}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Proof) GetSignature() []byte {
@@ -605,7 +528,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_api_join_v1_join_proto_msgTypes[8]
+	mi := &file_api_join_v1_join_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -617,7 +540,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[8]
+	mi := &file_api_join_v1_join_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -630,7 +553,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{8}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Grant) GetTicket() []byte {
@@ -657,7 +580,7 @@ type Keys struct {
 
 func (x *Keys) Reset() {
 	*x = Keys{}
-	mi := &file_api_join_v1_join_proto_msgTypes[9]
+	mi := &file_api_join_v1_join_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -669,7 +592,7 @@ func (x *Keys) String() string {
 func (*Keys) ProtoMessage() {}
 
 func (x *Keys) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[9]
+	mi := &file_api_join_v1_join_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -682,7 +605,7 @@ func (x *Keys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Keys.ProtoReflect.Descriptor instead.
 func (*Keys) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{9}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Keys) GetRequests() map[string][]byte {
@@ -701,7 +624,7 @@ type Certificates struct {
 
 func (x *Certificates) Reset() {
 	*x = Certificates{}
-	mi := &file_api_join_v1_join_proto_msgTypes[10]
+	mi := &file_api_join_v1_join_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -713,7 +636,7 @@ func (x *Certificates) String() string {
 func (*Certificates) ProtoMessage() {}
 
 func (x *Certificates) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[10]
+	mi := &file_api_join_v1_join_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -726,7 +649,7 @@ func (x *Certificates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Certificates.ProtoReflect.Descriptor instead.
 func (*Certificates) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{10}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Certificates) GetCertificates() map[string][]byte {
@@ -747,7 +670,7 @@ type Wait struct {
 
 func (x *Wait) Reset() {
 	*x = Wait{}
-	mi := &file_api_join_v1_join_proto_msgTypes[11]
+	mi := &file_api_join_v1_join_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -759,7 +682,7 @@ func (x *Wait) String() string {
 func (*Wait) ProtoMessage() {}
 
 func (x *Wait) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[11]
+	mi := &file_api_join_v1_join_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -772,7 +695,7 @@ func (x *Wait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wait.ProtoReflect.Descriptor instead.
 func (*Wait) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{11}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Wait) GetFor() string {
@@ -810,7 +733,7 @@ type SyncRequest struct {
 
 func (x *SyncRequest) Reset() {
 	*x = SyncRequest{}
-	mi := &file_api_join_v1_join_proto_msgTypes[12]
+	mi := &file_api_join_v1_join_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -822,7 +745,7 @@ func (x *SyncRequest) String() string {
 func (*SyncRequest) ProtoMessage() {}
 
 func (x *SyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[12]
+	mi := &file_api_join_v1_join_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -835,7 +758,7 @@ func (x *SyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncRequest.ProtoReflect.Descriptor instead.
 func (*SyncRequest) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{12}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SyncRequest) GetMessage() isSyncRequest_Message {
@@ -906,7 +829,7 @@ type SyncHello struct {
 
 func (x *SyncHello) Reset() {
 	*x = SyncHello{}
-	mi := &file_api_join_v1_join_proto_msgTypes[13]
+	mi := &file_api_join_v1_join_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -918,7 +841,7 @@ func (x *SyncHello) String() string {
 func (*SyncHello) ProtoMessage() {}
 
 func (x *SyncHello) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[13]
+	mi := &file_api_join_v1_join_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -931,7 +854,7 @@ func (x *SyncHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncHello.ProtoReflect.Descriptor instead.
 func (*SyncHello) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{13}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SyncHello) GetCluster() string {
@@ -972,7 +895,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_api_join_v1_join_proto_msgTypes[14]
+	mi := &file_api_join_v1_join_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -984,7 +907,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[14]
+	mi := &file_api_join_v1_join_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -997,7 +920,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{14}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Member) GetStarted() bool {
@@ -1023,7 +946,7 @@ type SyncReply struct {
 
 func (x *SyncReply) Reset() {
 	*x = SyncReply{}
-	mi := &file_api_join_v1_join_proto_msgTypes[15]
+	mi := &file_api_join_v1_join_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1035,7 +958,7 @@ func (x *SyncReply) String() string {
 func (*SyncReply) ProtoMessage() {}
 
 func (x *SyncReply) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[15]
+	mi := &file_api_join_v1_join_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1048,7 +971,7 @@ func (x *SyncReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncReply.ProtoReflect.Descriptor instead.
 func (*SyncReply) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{15}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SyncReply) GetMessage() isSyncReply_Message {
@@ -1148,7 +1071,7 @@ type Permit struct {
 
 func (x *Permit) Reset() {
 	*x = Permit{}
-	mi := &file_api_join_v1_join_proto_msgTypes[16]
+	mi := &file_api_join_v1_join_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1083,7 @@ func (x *Permit) String() string {
 func (*Permit) ProtoMessage() {}
 
 func (x *Permit) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[16]
+	mi := &file_api_join_v1_join_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1096,7 @@ func (x *Permit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permit.ProtoReflect.Descriptor instead.
 func (*Permit) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{16}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Permit) GetContent() []byte {
@@ -1198,7 +1121,7 @@ type Promoted struct {
 
 func (x *Promoted) Reset() {
 	*x = Promoted{}
-	mi := &file_api_join_v1_join_proto_msgTypes[17]
+	mi := &file_api_join_v1_join_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1210,7 +1133,7 @@ func (x *Promoted) String() string {
 func (*Promoted) ProtoMessage() {}
 
 func (x *Promoted) ProtoReflect() protoreflect.Message {
-	mi := &file_api_join_v1_join_proto_msgTypes[17]
+	mi := &file_api_join_v1_join_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1223,7 +1146,7 @@ func (x *Promoted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Promoted.ProtoReflect.Descriptor instead.
 func (*Promoted) Descriptor() ([]byte, []int) {
-	return file_api_join_v1_join_proto_rawDescGZIP(), []int{17}
+	return file_api_join_v1_join_proto_rawDescGZIP(), []int{16}
 }
 
 var File_api_join_v1_join_proto protoreflect.FileDescriptor
@@ -1245,7 +1168,7 @@ const file_api_join_v1_join_proto_rawDesc = "" +
 	"\x05grant\x18\x02 \x01(\v2\x16.slipway.join.v1.GrantH\x00R\x05grant\x12C\n" +
 	"\fcertificates\x18\x03 \x01(\v2\x1d.slipway.join.v1.CertificatesH\x00R\fcertificates\x12+\n" +
 	"\x04wait\x18\x04 \x01(\v2\x15.slipway.join.v1.WaitH\x00R\x04waitB\t\n" +
-	"\amessage\"\xf0\x01\n" +
+	"\amessage\"\xd8\x01\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x1a\n" +
@@ -1255,14 +1178,8 @@ const file_api_join_v1_join_proto_rawDesc = "" +
 	"kubernetes\x18\x05 \x01(\tR\n" +
 	"kubernetes\x12\x18\n" +
 	"\aslipway\x18\x06 \x01(\tR\aslipway\x12\x19\n" +
-	"\bseal_key\x18\a \x01(\fR\asealKey\x12,\n" +
-	"\x05facts\x18\b \x01(\v2\x16.slipway.join.v1.FactsR\x05facts\"\xaa\x01\n" +
-	"\x05Facts\x12\x18\n" +
-	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x1b\n" +
-	"\tcgroup_v1\x18\x02 \x01(\bR\bcgroupV1\x12\"\n" +
-	"\room_score_adj\x18\x03 \x01(\bR\voomScoreAdj\x12#\n" +
-	"\rdefault_route\x18\x04 \x01(\bR\fdefaultRoute\x12!\n" +
-	"\fupstream_dns\x18\x05 \x01(\bR\vupstreamDns\"!\n" +
+	"\bseal_key\x18\a \x01(\fR\asealKey\x12\x14\n" +
+	"\x05facts\x18\b \x01(\fR\x05facts\"!\n" +
 	"\tChallenge\x12\x14\n" +
 	"\x05nonce\x18\x01 \x01(\fR\x05nonce\"A\n" +
 	"\x05Proof\x12\x1c\n" +
@@ -1328,58 +1245,56 @@ func file_api_join_v1_join_proto_rawDescGZIP() []byte {
 	return file_api_join_v1_join_proto_rawDescData
 }
 
-var file_api_join_v1_join_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_api_join_v1_join_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_api_join_v1_join_proto_goTypes = []any{
 	(*ClockRequest)(nil), // 0: slipway.join.v1.ClockRequest
 	(*ClockReply)(nil),   // 1: slipway.join.v1.ClockReply
 	(*JoinRequest)(nil),  // 2: slipway.join.v1.JoinRequest
 	(*JoinReply)(nil),    // 3: slipway.join.v1.JoinReply
 	(*Hello)(nil),        // 4: slipway.join.v1.Hello
-	(*Facts)(nil),        // 5: slipway.join.v1.Facts
-	(*Challenge)(nil),    // 6: slipway.join.v1.Challenge
-	(*Proof)(nil),        // 7: slipway.join.v1.Proof
-	(*Grant)(nil),        // 8: slipway.join.v1.Grant
-	(*Keys)(nil),         // 9: slipway.join.v1.Keys
-	(*Certificates)(nil), // 10: slipway.join.v1.Certificates
-	(*Wait)(nil),         // 11: slipway.join.v1.Wait
-	(*SyncRequest)(nil),  // 12: slipway.join.v1.SyncRequest
-	(*SyncHello)(nil),    // 13: slipway.join.v1.SyncHello
-	(*Member)(nil),       // 14: slipway.join.v1.Member
-	(*SyncReply)(nil),    // 15: slipway.join.v1.SyncReply
-	(*Permit)(nil),       // 16: slipway.join.v1.Permit
-	(*Promoted)(nil),     // 17: slipway.join.v1.Promoted
-	nil,                  // 18: slipway.join.v1.Keys.RequestsEntry
-	nil,                  // 19: slipway.join.v1.Certificates.CertificatesEntry
+	(*Challenge)(nil),    // 5: slipway.join.v1.Challenge
+	(*Proof)(nil),        // 6: slipway.join.v1.Proof
+	(*Grant)(nil),        // 7: slipway.join.v1.Grant
+	(*Keys)(nil),         // 8: slipway.join.v1.Keys
+	(*Certificates)(nil), // 9: slipway.join.v1.Certificates
+	(*Wait)(nil),         // 10: slipway.join.v1.Wait
+	(*SyncRequest)(nil),  // 11: slipway.join.v1.SyncRequest
+	(*SyncHello)(nil),    // 12: slipway.join.v1.SyncHello
+	(*Member)(nil),       // 13: slipway.join.v1.Member
+	(*SyncReply)(nil),    // 14: slipway.join.v1.SyncReply
+	(*Permit)(nil),       // 15: slipway.join.v1.Permit
+	(*Promoted)(nil),     // 16: slipway.join.v1.Promoted
+	nil,                  // 17: slipway.join.v1.Keys.RequestsEntry
+	nil,                  // 18: slipway.join.v1.Certificates.CertificatesEntry
 }
 var file_api_join_v1_join_proto_depIdxs = []int32{
 	4,  // 0: slipway.join.v1.JoinRequest.hello:type_name -> slipway.join.v1.Hello
-	7,  // 1: slipway.join.v1.JoinRequest.proof:type_name -> slipway.join.v1.Proof
-	9,  // 2: slipway.join.v1.JoinRequest.keys:type_name -> slipway.join.v1.Keys
-	6,  // 3: slipway.join.v1.JoinReply.challenge:type_name -> slipway.join.v1.Challenge
-	8,  // 4: slipway.join.v1.JoinReply.grant:type_name -> slipway.join.v1.Grant
-	10, // 5: slipway.join.v1.JoinReply.certificates:type_name -> slipway.join.v1.Certificates
-	11, // 6: slipway.join.v1.JoinReply.wait:type_name -> slipway.join.v1.Wait
-	5,  // 7: slipway.join.v1.Hello.facts:type_name -> slipway.join.v1.Facts
-	18, // 8: slipway.join.v1.Keys.requests:type_name -> slipway.join.v1.Keys.RequestsEntry
-	19, // 9: slipway.join.v1.Certificates.certificates:type_name -> slipway.join.v1.Certificates.CertificatesEntry
-	13, // 10: slipway.join.v1.SyncRequest.hello:type_name -> slipway.join.v1.SyncHello
-	9,  // 11: slipway.join.v1.SyncRequest.keys:type_name -> slipway.join.v1.Keys
-	14, // 12: slipway.join.v1.SyncRequest.member:type_name -> slipway.join.v1.Member
-	10, // 13: slipway.join.v1.SyncReply.certificates:type_name -> slipway.join.v1.Certificates
-	16, // 14: slipway.join.v1.SyncReply.permit:type_name -> slipway.join.v1.Permit
-	17, // 15: slipway.join.v1.SyncReply.promoted:type_name -> slipway.join.v1.Promoted
-	11, // 16: slipway.join.v1.SyncReply.wait:type_name -> slipway.join.v1.Wait
-	2,  // 17: slipway.join.v1.Join.Join:input_type -> slipway.join.v1.JoinRequest
-	12, // 18: slipway.join.v1.Join.Sync:input_type -> slipway.join.v1.SyncRequest
-	0,  // 19: slipway.join.v1.Join.Clock:input_type -> slipway.join.v1.ClockRequest
-	3,  // 20: slipway.join.v1.Join.Join:output_type -> slipway.join.v1.JoinReply
-	15, // 21: slipway.join.v1.Join.Sync:output_type -> slipway.join.v1.SyncReply
-	1,  // 22: slipway.join.v1.Join.Clock:output_type -> slipway.join.v1.ClockReply
-	20, // [20:23] is the sub-list for method output_type
-	17, // [17:20] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	6,  // 1: slipway.join.v1.JoinRequest.proof:type_name -> slipway.join.v1.Proof
+	8,  // 2: slipway.join.v1.JoinRequest.keys:type_name -> slipway.join.v1.Keys
+	5,  // 3: slipway.join.v1.JoinReply.challenge:type_name -> slipway.join.v1.Challenge
+	7,  // 4: slipway.join.v1.JoinReply.grant:type_name -> slipway.join.v1.Grant
+	9,  // 5: slipway.join.v1.JoinReply.certificates:type_name -> slipway.join.v1.Certificates
+	10, // 6: slipway.join.v1.JoinReply.wait:type_name -> slipway.join.v1.Wait
+	17, // 7: slipway.join.v1.Keys.requests:type_name -> slipway.join.v1.Keys.RequestsEntry
+	18, // 8: slipway.join.v1.Certificates.certificates:type_name -> slipway.join.v1.Certificates.CertificatesEntry
+	12, // 9: slipway.join.v1.SyncRequest.hello:type_name -> slipway.join.v1.SyncHello
+	8,  // 10: slipway.join.v1.SyncRequest.keys:type_name -> slipway.join.v1.Keys
+	13, // 11: slipway.join.v1.SyncRequest.member:type_name -> slipway.join.v1.Member
+	9,  // 12: slipway.join.v1.SyncReply.certificates:type_name -> slipway.join.v1.Certificates
+	15, // 13: slipway.join.v1.SyncReply.permit:type_name -> slipway.join.v1.Permit
+	16, // 14: slipway.join.v1.SyncReply.promoted:type_name -> slipway.join.v1.Promoted
+	10, // 15: slipway.join.v1.SyncReply.wait:type_name -> slipway.join.v1.Wait
+	2,  // 16: slipway.join.v1.Join.Join:input_type -> slipway.join.v1.JoinRequest
+	11, // 17: slipway.join.v1.Join.Sync:input_type -> slipway.join.v1.SyncRequest
+	0,  // 18: slipway.join.v1.Join.Clock:input_type -> slipway.join.v1.ClockRequest
+	3,  // 19: slipway.join.v1.Join.Join:output_type -> slipway.join.v1.JoinReply
+	14, // 20: slipway.join.v1.Join.Sync:output_type -> slipway.join.v1.SyncReply
+	1,  // 21: slipway.join.v1.Join.Clock:output_type -> slipway.join.v1.ClockReply
+	19, // [19:22] is the sub-list for method output_type
+	16, // [16:19] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_api_join_v1_join_proto_init() }
@@ -1398,12 +1313,12 @@ func file_api_join_v1_join_proto_init() {
 		(*JoinReply_Certificates)(nil),
 		(*JoinReply_Wait)(nil),
 	}
-	file_api_join_v1_join_proto_msgTypes[12].OneofWrappers = []any{
+	file_api_join_v1_join_proto_msgTypes[11].OneofWrappers = []any{
 		(*SyncRequest_Hello)(nil),
 		(*SyncRequest_Keys)(nil),
 		(*SyncRequest_Member)(nil),
 	}
-	file_api_join_v1_join_proto_msgTypes[15].OneofWrappers = []any{
+	file_api_join_v1_join_proto_msgTypes[14].OneofWrappers = []any{
 		(*SyncReply_Roster)(nil),
 		(*SyncReply_Certificates)(nil),
 		(*SyncReply_Permit)(nil),
@@ -1416,7 +1331,7 @@ func file_api_join_v1_join_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_join_v1_join_proto_rawDesc), len(file_api_join_v1_join_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -256,15 +256,11 @@ func (*FactsRequest) Descriptor() ([]byte, []int) {
 type FactsReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"` // of the agent's program
-	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // the node's own address
-	CgroupV1      bool                   `protobuf:"varint,3,opt,name=cgroup_v1,json=cgroupV1,proto3" json:"cgroup_v1,omitempty"`
-	OomScoreAdj   bool                   `protobuf:"varint,4,opt,name=oom_score_adj,json=oomScoreAdj,proto3" json:"oom_score_adj,omitempty"` // may lower oom_score_adj
-	DefaultRoute  bool                   `protobuf:"varint,5,opt,name=default_route,json=defaultRoute,proto3" json:"default_route,omitempty"`
-	UpstreamDns   bool                   `protobuf:"varint,6,opt,name=upstream_dns,json=upstreamDns,proto3" json:"upstream_dns,omitempty"` // /etc/resolv.conf names a server beyond loopback
-	Key           string                 `protobuf:"bytes,7,opt,name=key,proto3" json:"key,omitempty"`                                     // pin of the machine's key
-	Lock          string                 `protobuf:"bytes,8,opt,name=lock,proto3" json:"lock,omitempty"`                                   // "free", "claimed" or "committed"
-	Cluster       string                 `protobuf:"bytes,9,opt,name=cluster,proto3" json:"cluster,omitempty"`                             // id of the cluster, when committed
-	Node          string                 `protobuf:"bytes,10,opt,name=node,proto3" json:"node,omitempty"`                                  // its name there
+	Facts         []byte                 `protobuf:"bytes,2,opt,name=facts,proto3" json:"facts,omitempty"`     // core/machine.Facts, JSON
+	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`         // pin of the machine's key
+	Lock          string                 `protobuf:"bytes,4,opt,name=lock,proto3" json:"lock,omitempty"`       // "free", "claimed" or "committed"
+	Cluster       string                 `protobuf:"bytes,5,opt,name=cluster,proto3" json:"cluster,omitempty"` // id of the cluster, when committed
+	Node          string                 `protobuf:"bytes,6,opt,name=node,proto3" json:"node,omitempty"`       // its name there
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -306,39 +302,11 @@ func (x *FactsReply) GetVersion() string {
 	return ""
 }
 
-func (x *FactsReply) GetAddress() string {
+func (x *FactsReply) GetFacts() []byte {
 	if x != nil {
-		return x.Address
+		return x.Facts
 	}
-	return ""
-}
-
-func (x *FactsReply) GetCgroupV1() bool {
-	if x != nil {
-		return x.CgroupV1
-	}
-	return false
-}
-
-func (x *FactsReply) GetOomScoreAdj() bool {
-	if x != nil {
-		return x.OomScoreAdj
-	}
-	return false
-}
-
-func (x *FactsReply) GetDefaultRoute() bool {
-	if x != nil {
-		return x.DefaultRoute
-	}
-	return false
-}
-
-func (x *FactsReply) GetUpstreamDns() bool {
-	if x != nil {
-		return x.UpstreamDns
-	}
-	return false
+	return nil
 }
 
 func (x *FactsReply) GetKey() string {
@@ -1425,20 +1393,15 @@ const file_api_node_v1_node_proto_rawDesc = "" +
 	"\x04lost\x18\x02 \x01(\bR\x04lost\"\f\n" +
 	"\n" +
 	"ResetReply\"\x0e\n" +
-	"\fFactsRequest\"\x9d\x02\n" +
+	"\fFactsRequest\"\x90\x01\n" +
 	"\n" +
 	"FactsReply\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\tR\aversion\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1b\n" +
-	"\tcgroup_v1\x18\x03 \x01(\bR\bcgroupV1\x12\"\n" +
-	"\room_score_adj\x18\x04 \x01(\bR\voomScoreAdj\x12#\n" +
-	"\rdefault_route\x18\x05 \x01(\bR\fdefaultRoute\x12!\n" +
-	"\fupstream_dns\x18\x06 \x01(\bR\vupstreamDns\x12\x10\n" +
-	"\x03key\x18\a \x01(\tR\x03key\x12\x12\n" +
-	"\x04lock\x18\b \x01(\tR\x04lock\x12\x18\n" +
-	"\acluster\x18\t \x01(\tR\acluster\x12\x12\n" +
-	"\x04node\x18\n" +
-	" \x01(\tR\x04node\"<\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x14\n" +
+	"\x05facts\x18\x02 \x01(\fR\x05facts\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\x12\x12\n" +
+	"\x04lock\x18\x04 \x01(\tR\x04lock\x12\x18\n" +
+	"\acluster\x18\x05 \x01(\tR\acluster\x12\x12\n" +
+	"\x04node\x18\x06 \x01(\tR\x04node\"<\n" +
 	"\fApplyRequest\x12\x12\n" +
 	"\x04plan\x18\x01 \x01(\fR\x04plan\x12\x18\n" +
 	"\acontrol\x18\x02 \x01(\fR\acontrol\"&\n" +

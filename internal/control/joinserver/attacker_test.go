@@ -18,6 +18,7 @@ import (
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
 	"github.com/slipway-project/slipway/internal/core/handshake"
+	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
@@ -88,7 +89,7 @@ func (m *machine) talkOn(t testing.TB, conn *grpc.ClientConn) *talk {
 	}
 	k.hello = &joinv1.Hello{
 		Protocol: 1, Cluster: m.w.id, Verifier: verifier, Node: m.node, Kubernetes: m.version, Slipway: "0.3.0", SealKey: k.sealKey.PublicKey().Bytes(),
-		Facts: &joinv1.Facts{Address: m.address.String(), DefaultRoute: true},
+		Facts: coremachine.Facts{Address: m.address}.Encode(),
 	}
 	return k
 }

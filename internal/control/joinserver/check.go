@@ -19,7 +19,6 @@ const (
 	maxName     = 63
 	maxVersion  = 64
 	maxID       = 64
-	maxAddress  = 45 // the longest IPv6 address in text
 	maxEvidence = 4096
 )
 
@@ -40,7 +39,7 @@ func (e *session) checkHello(h *joinv1.Hello) error {
 	if e.peer.Key == e.Self {
 		return deny(OwnNode, "this is the machine of the join service itself")
 	}
-	return e.checkAddress(h.GetFacts())
+	return nil
 }
 
 func checkLengths(h *joinv1.Hello) error {
@@ -52,7 +51,6 @@ func checkLengths(h *joinv1.Hello) error {
 		{"verifier", h.GetVerifier(), maxName},
 		{"kubernetes", h.GetKubernetes(), maxVersion},
 		{"slipway", h.GetSlipway(), maxVersion},
-		{"address", h.GetFacts().GetAddress(), maxAddress},
 	} {
 		if len(f.text) > f.most || !plain(f.text) {
 			return deny(Malformed, "%s has %d bytes or a character that none of ours has: %.40q", f.what, len(f.text), f.text)
@@ -67,15 +65,11 @@ func checkLengths(h *joinv1.Hello) error {
 	return nil
 }
 
-// checkAddress: a machine that reaches us under another address than it says is told apart here, and a hello that somebody
-// carried elsewhere is, too.
-func (e *session) checkAddress(f *joinv1.Facts) error {
-	said, err := netip.ParseAddr(f.GetAddress())
-	if err != nil {
-		return deny(BadAddress, "its address %q is none", f.GetAddress())
-	}
-	if from := e.peer.Addr.Addr().Unmap(); said.Unmap() != from {
-		return deny(BadAddress, "it says %s and comes from %s", said, from)
+// checkAddress refuses a machine that reports another address than the one that its connection comes from: it is behind a
+// translation, or its hello was replayed from elsewhere.
+func (e *session) checkAddress(reported netip.Addr) error {
+	if from := e.from(); reported != from {
+		return deny(BadAddress, "it reports the address %s and connects from %s", reported, from)
 	}
 	return nil
 }

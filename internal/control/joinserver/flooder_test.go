@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
@@ -64,7 +65,7 @@ func (f *flooder) bad(ctx context.Context, n int) {
 		return
 	}
 	hello := &joinv1.Hello{
-		Protocol: 1, Cluster: f.w.id, Verifier: "token", SealKey: make([]byte, 32), Facts: &joinv1.Facts{Address: f.address.String()},
+		Protocol: 1, Cluster: f.w.id, Verifier: "token", SealKey: make([]byte, 32), Facts: coremachine.Facts{Address: f.address}.Encode(),
 	}
 	if n%3 == 0 {
 		hello.Cluster = "other"

@@ -61,7 +61,7 @@ func FuzzJoin(f *testing.F) {
 		f.Add(text[0], text[1], text[2])
 	}
 	hello := &joinv1.JoinRequest{Message: &joinv1.JoinRequest_Hello{Hello: &joinv1.Hello{
-		Protocol: 1, Cluster: w.id, Verifier: "token", Node: "n", SealKey: make([]byte, 32), Facts: &joinv1.Facts{Address: "127.0.0.66"},
+		Protocol: 1, Cluster: w.id, Verifier: "token", Node: "n", SealKey: make([]byte, 32), Facts: []byte(`{"address":"127.0.0.66"}`),
 	}}}
 	proof := &joinv1.JoinRequest{Message: &joinv1.JoinRequest_Proof{Proof: &joinv1.Proof{Signature: make([]byte, 70), Evidence: []byte("slipway.a.b")}}}
 	keys := &joinv1.JoinRequest{Message: &joinv1.JoinRequest_Keys{Keys: &joinv1.Keys{Requests: map[string][]byte{"kubelet": csr(f, x509.CertificateRequest{}, certtest.Key(f))}}}}

@@ -57,12 +57,12 @@ func TestHostileHellos(t *testing.T) {
 		"short seal key":           saying(joinserver.Malformed, func(h *joinv1.Hello) { h.SealKey = h.GetSealKey()[:31] }),
 		"seal key of 64 KiB":       saying(joinserver.Malformed, func(h *joinv1.Hello) { h.SealKey = []byte(huge) }),
 		"empty everything":         saying(joinserver.Malformed, func(h *joinv1.Hello) { h.Reset() }),
-		"no facts":                 saying(joinserver.BadAddress, func(h *joinv1.Hello) { h.Facts = nil }),
-		"no address":               saying(joinserver.BadAddress, func(h *joinv1.Hello) { h.Facts.Address = "" }),
-		"address of somebody else": saying(joinserver.BadAddress, func(h *joinv1.Hello) { h.Facts.Address = "127.0.0.21" }),
-		"name as address":          saying(joinserver.BadAddress, func(h *joinv1.Hello) { h.Facts.Address = "localhost" }),
-		"address with a zone":      saying(joinserver.BadAddress, func(h *joinv1.Hello) { h.Facts.Address = "fe80::1%eth0" }),
-		"address of 64 KiB":        saying(joinserver.Malformed, func(h *joinv1.Hello) { h.Facts.Address = huge }),
+		"no facts":                 saying(joinserver.Malformed, func(h *joinv1.Hello) { h.Facts = nil }),
+		"no address":               saying(joinserver.BadAddress, func(h *joinv1.Hello) { h.Facts = []byte("{}") }),
+		"address of somebody else": saying(joinserver.BadAddress, func(h *joinv1.Hello) { h.Facts = []byte(`{"address":"127.0.0.21"}`) }),
+		"name as address":          saying(joinserver.Malformed, func(h *joinv1.Hello) { h.Facts = []byte(`{"address":"localhost"}`) }),
+		"address with a zone":      saying(joinserver.BadAddress, func(h *joinv1.Hello) { h.Facts = []byte(`{"address":"fe80::1%eth0"}`) }),
+		"address of 64 KiB":        saying(joinserver.Malformed, func(h *joinv1.Hello) { h.Facts = []byte(`{"address":"` + huge + `"}`) }),
 		"own node": {machine: ownNode, reason: joinserver.OwnNode, do: func(t *testing.T, m *machine) error {
 			return m.talk(t).sendHello().end()
 		}},

@@ -14,6 +14,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 )
 
 // proving attacks with a proof of a machine that is otherwise welcome.
@@ -61,7 +62,7 @@ func TestHostileProofs(t *testing.T) {
 			k.sendProof(k.signature(k.m.key), "")
 		}),
 		"facts exchanged after the signature": proving(joinserver.BadSignature, func(_ *testing.T, k *talk) {
-			k.hello.Facts.CgroupV1 = true
+			k.hello.Facts = coremachine.Facts{Address: k.m.address, CgroupV1: true}.Encode()
 			k.sendProof(k.signature(k.m.key), "")
 		}),
 		"proof after a minute": proving(joinserver.Late, func(_ *testing.T, k *talk) {

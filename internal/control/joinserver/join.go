@@ -8,6 +8,7 @@ import (
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
@@ -28,6 +29,7 @@ type joining struct {
 	*session
 	stream JoinStream
 	hello  *joinv1.Hello
+	facts  machine.Facts // decoded from the hello
 }
 
 func (j *joining) run(ctx context.Context) error {
@@ -65,7 +67,13 @@ func (j *joining) greet() error {
 	}
 	j.claim(hello.GetNode())
 	j.hello = hello
-	return j.checkHello(hello)
+	if err := j.checkHello(hello); err != nil {
+		return err
+	}
+	if j.facts, err = machine.DecodeFacts(hello.GetFacts()); err != nil {
+		return deny(Malformed, "%v", err)
+	}
+	return j.checkAddress(j.facts.Address)
 }
 
 // admit asks the records. They decide by the key, and by the name only where it says the same.

@@ -15,6 +15,7 @@ import (
 	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 )
@@ -91,7 +92,7 @@ func (m *machine) said() joinclient.Status {
 func (m *machine) config() joinclient.Config {
 	return joinclient.Config{
 		Endpoints: func() []netip.AddrPort { return []netip.AddrPort{m.w.endpoint} }, Pin: m.w.pin, Key: m.key, Keys: m,
-		Facts:      func() joinclient.Facts { return joinclient.Facts{Address: m.address, DefaultRoute: true} },
+		Facts:      coremachine.Facts{Address: m.address},
 		Kubernetes: m.version, Slipway: "0.3.0", Log: slog.New(slog.DiscardHandler), Report: m.says, Node: m.node, Token: func() string { return m.token },
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -107,10 +106,8 @@ func (j *joining) verify(ctx context.Context, c attest.Claim) (admission.Evidenc
 
 // request is what the records are asked: what was proven, and what the machine claims beside it.
 func (j *joining) request(evidence admission.Evidence) admission.Request {
-	f := j.hello.GetFacts()
-	address, _ := netip.ParseAddr(f.GetAddress()) // checkAddress has seen it
 	return admission.Request{
-		Key: j.peer.Key, ClaimedNode: j.hello.GetNode(), Kubernetes: j.hello.GetKubernetes(), Address: address.Unmap(), Evidence: evidence,
-		Facts: admission.Facts{CgroupV1: f.GetCgroupV1(), OOMScoreAdj: f.GetOomScoreAdj(), DefaultRoute: f.GetDefaultRoute(), UpstreamDNS: f.GetUpstreamDns()},
+		Key: j.peer.Key, ClaimedNode: j.hello.GetNode(), Kubernetes: j.hello.GetKubernetes(), Address: j.facts.Address, Evidence: evidence,
+		Facts: j.facts,
 	}
 }

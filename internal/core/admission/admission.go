@@ -13,33 +13,27 @@ package admission
 import (
 	"net/netip"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/core/machine"
 )
 
 // Node is the cluster's record of a machine. Its name, roles and range come from the spec or from a token, its key from the
 // machine's first proof.
 type Node struct {
-	Name        string       `json:"name"`
-	Pool        string       `json:"pool"`
-	Index       int          `json:"index"` // the share of the pod range; never changes
-	PodCIDR     netip.Prefix `json:"podCIDR"`
-	Address     netip.Addr   `json:"address"`              // zero until it has joined, unless the spec names it
-	Key         string       `json:"key,omitempty"`        // pin of the machine's key; empty: nobody has come yet
-	PendingKey  string       `json:"pendingKey,omitempty"` // another machine that asked for the name: waits for approval
-	PendingAt   time.Time    `json:"pendingAt,omitzero"`
-	Elsewhere   netip.Addr   `json:"elsewhere,omitzero"` // where its key was shown while its machine was alive at Address: refused until somebody approves it
-	ElsewhereAt time.Time    `json:"elsewhereAt,omitzero"`
-	Kubernetes  string       `json:"kubernetes,omitempty"` // version that it was let in with
-	Facts       Facts        `json:"facts"`
-	JoinedAt    time.Time    `json:"joinedAt,omitzero"`
-	Removing    bool         `json:"removing,omitempty"` // it is being taken out: it is not let in again
-}
-
-// Facts are what the machine said of itself when it joined: they decide details of its plan, and no right.
-type Facts struct {
-	CgroupV1     bool `json:"cgroupV1"`
-	OOMScoreAdj  bool `json:"oomScoreAdj"`
-	DefaultRoute bool `json:"defaultRoute"`
-	UpstreamDNS  bool `json:"upstreamDNS"`
+	Name        string        `json:"name"`
+	Pool        string        `json:"pool"`
+	Index       int           `json:"index"` // the share of the pod range; never changes
+	PodCIDR     netip.Prefix  `json:"podCIDR"`
+	Address     netip.Addr    `json:"address"`              // zero until it has joined, unless the spec names it
+	Key         string        `json:"key,omitempty"`        // pin of the machine's key; empty: nobody has come yet
+	PendingKey  string        `json:"pendingKey,omitempty"` // another machine that asked for the name: waits for approval
+	PendingAt   time.Time     `json:"pendingAt,omitzero"`
+	Elsewhere   netip.Addr    `json:"elsewhere,omitzero"` // where its key was shown while its machine was alive at Address: refused until somebody approves it
+	ElsewhereAt time.Time     `json:"elsewhereAt,omitzero"`
+	Kubernetes  string        `json:"kubernetes,omitempty"` // version that it was let in with
+	Facts       machine.Facts `json:"facts"`                // as the machine reported them when it joined; Address above is the address that counts
+	JoinedAt    time.Time     `json:"joinedAt,omitzero"`
+	Removing    bool          `json:"removing,omitempty"` // it is being taken out: it is not let in again
 }
 
 // Token lets one machine in, once, soon. Its secret is not in it.

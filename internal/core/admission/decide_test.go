@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/slipway-project/slipway/internal/core/machine"
 )
 
 func pin(n int) string { return fmt.Sprintf("sha256:%064x", n) }
@@ -229,10 +231,10 @@ func equal() cmp.Option {
 func TestAdmittedRecord(t *testing.T) {
 	t.Parallel()
 	later := noon().Add(time.Hour)
-	req := Request{Key: pin(2), Address: addr(22), Gone: addr(2), Facts: Facts{CgroupV1: true}}
+	req := Request{Key: pin(2), Address: addr(22), Gone: addr(2), Facts: machine.Facts{CgroupV1: true}}
 	v := Decide(req, some(), nil, rules(), later)
 	want := some().Nodes[1]
-	want.Address, want.Facts, want.Kubernetes = addr(22), Facts{CgroupV1: true}, "1.36.4"
+	want.Address, want.Facts, want.Kubernetes = addr(22), machine.Facts{CgroupV1: true}, "1.36.4"
 	if diff := cmp.Diff(want, v.Node, equal()); diff != "" {
 		t.Error(diff)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/core/machine"
 )
 
 // Request is what a machine asks with. Key and Address are proven by its connection, Evidence by a verifier; the rest it says.
@@ -14,7 +16,7 @@ type Request struct {
 	ClaimedNode string // the name that it believes to have; may be empty
 	Kubernetes  string // the version that it would run, "1.36.4"; empty: whatever it is given
 	Address     netip.Addr
-	Facts       Facts
+	Facts       machine.Facts
 	Evidence    Evidence
 	Gone        netip.Addr // the machine with this key, or with this address, is known not to be alive at this address; zero: nobody can say so
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/catalog"
 	"github.com/slipway-project/slipway/internal/core/compose"
 	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/planner"
 )
@@ -73,8 +74,8 @@ func TestNodeIsTheSameFromTheCompletedSpec(t *testing.T) {
 	}
 	for _, r := range []admission.Node{
 		{Name: "dev-main-1", Pool: "main", Index: 7, Address: netip.MustParseAddr("192.0.2.7")},
-		{Name: "dev-w-0", Pool: "w", Index: 3, PodCIDR: netip.MustParsePrefix("10.244.3.0/24"), Address: netip.MustParseAddr("192.0.2.3"), Facts: admission.Facts{CgroupV1: true}},
-		{Name: "by-token", Pool: "w", Index: 200, Address: netip.MustParseAddr("192.0.2.9"), Facts: admission.Facts{UpstreamDNS: true}},
+		{Name: "dev-w-0", Pool: "w", Index: 3, PodCIDR: netip.MustParsePrefix("10.244.3.0/24"), Address: netip.MustParseAddr("192.0.2.3"), Facts: machine.Facts{CgroupV1: true}},
+		{Name: "by-token", Pool: "w", Index: 200, Address: netip.MustParseAddr("192.0.2.9"), Facts: machine.Facts{UpstreamDNS: true}},
 	} {
 		_, one, err := compose.Node(c, r, components)
 		if err != nil {

@@ -31,7 +31,9 @@ func Configure(c config.Cluster, r admission.Node) (config.Node, error) {
 	if unlisted := func(n config.NodeName) bool { return n.Name == r.Name && n.Unlisted }; slices.ContainsFunc(with.AllNodes(), unlisted) {
 		with = Place(with, nil) // the placement of the spec's machines does not include it
 	}
-	node, err := config.ForNode(with, r.Name, Facts(r))
+	facts := r.Facts
+	facts.Address = r.Address
+	node, err := config.ForNode(with, r.Name, facts)
 	if err != nil {
 		return config.Node{}, err
 	}
@@ -39,13 +41,4 @@ func Configure(c config.Cluster, r admission.Node) (config.Node, error) {
 		return config.Node{}, fmt.Errorf("plan %s: its record has the pod CIDR %s, but the pod CIDR of index %d is %s", r.Name, r.PodCIDR, r.Index, node.PodCIDR)
 	}
 	return node, nil
-}
-
-// Facts returns the facts of a record in the form that a configuration needs.
-func Facts(r admission.Node) config.Facts {
-	f := config.Facts{Address: r.Address, CgroupV1: r.Facts.CgroupV1, OOMScoreAdj: r.Facts.OOMScoreAdj, HasDefaultGW: r.Facts.DefaultRoute}
-	if !r.Facts.UpstreamDNS {
-		f.ResolvConf = config.ResolvConfFile
-	}
-	return f
 }

@@ -80,15 +80,6 @@ type NodeName struct {
 	Unlisted bool
 }
 
-// Facts are what a machine reports of itself before it is planned for.
-type Facts struct {
-	Address      netip.Addr // the node's own address
-	CgroupV1     bool
-	OOMScoreAdj  bool   // may lower oom_score_adj (CAP_SYS_RESOURCE)
-	ResolvConf   string // path of a resolv.conf fit for pods' upstream
-	HasDefaultGW bool
-}
-
 // Node is one node's configuration: the cluster's with the node's own values filled in.
 type Node struct {
 	Cluster Cluster // ${node.…} replaced, removed fields gone
@@ -96,7 +87,7 @@ type Node struct {
 	Name    string
 	Index   int
 	PodCIDR netip.Prefix
-	Facts   Facts
+	Facts   machine.Facts
 	Labels  map[string]string // the machine's own, in addition to its pool's
 	Units   []spec.Unit       // that are placed on this node
 }

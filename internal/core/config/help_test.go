@@ -15,6 +15,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/bintest"
 	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
@@ -112,10 +113,10 @@ func rich(t *testing.T) config.Cluster {
 			FeatureGates: map[string]bool{"AllAlpha": false},
 			Pools:        []spec.Pool{{Name: "main", Roles: []string{"control-plane"}, Labels: map[string]string{"example.org/a": "b"}}},
 		},
-	}, config.Facts{CgroupV1: true}).Cluster
+	}, machine.Facts{CgroupV1: true, UpstreamDNS: true}).Cluster
 }
 
-func node(t *testing.T, s spec.Cluster, f config.Facts) config.Node {
+func node(t *testing.T, s spec.Cluster, f machine.Facts) config.Node {
 	t.Helper()
 	c, problems := config.Complete(s, release)
 	if len(problems) > 0 {

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
@@ -57,7 +58,7 @@ func TestWithNode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n, err := config.ForNode(with, name, config.Facts{Address: netip.MustParseAddr("192.0.2.99")})
+		n, err := config.ForNode(with, name, machine.Facts{Address: netip.MustParseAddr("192.0.2.99")})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,12 +9,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
 // ForNode returns the configuration of one node: ${node.…} is replaced, and what depends on the machine is set by its
 // facts unless the user has set it. The result shares nothing mutable with c.
-func ForNode(c Cluster, name string, f Facts) (Node, error) {
+func ForNode(c Cluster, name string, f machine.Facts) (Node, error) {
 	pool, id, ok := c.find(name)
 	if !ok {
 		return Node{}, fmt.Errorf("configure node %q: cluster %q has no such machine", name, c.Name)
@@ -89,7 +90,7 @@ func (c Cluster) NodePodCIDR(index int) (netip.Prefix, error) {
 }
 
 // apply sets what the machine's facts decide.
-func (c *Cluster) apply(f Facts) {
+func (c *Cluster) apply(f machine.Facts) {
 	// fact sets a top-level field of a configuration file, unless the user has set it or the release does not have it.
 	fact := func(name string, config map[string]any, field string, value any, why string) {
 		at := "spec.components." + name + ".config." + field
@@ -101,8 +102,8 @@ func (c *Cluster) apply(f Facts) {
 	if f.CgroupV1 {
 		fact("kubelet", c.Kubelet.Config, "failCgroupV1", false, "the machine has cgroup v1")
 	}
-	if f.ResolvConf != "" {
-		fact("kubelet", c.Kubelet.Config, "resolvConf", f.ResolvConf, "reported by the machine")
+	if !f.UpstreamDNS {
+		fact("kubelet", c.Kubelet.Config, "resolvConf", ResolvConfFile, "the machine's resolv.conf names no server that pods can ask")
 	}
 	if !f.OOMScoreAdj { // a process without CAP_SYS_RESOURCE cannot lower its score, and logs an error at each attempt
 		fact("kubelet", c.Kubelet.Config, "oomScoreAdj", int64(0), "the machine may not lower it")

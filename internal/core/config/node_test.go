@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/spec"
 	"github.com/slipway-project/slipway/internal/golden"
 )
@@ -37,7 +38,7 @@ spec:
 	if len(problems) > 0 {
 		t.Fatal(lines(problems))
 	}
-	n, err := config.ForNode(c, "dev-w-1", config.Facts{Address: netip.MustParseAddr("192.168.7.3"), CgroupV1: true, ResolvConf: "/run/resolv.conf"})
+	n, err := config.ForNode(c, "dev-w-1", machine.Facts{Address: netip.MustParseAddr("192.168.7.3"), CgroupV1: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +57,7 @@ spec:
 		"config":     {kubelet.Config["providerID"], "dev-w-1"},
 		"env":        {kubelet.Env["WHO"], "dev-w-1"},
 		"cgroup":     {kubelet.Config["failCgroupV1"], false},
-		"resolvConf": {kubelet.Config["resolvConf"], "/run/resolv.conf"},
+		"resolvConf": {kubelet.Config["resolvConf"], config.ResolvConfFile},
 		"oom":        {n.Cluster.KubeProxy.Config["oomScoreAdj"], int64(0)},
 		"etcd":       {n.Cluster.Etcd.Flags["initial-advertise-peer-urls"], spec.Values{"https://192.168.7.3:2380"}},
 	} {
@@ -76,7 +77,7 @@ spec:
 // TestForNodeLeavesNoPlaceholder over all components, and registers no role label: NodeRestriction would refuse the node.
 func TestForNodeLeavesNoPlaceholder(t *testing.T) {
 	t.Parallel()
-	n := node(t, spec.Cluster{Name: "dev", Spec: spec.Spec{Pools: []spec.Pool{{Name: "a", Roles: []string{"control-plane"}}}}}, config.Facts{OOMScoreAdj: true})
+	n := node(t, spec.Cluster{Name: "dev", Spec: spec.Spec{Pools: []spec.Pool{{Name: "a", Roles: []string{"control-plane"}}}}}, machine.Facts{OOMScoreAdj: true})
 	text := string(config.Print(n.Cluster))
 	if strings.Contains(text, "${") || strings.Contains(text, "node-role.kubernetes.io/control-plane=") {
 		t.Errorf("left over:\n%s", text)
@@ -94,7 +95,7 @@ func TestForNodeKeepsTheUsersChoice(t *testing.T) {
 	t.Parallel()
 	n := node(t, spec.Cluster{Name: "dev", Spec: spec.Spec{Components: spec.Components{Kubelet: spec.Component{Config: map[string]any{
 		"resolvConf": "/mine", "failCgroupV1": nil, "oomScoreAdj": int64(-5),
-	}}}}}, config.Facts{CgroupV1: true, ResolvConf: "/theirs"})
+	}}}}}, machine.Facts{CgroupV1: true})
 	kubelet := n.Cluster.Kubelet.Config
 	if _, has := kubelet["failCgroupV1"]; has || kubelet["resolvConf"] != "/mine" || kubelet["oomScoreAdj"] != int64(-5) {
 		t.Errorf("facts won over the user: %v %v %v", kubelet["failCgroupV1"], kubelet["resolvConf"], kubelet["oomScoreAdj"])
@@ -116,7 +117,7 @@ func TestForNodeRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a, _ := netip.ParseAddr(tc.address)
-			if _, err := config.ForNode(c, tc.node, config.Facts{Address: a}); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if _, err := config.ForNode(c, tc.node, machine.Facts{Address: a}); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want %q", err, tc.want)
 			}
 		})
@@ -133,7 +134,7 @@ func TestShares(t *testing.T) {
 	}
 	seen := map[netip.Prefix]bool{}
 	for i := range nodes - 1 {
-		n, err := config.ForNode(c, fmt.Sprintf("dev-w-%d", i), config.Facts{Address: netip.MustParseAddr("192.168.7.1")})
+		n, err := config.ForNode(c, fmt.Sprintf("dev-w-%d", i), machine.Facts{Address: netip.MustParseAddr("192.168.7.1")})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -156,7 +157,7 @@ func BenchmarkThousand(b *testing.B) {
 		config.Print(c)
 		for _, p := range c.Pools {
 			for _, n := range p.Nodes {
-				if _, err := config.ForNode(c, n.Name, config.Facts{}); err != nil {
+				if _, err := config.ForNode(c, n.Name, machine.Facts{}); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/planner"
 )
 
@@ -31,7 +32,7 @@ func planAll(t testing.TB) {
 	for _, p := range c.Pools {
 		for _, name := range p.Nodes {
 			address := netip.AddrFrom4([4]byte{192, 168, byte(name.Index / 200), byte(name.Index%200 + 1)})
-			n, err := config.ForNode(c, name.Name, config.Facts{Address: address})
+			n, err := config.ForNode(c, name.Name, machine.Facts{Address: address})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -214,7 +214,7 @@ func (n *node) kubelet(runtime plan.Ref, images []plan.Ref) {
 	c := n.cfg.Cluster.Kubelet
 	conf := n.Add(plan.File{Path: config.KubeletFile, Mode: 0o600, Content: yamlText(c.Config)}, n.dirs["/var/lib/kubelet"])
 	inputs := append(n.trust(), conf, n.confs[config.KubeletConf])
-	if n.cfg.Facts.ResolvConf == config.ResolvConfFile {
+	if !n.cfg.Facts.UpstreamDNS {
 		inputs = append(inputs, n.file(config.ResolvConfFile, 0o644, fmt.Sprintf(noUpstream, n.cfg.Facts.Address)))
 	}
 	needs := append(n.refs("ca", "kubelet"), runtime, n.dirs[config.ManifestsDir], n.podRules)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/catalog"
 	"github.com/slipway-project/slipway/internal/core/config"
+	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/planner"
@@ -53,7 +54,7 @@ func completed(t testing.TB, text string) config.Cluster {
 
 func planOf(t testing.TB, c config.Cluster, node string) plan.Plan {
 	t.Helper()
-	n, err := config.ForNode(c, node, config.Facts{Address: netip.MustParseAddr("192.0.2.10"), OOMScoreAdj: true})
+	n, err := config.ForNode(c, node, coremachine.Facts{Address: netip.MustParseAddr("192.0.2.10"), OOMScoreAdj: true, UpstreamDNS: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +286,7 @@ func TestForRefuses(t *testing.T) {
 			t.Parallel()
 			c := completed(t, tc.spec)
 			for _, machine := range c.Pools {
-				n, err := config.ForNode(c, machine.Nodes[0].Name, config.Facts{Address: netip.MustParseAddr("192.0.2.10")})
+				n, err := config.ForNode(c, machine.Nodes[0].Name, coremachine.Facts{Address: netip.MustParseAddr("192.0.2.10"), UpstreamDNS: true})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -49,7 +49,7 @@ func (e *Enrolment) belongs(ctx context.Context, now lock.State) error {
 	file := rosterfile.Open(e.cfg.Paths.Roster, ca)
 	s, err := joinclient.NewSync(joinclient.SyncConfig{
 		Endpoints: func() []netip.AddrPort { return e.places(file) }, Pin: roster.Pin(ca.RawSubjectPublicKeyInfo), Key: e.cfg.Key, Node: now.Node,
-		Slipway: e.cfg.Slipway, Generation: e.unlessLost(file.Generation), Log: e.cfg.Log, Own: e.own, From: func() netip.Addr { return e.facts().Address },
+		Slipway: e.cfg.Slipway, Generation: e.unlessLost(file.Generation), Log: e.cfg.Log, Own: e.own, From: func() netip.Addr { return e.cfg.Facts.Address },
 		Now: e.cfg.Now, Clock: e.cfg.Clock(roster.Pin(ca.RawSubjectPublicKeyInfo)),
 		Dial: e.cfg.Dial(roster.Pin(ca.RawSubjectPublicKeyInfo)), Random: e.cfg.Random,
 		Roster: func(signed []byte) error {
@@ -154,7 +154,9 @@ func (e *Enrolment) own() netip.AddrPort {
 	return e.ownPlace()
 }
 
-func (e *Enrolment) ownPlace() netip.AddrPort { return netip.AddrPortFrom(e.facts().Address, joinPort) }
+func (e *Enrolment) ownPlace() netip.AddrPort {
+	return netip.AddrPortFrom(e.cfg.Facts.Address, joinPort)
+}
 
 func (e *Enrolment) setSync(s *joinclient.Sync) {
 	e.mu.Lock()

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/node"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
@@ -23,7 +24,7 @@ type Config struct {
 	Lock    *lock.Lock
 	Agent   *node.Agent
 	Board   *reconcile.Board
-	Facts   node.Facts
+	Facts   machine.Facts
 	Key     *ecdsa.PrivateKey // the machine's
 	Custody Custody
 	Paths   Paths

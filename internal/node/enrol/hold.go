@@ -34,7 +34,7 @@ func (e *Enrolment) Hold(ctx context.Context) {
 		}
 		e.say(reconcile.Status{
 			Ref: itemPlace, Phase: reconcile.Failing,
-			Error: fmt.Sprintf("it has no leave to run here, at %s: the cluster knows this node at %s, and does not let it in twice", e.facts().Address, there),
+			Error: fmt.Sprintf("it has no leave to run here, at %s: the cluster knows this node at %s, and does not let it in twice", e.cfg.Facts.Address, there),
 			Provider: fmt.Sprintf("a control plane, once the machine at %s has been silent for a minute; or slipway node approve %s, if this machine is the one that is wanted",
 				there, e.cfg.Lock.State().Node),
 		})
@@ -46,7 +46,7 @@ func (e *Enrolment) Hold(ctx context.Context) {
 
 // elsewhere compares the roster on the disk with this machine's addresses. A control plane is where its etcd is.
 func (e *Enrolment) elsewhere() (there netip.Addr, yes bool) {
-	now, here := e.cfg.Lock.State(), e.facts().Address
+	now, here := e.cfg.Lock.State(), e.cfg.Facts.Address
 	if now.Phase != lock.Committed || !here.IsValid() || e.controls() {
 		return there, false
 	}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/roster"
@@ -32,7 +33,7 @@ func (e *Enrolment) initialise(ctx context.Context) error {
 		return nil
 	}
 	s, err := initserver.New(initserver.Config{
-		Lock: e.cfg.Lock, Machine: founder{e}, SecretFile: e.cfg.Paths.Secret, RequestFile: e.cfg.Paths.Request, Log: e.cfg.Log,
+		Lock: e.cfg.Lock, Machine: founder{e}, Slipway: e.cfg.Slipway, SecretFile: e.cfg.Paths.Secret, RequestFile: e.cfg.Paths.Request, Log: e.cfg.Log,
 		Pass:        func(step string) { e.cfg.Pass("init " + step) },
 		Certificate: func() (*tls.Certificate, error) { return rpc.SelfSigned(e.cfg.Key, "slipway machine", e.cfg.Now()) },
 	})
@@ -76,12 +77,7 @@ func (e *Enrolment) wanted(ctx context.Context) (lock.State, bool) {
 type founder struct{ *Enrolment }
 
 // Facts are what the machine found out about itself.
-func (f founder) Facts() initserver.Facts {
-	m := f.cfg.Facts
-	return initserver.Facts{
-		Slipway: f.cfg.Slipway, Address: m.Address, CgroupV1: m.CgroupV1, OOMScoreAdj: m.OOMScoreAdj, DefaultRoute: m.DefaultRoute, UpstreamDNS: m.UpstreamDNS,
-	}
-}
+func (f founder) Facts() machine.Facts { return f.cfg.Facts }
 
 // Install begins with the ticket's plan.
 func (f founder) Install(ctx context.Context, t plan.Ticket) error {

@@ -65,7 +65,7 @@ func (e *Enrolment) join(ctx context.Context, target node.JoinTarget) error {
 	keys := &keys{custody: e.cfg.Custody, pass: e.cfg.Pass, made: map[string]made{}}
 	e.cfg.Pass("ask")
 	grant, err := joinclient.Join(ctx, joinclient.Config{
-		Endpoints: func() []netip.AddrPort { return endpoints(&target) }, Pin: target.Pin, Key: e.cfg.Key, Keys: keys, Facts: e.facts,
+		Endpoints: func() []netip.AddrPort { return endpoints(&target) }, Pin: target.Pin, Key: e.cfg.Key, Keys: keys, Facts: e.cfg.Facts,
 		Slipway: e.cfg.Slipway, Log: e.cfg.Log, Node: target.Node, Token: func() string { return target.Token },
 		Dial: e.cfg.Dial(target.Pin), Now: e.cfg.Now, Clock: e.cfg.Clock(target.Pin), Random: e.cfg.Random,
 		Report: func(s joinclient.Status) {
@@ -96,12 +96,6 @@ func (e *Enrolment) join(ctx context.Context, target node.JoinTarget) error {
 	}
 	e.cfg.Pass("committed")
 	return e.spendToken()
-}
-
-func (e *Enrolment) facts() joinclient.Facts {
-	address, _ := netip.ParseAddr(e.cfg.Facts.Address)
-	f := e.cfg.Facts
-	return joinclient.Facts{Address: address, CgroupV1: f.CgroupV1, OOMScoreAdj: f.OOMScoreAdj, DefaultRoute: f.DefaultRoute, UpstreamDNS: f.UpstreamDNS}
 }
 
 func withDetail(s joinclient.Status) string {

@@ -88,7 +88,7 @@ func (e *Enrolment) letGo(ctx context.Context, now lock.State) error {
 		Now: e.cfg.Now, Clock: e.cfg.Clock(roster.Pin(ca.RawSubjectPublicKeyInfo)),
 		Dial: e.cfg.Dial(roster.Pin(ca.RawSubjectPublicKeyInfo)), Random: e.cfg.Random,
 		Endpoints: func() []netip.AddrPort { return e.others(file) }, Pin: roster.Pin(ca.RawSubjectPublicKeyInfo), Key: e.cfg.Key, Node: now.Node,
-		Slipway: e.cfg.Slipway, Log: e.cfg.Log, From: func() netip.Addr { return e.facts().Address },
+		Slipway: e.cfg.Slipway, Log: e.cfg.Log, From: func() netip.Addr { return e.cfg.Facts.Address },
 	})
 	switch {
 	case err != nil:
@@ -101,7 +101,7 @@ func (e *Enrolment) letGo(ctx context.Context, now lock.State) error {
 
 // others are the join services of other machines: what this one's own knows may be old.
 func (e *Enrolment) others(file *rosterfile.File) []netip.AddrPort {
-	return slices.DeleteFunc(e.places(file), func(at netip.AddrPort) bool { return at.Addr() == e.facts().Address })
+	return slices.DeleteFunc(e.places(file), func(at netip.AddrPort) bool { return at.Addr() == e.cfg.Facts.Address })
 }
 
 // forget removes what told the machine where to go, and who it was.

@@ -5,11 +5,12 @@
 //
 // Read [Find]:
 //
-//	Facts{Address: "10.89.0.10", CgroupV1: true, OOMScoreAdj: false, DefaultRoute: true, UpstreamDNS: false}
+//	machine.Facts{Address: 10.89.0.10, CgroupV1: true, OOMScoreAdj: false, UpstreamDNS: false}
 package facts
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"strings"
@@ -17,20 +18,16 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/slipway-project/slipway/internal/node"
+	"github.com/slipway-project/slipway/internal/core/machine"
 )
 
 // Find reports the facts of the machine that this process runs on.
-func Find() (node.Facts, error) {
-	addr, hasRoute, err := address()
+func Find() (machine.Facts, error) {
+	addr, _, err := address()
 	if err != nil {
-		return node.Facts{}, err
+		return machine.Facts{}, fmt.Errorf("find the machine's address: %w", err)
 	}
-	f := node.Facts{CgroupV1: cgroupV1(), OOMScoreAdj: mayLowerOOMScore(), DefaultRoute: hasRoute, UpstreamDNS: upstreamDNS()}
-	if addr.IsValid() {
-		f.Address = addr.String()
-	}
-	return f, nil
+	return machine.Facts{Address: addr, CgroupV1: cgroupV1(), OOMScoreAdj: mayLowerOOMScore(), UpstreamDNS: upstreamDNS()}, nil
 }
 
 // address is the first global address of the interface that the default route with the lowest metric leaves by; without a

@@ -100,7 +100,7 @@ func TestCrashBetweenEveryTwoSteps(t *testing.T) {
 func walk(t *testing.T, fail map[string]error, after []int) []string {
 	t.Helper()
 	r := newRig(t)
-	r.tune = func(_ *Config, m *machine) { m.fail = fail }
+	r.tune = func(_ *Config, m *testMachine) { m.fail = fail }
 	c := &crashes{rig: r, after: after}
 	result, last, err := c.run(t)
 	defer r.stop()

@@ -22,12 +22,12 @@ import (
 // What fails leaves a free machine, tells why, and does not stand in the way of the next.
 func TestFailureLeavesAFreeMachine(t *testing.T) {
 	t.Parallel()
-	block := func(name string) func(*machine) error { // no record can be written beside this
-		return func(m *machine) error { return os.MkdirAll(filepath.Join(m.dir, name+".prev.tmp", "x"), 0o700) }
+	block := func(name string) func(*testMachine) error { // no record can be written beside this
+		return func(m *testMachine) error { return os.MkdirAll(filepath.Join(m.dir, name+".prev.tmp", "x"), 0o700) }
 	}
 	tests := map[string]struct {
 		fail map[string]error
-		do   func(*machine) error // when the cluster stands
+		do   func(*testMachine) error // when the cluster stands
 		want string
 	}{
 		"install":     {map[string]error{"install": errBroken}, nil, "install: broken on purpose"},
@@ -39,7 +39,7 @@ func TestFailureLeavesAFreeMachine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
-			r.tune = func(c *Config, m *machine) {
+			r.tune = func(c *Config, m *testMachine) {
 				m.fail = tt.fail
 				if tt.do != nil { // it is tried for so long
 					c.Deadline = 3 * time.Second
@@ -57,7 +57,7 @@ func TestFailureLeavesAFreeMachine(t *testing.T) {
 			once := tt.do
 			a := r.start(r.agent.dir, func(step string) {
 				if step == "installed" && once != nil {
-					if err := once(&machine{dir: r.agent.dir}); err != nil {
+					if err := once(&testMachine{dir: r.agent.dir}); err != nil {
 						t.Error(err)
 					}
 					once = nil
@@ -102,7 +102,7 @@ func TestFullDiskAtTheEnd(t *testing.T) {
 			r := newRig(t)
 			full := filepath.Join(r.agent.dir, name+".prev.tmp") // no record can be written beside this
 			var tries atomic.Int32
-			r.tune = func(c *Config, _ *machine) {
+			r.tune = func(c *Config, _ *testMachine) {
 				c.Pause = func(try int) time.Duration {
 					if tries.Store(int32(try)); try == 3 {
 						if err := os.RemoveAll(full); err != nil {
@@ -137,7 +137,7 @@ func TestFullDiskAtTheEnd(t *testing.T) {
 func TestDeadline(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.tune = func(c *Config, m *machine) { c.Deadline, m.hold = 20*time.Millisecond, make(chan struct{}) }
+	r.tune = func(c *Config, m *testMachine) { c.Deadline, m.hold = 20*time.Millisecond, make(chan struct{}) }
 	a, c := r.begin(), r.client()
 	if _, err := c.Init(t.Context(), idA, ticket("n1")); err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func TestWipeFails(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
 			tries, mended := make(chan int), make(chan struct{})
-			r.tune = func(c *Config, m *machine) {
+			r.tune = func(c *Config, m *testMachine) {
 				m.fail = map[string]error{"install": errBroken, "wipe": errBroken}
 				c.Lock = &doubtful{Lock: open(t, r.agent.dir), claims: doubts, lost: true}
 				c.Pause = func(try int) time.Duration {

@@ -5,6 +5,7 @@ package initserver
 import (
 	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/initclient"
 	"github.com/slipway-project/slipway/internal/node/lock"
 )
@@ -30,7 +32,7 @@ func TestInit(t *testing.T) {
 	r := newRig(t)
 	a, c := r.begin(), r.client()
 	facts, err := c.Facts(t.Context())
-	if want := (initclient.Facts{Slipway: "test", Address: "192.0.2.1", UpstreamDNS: true, Lock: "free"}); err != nil || facts != want {
+	if want := (initclient.Machine{Slipway: "test", Lock: "free", Facts: machine.Facts{Address: netip.MustParseAddr("192.0.2.1"), UpstreamDNS: true}}); err != nil || facts != want {
 		t.Fatalf("%+v, %v", facts, err)
 	}
 	if _, err := c.Init(t.Context(), idA, ticket("n1")); err != nil {
@@ -178,7 +180,7 @@ func TestJoinWins(t *testing.T) {
 func TestLinger(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.tune = func(c *Config, _ *machine) { c.Linger = 10 * time.Millisecond }
+	r.tune = func(c *Config, _ *testMachine) { c.Linger = 10 * time.Millisecond }
 	a := r.begin()
 	if _, err := r.client().Init(t.Context(), idA, ticket("n1")); err != nil {
 		t.Fatal(err)

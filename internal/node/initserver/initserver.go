@@ -21,6 +21,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/rpc"
@@ -30,6 +31,7 @@ import (
 type Config struct {
 	Lock        journal // a *lock.Lock
 	Machine     Machine
+	Slipway     string                           // version of this program
 	SecretFile  string                           // what NewSecret gave for it
 	RequestFile string                           // the request and its answer, mode 0600
 	Certificate func() (*tls.Certificate, error) // of the machine's key, which callers have pinned
@@ -57,7 +59,7 @@ var _ journal = (*lock.Lock)(nil)
 // Machine is what the server works on. All its methods end when ctx does, and no two of them run at once except Facts.
 type Machine interface {
 	// Facts is called for every caller that asks, from any goroutine.
-	Facts() Facts
+	Facts() machine.Facts
 	// Install writes what the ticket brings and begins with its plan. It is called again, with the same ticket, after the agent has
 	// been started anew.
 	Install(ctx context.Context, t plan.Ticket) error
@@ -65,16 +67,6 @@ type Machine interface {
 	Established(ctx context.Context, report func(Event)) (Result, error)
 	// Wipe takes away all that Install and what it began have made. It is called until it returns nil, also when nothing is there.
 	Wipe(ctx context.Context) error
-}
-
-// Facts is what the machine is.
-type Facts struct {
-	Slipway      string
-	Address      string
-	CgroupV1     bool
-	OOMScoreAdj  bool
-	DefaultRoute bool
-	UpstreamDNS  bool
 }
 
 // Result is the cluster that has come to be.

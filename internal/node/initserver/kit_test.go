@@ -43,7 +43,7 @@ type rig struct {
 	key    *tls.Certificate
 	pin    string
 	log    *sink
-	tune   func(*Config, *machine) // optional: of each agent
+	tune   func(*Config, *testMachine) // optional: of each agent
 
 	mu    sync.Mutex // guards the fields below
 	agent *agent
@@ -51,7 +51,7 @@ type rig struct {
 
 type agent struct {
 	*Server
-	machine *machine
+	machine *testMachine
 	dir     string
 	addr    string
 	cancel  context.CancelFunc
@@ -110,13 +110,14 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-func (r *rig) config(dir string, m *machine) Config {
+func (r *rig) config(dir string, m *testMachine) Config {
 	l, err := lock.Open(filepath.Join(dir, "lock"))
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	c := Config{
-		Lock: l, Machine: m, SecretFile: filepath.Join(dir, "secret"), RequestFile: filepath.Join(dir, "request"),
+		Slipway: "test",
+		Lock:    l, Machine: m, SecretFile: filepath.Join(dir, "secret"), RequestFile: filepath.Join(dir, "request"),
 		Certificate: func() (*tls.Certificate, error) { return r.key, nil },
 		Log:         slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Pause:       func(int) time.Duration { return time.Millisecond },
@@ -130,7 +131,7 @@ func (r *rig) config(dir string, m *machine) Config {
 // start begins an agent in a folder. The hook hears of each step.
 func (r *rig) start(dir string, hook func(step string)) *agent {
 	r.t.Helper()
-	m := &machine{dir: dir, reported: 3}
+	m := &testMachine{dir: dir, reported: 3}
 	s, err := New(r.config(dir, m))
 	if err != nil {
 		r.t.Fatal(err)

@@ -7,15 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
 
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// machine is a machine whose whole disk is one folder: the journal, the request, and "node", which Install writes and Wipe removes.
-type machine struct {
+// testMachine is a machine whose whole disk is one folder: the journal, the request, and "node", which Install writes and Wipe removes.
+type testMachine struct {
 	dir string
 
 	fail     map[string]error // by method: what it gives
@@ -26,20 +28,20 @@ type machine struct {
 	calls []string
 }
 
-func (m *machine) did(what string) error {
+func (m *testMachine) did(what string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.calls = append(m.calls, what)
 	return m.fail[what]
 }
 
-func (m *machine) mend() {
+func (m *testMachine) mend() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fail = nil
 }
 
-func (m *machine) count(what string) (n int) {
+func (m *testMachine) count(what string) (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, c := range m.calls {
@@ -50,20 +52,20 @@ func (m *machine) count(what string) (n int) {
 	return n
 }
 
-func (m *machine) node() string { return filepath.Join(m.dir, "node") }
+func (m *testMachine) node() string { return filepath.Join(m.dir, "node") }
 
-func (m *machine) Facts() Facts {
-	return Facts{Slipway: "test", Address: "192.0.2.1", UpstreamDNS: true}
+func (m *testMachine) Facts() machine.Facts {
+	return machine.Facts{Address: netip.MustParseAddr("192.0.2.1"), UpstreamDNS: true}
 }
 
-func (m *machine) Install(_ context.Context, t plan.Ticket) error {
+func (m *testMachine) Install(_ context.Context, t plan.Ticket) error {
 	if err := m.did("install"); err != nil {
 		return err
 	}
 	return os.WriteFile(m.node(), []byte(t.Plan.Node), 0o600)
 }
 
-func (m *machine) Established(ctx context.Context, report func(Event)) (Result, error) {
+func (m *testMachine) Established(ctx context.Context, report func(Event)) (Result, error) {
 	for i := range m.reported {
 		report(Event{Item: fmt.Sprintf("unit/u%d", i), ItemPhase: "ready", Text: fmt.Sprintf("line %d", i)})
 	}
@@ -81,7 +83,7 @@ func (m *machine) Established(ctx context.Context, report func(Event)) (Result, 
 	return Result{Cluster: "c-" + string(node), Node: string(node), Kubeconfig: []byte("kubeconfig of " + string(node))}, err
 }
 
-func (m *machine) Wipe(context.Context) error {
+func (m *testMachine) Wipe(context.Context) error {
 	if err := m.did("wipe"); err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func TestLostRequest(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
 			dir := r.agent.dir
-			m := &machine{dir: dir}
+			m := &testMachine{dir: dir}
 			cfg := r.config(dir, m)
 			err := errors.Join(cfg.Lock.Claim(lock.Init, idA), tt.prepare(cfg.RequestFile), os.WriteFile(m.node(), []byte("half"), 0o600))
 			if err != nil {
@@ -86,7 +86,7 @@ func TestResumeLeavesOthersAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
-			m := &machine{dir: r.agent.dir}
+			m := &testMachine{dir: r.agent.dir}
 			cfg := r.config(m.dir, m)
 			err := errors.Join(prepare(cfg.Lock), durable.Save(cfg.RequestFile, recordSchema, record{ID: idA, Why: "it failed"}))
 			if err != nil {
@@ -108,7 +108,7 @@ func TestResumeLeavesOthersAlone(t *testing.T) {
 func TestStopIsNoFailure(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.tune = func(_ *Config, m *machine) { m.hold = make(chan struct{}) }
+	r.tune = func(_ *Config, m *testMachine) { m.hold = make(chan struct{}) }
 	a, c := r.begin(), r.client()
 	if _, err := c.Init(t.Context(), idA, ticket("n1")); err != nil {
 		t.Fatal(err)
@@ -168,7 +168,9 @@ func TestDoubt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
-			r.tune = func(c *Config, _ *machine) { c.Lock = &doubtful{open(t, r.agent.dir), tt.claims, tt.commits, false} }
+			r.tune = func(c *Config, _ *testMachine) {
+				c.Lock = &doubtful{open(t, r.agent.dir), tt.claims, tt.commits, false}
+			}
 			a, c := r.begin(), r.client()
 			if _, err := c.Init(t.Context(), idA, ticket("n1")); err != nil {
 				t.Fatal(err)
@@ -199,7 +201,7 @@ func TestFailedIsNotBegunAnew(t *testing.T) {
 	fail := map[string]error{"established": errBroken}
 	wipe := slices.Index(walk(t, fail, nil), "wipe")
 	r := newRig(t)
-	r.tune = func(_ *Config, m *machine) { m.fail, fail = fail, nil } // the first agent only
+	r.tune = func(_ *Config, m *testMachine) { m.fail, fail = fail, nil } // the first agent only
 	c := &crashes{rig: r, after: []int{wipe}}
 	_, next, err := c.run(t)
 	var failed *initclient.FailedError

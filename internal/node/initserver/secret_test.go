@@ -56,7 +56,7 @@ func TestBadSecretFile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
-			cfg := r.config(r.agent.dir, &machine{dir: r.agent.dir})
+			cfg := r.config(r.agent.dir, &testMachine{dir: r.agent.dir})
 			write := func() error { return os.WriteFile(cfg.SecretFile, []byte(content), 0o600) }
 			if content == "-" {
 				write = func() error { return os.Remove(cfg.SecretFile) }
@@ -109,7 +109,7 @@ func TestWrongSecret(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	refused := make(chan rpc.Refused, 100)
-	r.tune = func(c *Config, _ *machine) { c.Audit = func(x rpc.Refused) { refused <- x } }
+	r.tune = func(c *Config, _ *testMachine) { c.Audit = func(x rpc.Refused) { refused <- x } }
 	a := r.begin()
 	if _, err := r.client().Init(t.Context(), idA, ticket("n1")); err != nil {
 		t.Fatal(err)

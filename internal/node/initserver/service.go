@@ -20,11 +20,7 @@ type service struct {
 }
 
 func (s service) Facts(context.Context, *initv1.FactsRequest) (*initv1.FactsReply, error) {
-	f := s.cfg.Machine.Facts()
-	return &initv1.FactsReply{
-		Slipway: f.Slipway, Address: f.Address, CgroupV1: f.CgroupV1, OomScoreAdj: f.OOMScoreAdj,
-		DefaultRoute: f.DefaultRoute, UpstreamDns: f.UpstreamDNS, Lock: s.cfg.Lock.State().String(),
-	}, nil
+	return &initv1.FactsReply{Slipway: s.cfg.Slipway, Facts: s.cfg.Machine.Facts().Encode(), Lock: s.cfg.Lock.State().String()}, nil
 }
 
 func (s service) Init(_ context.Context, req *initv1.InitRequest) (*initv1.InitReply, error) {

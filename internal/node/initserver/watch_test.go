@@ -51,7 +51,7 @@ func TestNobodyWatches(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	hold := make(chan struct{})
-	r.tune = func(_ *Config, m *machine) { m.hold = hold }
+	r.tune = func(_ *Config, m *testMachine) { m.hold = hold }
 	r.begin()
 	first := r.client()
 	if _, err := first.Init(t.Context(), idA, ticket("n1")); err != nil {

@@ -19,6 +19,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/sleep"
@@ -30,8 +31,8 @@ type Config struct {
 	Pin        string                  // of the cluster's join CA
 	Key        *ecdsa.PrivateKey       // the machine's
 	Keys       Keys
-	Facts      func() Facts
-	Kubernetes string // version in the component store; empty: whatever it is given
+	Facts      machine.Facts // their address must be the one that the connections come from
+	Kubernetes string        // version in the component store; empty: whatever it is given
 	Slipway    string
 	Log        *slog.Logger
 	Report     func(Status) // called at each change of what is waited for, never twice at once
@@ -43,15 +44,6 @@ type Config struct {
 	Clock  Clock                                                                 // optional: TLS from the machine's address when nil
 	Dial   Dialer                                                                // optional: TLS from the machine's address when nil
 	Random func(n int) int                                                       // optional: a number in [0, n); math/rand/v2 when nil
-}
-
-// Facts are what the machine says of itself. The address must be the one that its connections come from.
-type Facts struct {
-	Address      netip.Addr
-	CgroupV1     bool
-	OOMScoreAdj  bool
-	DefaultRoute bool
-	UpstreamDNS  bool
 }
 
 // Keys makes the machine's keys for certificates. The private key stays where it was born.
@@ -113,8 +105,8 @@ func Join(ctx context.Context, c Config) (Grant, error) {
 
 func (c Config) check() error {
 	switch {
-	case c.Endpoints == nil, c.Key == nil, c.Keys == nil, c.Facts == nil, c.Log == nil, c.Report == nil:
-		return errors.New("join: Endpoints, Key, Keys, Facts, Log and Report must be set")
+	case c.Endpoints == nil, c.Key == nil, c.Keys == nil, c.Log == nil, c.Report == nil:
+		return errors.New("join: Endpoints, Key, Keys, Log and Report must be set")
 	}
 	return checkPin(c.Pin)
 }
@@ -123,7 +115,7 @@ func (c Config) filled() Config {
 	if c.Token == nil {
 		c.Token = func() string { return "" }
 	}
-	from := func() netip.Addr { return c.Facts().Address }
+	from := func() netip.Addr { return c.Facts.Address }
 	if c.Now == nil {
 		c.Now = time.Now
 	}

@@ -110,7 +110,6 @@ func (j *joining) greet(base, race context.Context, at netip.AddrPort) (_ *talk,
 }
 
 func (j *joining) hello(sealKey *ecdh.PrivateKey) *joinv1.Hello {
-	f := j.Facts()
 	verifier := "key"
 	if j.Token() != "" {
 		verifier = "token"
@@ -118,9 +117,7 @@ func (j *joining) hello(sealKey *ecdh.PrivateKey) *joinv1.Hello {
 	return &joinv1.Hello{
 		Protocol: 1, Cluster: roster.ClusterID(j.Pin), Verifier: verifier, Node: j.Node, Kubernetes: j.Kubernetes, Slipway: j.Slipway,
 		SealKey: sealKey.PublicKey().Bytes(),
-		Facts: &joinv1.Facts{
-			Address: f.Address.String(), CgroupV1: f.CgroupV1, OomScoreAdj: f.OOMScoreAdj, DefaultRoute: f.DefaultRoute, UpstreamDns: f.UpstreamDNS,
-		},
+		Facts:   j.Facts.Encode(),
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slipway-project/slipway/internal/control/rollout"
+	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/core/roster"
@@ -95,9 +96,9 @@ func newAgent(m *machine, root string) (*agent, error) {
 		log = slog.New(slog.NewTextHandler(noter{m}, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	}
 	a.turns = rollout.New(planner.Turn, log, time.Now)
-	facts := node.Facts{Address: m.address.String(), Key: a.pin}
+	facts := coremachine.Facts{Address: m.address}
 	a.node, err = node.New(node.Config{
-		Host: host{a}, Facts: facts, PlanFile: root + planFile, TraceFile: root + "/var/lib/slipway/plan/trace.json", Version: "sim", Log: log, Board: a.board, Root: root,
+		Host: host{a}, Facts: facts, Key: a.pin, PlanFile: root + planFile, TraceFile: root + "/var/lib/slipway/plan/trace.json", Version: "sim", Log: log, Board: a.board, Root: root,
 		Control: a.control, Turn: a.turns, Enrolment: func() node.Enrolment { return a.enrol }, Announce: func() { a.enrol.Announce() }, Pass: a.pass,
 		Hold: func(ctx context.Context) { a.enrol.Hold(ctx) },
 	})
