@@ -13,14 +13,14 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/durable"
 	"github.com/slipway-project/slipway/internal/node/enrol"
 )
 
 // machineKey is the machine's identity: made once, never replaced. A damaged one is an error, for a new one would be another
 // machine's. One that is gone from a machine which belongs to a cluster makes it a stranger there: it is remembered that it did.
-func machineKey(path string, committed bool) (key *ecdsa.PrivateKey, pin string, err error) {
+func machineKey(path string, committed bool) (key *ecdsa.PrivateKey, id pin.Pin, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if committed {
@@ -45,8 +45,8 @@ func machineKey(path string, committed bool) (key *ecdsa.PrivateKey, pin string,
 	if err != nil || !ok {
 		return nil, "", fmt.Errorf("read the machine's key: %s holds no ECDSA key: restore it; without it this is another machine", path)
 	}
-	pin, err = roster.PinOf(key.Public())
-	return key, pin, err
+	id, err = pin.OfKey(key.Public())
+	return key, id, err
 }
 
 func newMachineKey(path string) ([]byte, error) {

@@ -17,6 +17,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/rosters"
 	"github.com/slipway-project/slipway/internal/control/storeserver"
 	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/roster"
 )
@@ -64,7 +65,7 @@ func signWith(path string) func(digest []byte) ([]byte, error) {
 }
 
 // invitation is what a machine needs beside its token.
-func invitation(ctx context.Context, k *rosters.Keeper, joinCA *x509.Certificate, pin, id string) (admin.Invitation, error) {
+func invitation(ctx context.Context, k *rosters.Keeper, joinCA *x509.Certificate) (admin.Invitation, error) {
 	signed, _, _ := k.Current()
 	var wire roster.Signed
 	if err := json.Unmarshal(signed, &wire); err != nil {
@@ -74,7 +75,8 @@ func invitation(ctx context.Context, k *rosters.Keeper, joinCA *x509.Certificate
 	if err != nil {
 		return admin.Invitation{}, err
 	}
-	out := admin.Invitation{Pin: pin, Cluster: id}
+	ca := pin.OfCertificate(joinCA)
+	out := admin.Invitation{Pin: ca, Cluster: ca.ClusterID()}
 	for _, at := range r.Join {
 		out.Endpoints = append(out.Endpoints, at.String())
 	}

@@ -29,7 +29,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/compose"
 	"github.com/slipway-project/slipway/internal/core/config"
-	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/etcd"
 	"github.com/slipway-project/slipway/internal/kube"
 	"github.com/slipway-project/slipway/internal/node/lock"
@@ -39,7 +39,7 @@ import (
 
 // joining is the join service of this control plane: all that it is made of is built anew for each control document.
 type joining struct {
-	pin   string // of this machine's key
+	pin   pin.Pin // of this machine's key
 	lock  *lock.Lock
 	audit *audit
 	crash failpoints
@@ -101,8 +101,7 @@ func (j *joining) assemble(doc control.Document) (p parts, err error) {
 	if err != nil {
 		return p, err
 	}
-	pin := roster.Pin(joinCA.RawSubjectPublicKeyInfo)
-	id := roster.ClusterID(pin)
+	id := pin.OfCertificate(joinCA).ClusterID()
 	cluster, release, err := compose.Stored(doc.Config, doc.Cluster)
 	if err != nil {
 		return p, err
@@ -150,7 +149,7 @@ func (j *joining) assemble(doc control.Document) (p parts, err error) {
 		Nodes: records, Tokens: records, Kube: client, Members: p.members, Log: j.log,
 		Document: func() (control.Document, bool) { return doc, true },
 		Invite: func(ctx context.Context) (admin.Invitation, error) {
-			return invitation(ctx, p.rosters, joinCA, pin, id)
+			return invitation(ctx, p.rosters, joinCA)
 		},
 	})
 	return p, nil

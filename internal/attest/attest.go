@@ -13,17 +13,18 @@ import (
 	"context"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // Claim is what is known of a machine before it is verified. That it has the private key of Key is proven: it signed Nonce and
 // Exporter with it.
 type Claim struct {
-	Key      string // pin of its key
-	Cluster  string // id of this cluster
-	Node     string // the name that it says it has
-	Nonce    []byte // of this connection, ours
-	Exporter []byte // of this TLS connection: evidence that is bound to it cannot come from another one
-	Evidence []byte // its own words
+	Key      pin.Pin // pin of its key
+	Cluster  string  // id of this cluster
+	Node     string  // the name that it says it has
+	Nonce    []byte  // of this connection, ours
+	Exporter []byte  // of this TLS connection: evidence that is bound to it cannot come from another one
+	Evidence []byte  // its own words
 }
 
 // Ask puts a question to the machine and waits for the answer, on the connection that it is on. Both mean something to the

@@ -25,6 +25,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/roster"
 )
 
@@ -71,10 +72,10 @@ func NewAuthority(tb testing.TB, name string) Authority {
 }
 
 // Pin returns the pin of the authority's key.
-func (a Authority) Pin() string { return roster.Pin(a.Cert.RawSubjectPublicKeyInfo) }
+func (a Authority) Pin() pin.Pin { return pin.OfCertificate(a.Cert) }
 
 // ClusterID returns the ID of the cluster whose join CA the authority is.
-func (a Authority) ClusterID() string { return roster.ClusterID(a.Pin()) }
+func (a Authority) ClusterID() string { return a.Pin().ClusterID() }
 
 // PEM returns the authority's certificate.
 func (a Authority) PEM() []byte {

@@ -10,23 +10,24 @@ import (
 	"strings"
 
 	initv1 "github.com/slipway-project/slipway/api/init/v1"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
 // secretHeader carries the secret with every call.
 const secretHeader = "slipway-init-secret-bin"
 
-// Dial names a machine; it connects with the first call. The pin is roster.Pin of the machine's key: a machine that shows another
+// Dial names a machine; it connects with the first call. The pin is pin of the machine's key: a machine that shows another
 // one is sent nothing. A nil dial is the network.
-func Dial(_ context.Context, address, pin, secret string, dial func(ctx context.Context, network, addr string) (net.Conn, error)) (*Client, error) {
+func Dial(_ context.Context, address string, key pin.Pin, secret string, dial func(ctx context.Context, network, addr string) (net.Conn, error)) (*Client, error) {
 	secret = strings.TrimSpace(secret)
-	if hex, ok := strings.CutPrefix(pin, "sha256:"); !ok || len(hex) != 64 {
+	if !key.Valid() {
 		return nil, fmt.Errorf("machine %s: its pin has to be sha256: and 64 hex digits, as the machine's console shows it", address)
 	}
 	if secret == "" {
 		return nil, fmt.Errorf("machine %s: its init secret is missing", address)
 	}
-	o := rpc.ClientOptions{Pin: pin, ServerName: "slipway-init"}
+	o := rpc.ClientOptions{Pin: key, ServerName: "slipway-init"}
 	if dial != nil {
 		o.Dialer = func(ctx context.Context, addr string) (net.Conn, error) { return dial(ctx, "tcp", addr) }
 	}

@@ -21,8 +21,8 @@ import (
 
 	initv1 "github.com/slipway-project/slipway/api/init/v1"
 	"github.com/slipway-project/slipway/internal/certtest"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
@@ -31,13 +31,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const canary = "canary-secret"
 
 // key is a machine's: its certificate and its pin.
-func key(t *testing.T) (*tls.Certificate, string) {
+func key(t *testing.T) (*tls.Certificate, pin.Pin) {
 	t.Helper()
 	cert, err := rpc.SelfSigned(certtest.Key(t), "machine", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return cert, roster.Pin(cert.Leaf.RawSubjectPublicKeyInfo)
+	return cert, pin.OfCertificate(cert.Leaf)
 }
 
 // A machine with another key gets no byte of a call, and the caller does not go on asking.
@@ -84,12 +84,12 @@ func TestWrongPin(t *testing.T) {
 
 func TestDialChecksItsArguments(t *testing.T) {
 	t.Parallel()
-	_, pin := key(t)
+	_, right := key(t)
 	for name, args := range map[string][3]string{
-		"no pin": {"192.0.2.1:9440", "", canary}, "no SHA-256": {"192.0.2.1:9440", "md5:" + pin[7:], canary}, "short pin": {"192.0.2.1:9440", pin[:20], canary},
-		"no secret": {"192.0.2.1:9440", pin, " \n"}, "no port": {"192.0.2.1", pin, canary},
+		"no pin": {"192.0.2.1:9440", "", canary}, "no SHA-256": {"192.0.2.1:9440", "md5:" + string(right[7:]), canary}, "short pin": {"192.0.2.1:9440", string(right[:20]), canary},
+		"no secret": {"192.0.2.1:9440", string(right), " \n"}, "no port": {"192.0.2.1", string(right), canary},
 	} {
-		if _, err := Dial(t.Context(), args[0], args[1], args[2], nil); err == nil || strings.Contains(err.Error(), canary) {
+		if _, err := Dial(t.Context(), args[0], pin.Pin(args[1]), args[2], nil); err == nil || strings.Contains(err.Error(), canary) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

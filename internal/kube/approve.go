@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 
-	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // ApproveServing approves or denies the certificate signing requests for kubelets' serving certificates until ctx ends. It denies a
@@ -60,7 +60,10 @@ type approver struct {
 }
 
 // keyOf is a key and its node.
-type keyOf struct{ node, pin string }
+type keyOf struct {
+	node string
+	key  pin.Pin
+}
 
 // handle judges a pending request, logs once why it stays pending, and remembers the keys of approved
 // requests.
@@ -87,20 +90,20 @@ func approved(o *unstructured.Unstructured) bool {
 func (a *approver) remember(o *unstructured.Unstructured) {
 	r := requestOf(o)
 	if csr, wrong := parseRequest(r.pem); wrong == "" {
-		a.keys[o.GetName()] = keyOf{strings.TrimPrefix(r.user, nodePrefix), roster.Pin(csr.RawSubjectPublicKeyInfo)}
+		a.keys[o.GetName()] = keyOf{strings.TrimPrefix(r.user, nodePrefix), pin.Of(csr.RawSubjectPublicKeyInfo)}
 	}
 }
 
 // otherOwner returns another node that has this key: as the key of its machine or of a recently approved serving certificate. It
 // returns "" if there is none.
-func (a *approver) otherOwner(known map[string]Machine, node, pin string) string {
+func (a *approver) otherOwner(known map[string]Machine, node string, key pin.Pin) string {
 	for name, m := range known {
-		if m.Key == pin && name != node {
+		if m.Key == key && name != node {
 			return name
 		}
 	}
 	for _, k := range a.keys {
-		if k.pin == pin && k.node != node {
+		if k.key == key && k.node != node {
 			return k.node
 		}
 	}
@@ -113,7 +116,7 @@ func (a *approver) decide(ctx context.Context, o *unstructured.Unstructured) (pe
 		return "", nil
 	}
 	r, known := requestOf(o), a.known()
-	v, why := judge(r, known, func(node, pin string) string { return a.otherOwner(known, node, pin) })
+	v, why := judge(r, known, func(node string, key pin.Pin) string { return a.otherOwner(known, node, key) })
 	condition := map[string]any{"status": "True", "message": why, "lastUpdateTime": time.Now().UTC().Format(time.RFC3339)}
 	switch v {
 	case approve:
@@ -203,13 +206,13 @@ const (
 // Machine is what the cluster's records know of a node's machine.
 type Machine struct {
 	Addresses []netip.Addr
-	Key       string // pin of the machine's own key; "" if it is not known
+	Key       pin.Pin // pin of the machine's own key; "" if it is not known
 }
 
 // judge decides about a kubelet's serving certificate. A node may have one for exactly its own name and its recorded addresses, for
 // serving only, with a key that no other node has. Without recorded addresses it does not decide. otherOwner returns another node
 // that has the key, or "".
-func judge(r request, known map[string]Machine, otherOwner func(node, pin string) string) (verdict, string) {
+func judge(r request, known map[string]Machine, otherOwner func(node string, key pin.Pin) string) (verdict, string) {
 	node, isNode := strings.CutPrefix(r.user, nodePrefix)
 	switch {
 	case !isNode || node == "":
@@ -233,7 +236,7 @@ func judge(r request, known map[string]Machine, otherOwner func(node, pin string
 	if !ok || len(machine.Addresses) == 0 {
 		return undecided, fmt.Sprintf("no addresses are recorded for node %s", node)
 	}
-	if owner := otherOwner(node, roster.Pin(csr.RawSubjectPublicKeyInfo)); owner != "" {
+	if owner := otherOwner(node, pin.Of(csr.RawSubjectPublicKeyInfo)); owner != "" {
 		return deny, fmt.Sprintf("its key already belongs to node %s", owner)
 	}
 	for _, ip := range csr.IPAddresses {

@@ -27,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/slipway-project/slipway/internal/certtest"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 func recorded() map[string]Machine {
@@ -133,7 +134,7 @@ func TestJudge(t *testing.T) {
 			if tt.req != nil {
 				tt.req(&r)
 			}
-			got, why := judge(r, recorded(), func(node, _ string) string { return tt.other[node] })
+			got, why := judge(r, recorded(), func(node string, _ pin.Pin) string { return tt.other[node] })
 			if got != tt.want || !strings.Contains(why, tt.wantWhy) {
 				t.Errorf("got verdict %d %q, want %d %q", got, why, tt.want, tt.wantWhy)
 			}

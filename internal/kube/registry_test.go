@@ -19,6 +19,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/objects"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // recordsServer returns the shared server with the namespace and the roles for records.
@@ -167,7 +168,7 @@ func TestTokenOnRealStore(t *testing.T) {
 		for i := range 100 {
 			wg.Go(func() {
 				req := admission.Request{
-					Key: fmt.Sprintf("sha256:%064x", 1000*round+i+1), Address: netip.AddrFrom4([4]byte{10, 89, byte(round), byte(i + 1)}),
+					Key: pin.Pin(fmt.Sprintf("sha256:%064x", 1000*round+i+1)), Address: netip.AddrFrom4([4]byte{10, 89, byte(round), byte(i + 1)}),
 					Evidence: admission.Evidence{TokenID: token.ID},
 				}
 				n, err := planes[i%3].Admit(t.Context(), req)

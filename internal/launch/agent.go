@@ -17,6 +17,7 @@ import (
 
 	nodev1 "github.com/slipway-project/slipway/api/node/v1"
 	"github.com/slipway-project/slipway/internal/core/machine"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/proxy"
 	"github.com/slipway-project/slipway/internal/reconcile"
@@ -110,7 +111,7 @@ func (a *Agent) ask(ctx context.Context) (machine.Facts, enrolment, string, erro
 	if !f.Address.IsValid() {
 		return machine.Facts{}, enrolment{}, "", errors.New("the machine has no address of its own (fact \"address\"): give it one, or name it in the spec")
 	}
-	return f, enrolment{key: r.GetKey(), phase: r.GetLock(), cluster: r.GetCluster(), node: r.GetNode()}, r.GetVersion(), nil
+	return f, enrolment{key: pin.Pin(r.GetKey()), phase: r.GetLock(), cluster: r.GetCluster(), node: r.GetNode()}, r.GetVersion(), nil
 }
 
 // Join tells a free machine which cluster to join, by its own key.

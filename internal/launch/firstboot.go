@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	controlv1 "github.com/slipway-project/slipway/api/control/v1"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/spec"
 	"github.com/slipway-project/slipway/internal/core/userdata"
@@ -56,7 +57,7 @@ func (l *Launcher) firstBoot(ctx context.Context, p Planned) (userdata.Data, err
 	}
 	sum := sha256.Sum256(wire)
 	return userdata.Data{
-		Cluster: p.Cluster.Name, Node: p.Plan.Node, Plan: "sha256:" + hex.EncodeToString(sum[:]), Pin: inv.GetPin(), Endpoints: inv.GetEndpoints(),
+		Cluster: p.Cluster.Name, Node: p.Plan.Node, Plan: "sha256:" + hex.EncodeToString(sum[:]), Pin: pin.Pin(inv.GetPin()), Endpoints: inv.GetEndpoints(),
 		Stores: inv.GetStores(), Program: inv.GetProgram(), Agent: string(systemd.AgentService(userdata.Program)),
 	}, nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/machine"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // member is one machine of the cluster while up works on it.
@@ -28,10 +29,10 @@ type member struct {
 
 // enrolment is what a machine's agent says of the machine's place.
 type enrolment struct {
-	key     string // pin of the machine's key
-	phase   string // free, claimed or committed
-	cluster string // id, when committed
-	node    string // its name there
+	key     pin.Pin // pin of the machine's key
+	phase   string  // free, claimed or committed
+	cluster string  // id, when committed
+	node    string  // its name there
 }
 
 func (m member) controls() bool { return m.pool.Has(config.RoleControlPlane) }

@@ -16,10 +16,10 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/planner"
-	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/durable"
 	"github.com/slipway-project/slipway/internal/initclient"
 	"github.com/slipway-project/slipway/internal/machine"
@@ -202,5 +202,5 @@ func pinOf(path string, text []byte) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read the join CA: %w", err)
 	}
-	return roster.Pin(cert.RawSubjectPublicKeyInfo), nil
+	return string(pin.OfCertificate(cert)), nil
 }

@@ -13,6 +13,7 @@ import (
 
 	nodev1 "github.com/slipway-project/slipway/api/node/v1"
 	coremachine "github.com/slipway-project/slipway/internal/core/machine"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // Another up had the answer, and the machine has ended its init service: what the agent says is enough.
@@ -34,7 +35,7 @@ func TestFoundedWithoutItsInitService(t *testing.T) {
 				t.Fatal(err)
 			}
 			serve(t, socket, &scripted{facts: &nodev1.FactsReply{Facts: coremachine.Facts{Address: netip.MustParseAddr("10.89.0.10")}.Encode(), Lock: tc.lock}})
-			m.agent, m.phase, m.key = dial(t, socket), "claimed", "sha256:"+strings.Repeat("0a", 32)
+			m.agent, m.phase, m.key = dial(t, socket), "claimed", pin.Pin("sha256:"+strings.Repeat("0a", 32))
 			u.founding = founding{ID: requestID("up"), Machine: m.Name, Secret: "secret"}
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/durable"
 	"github.com/slipway-project/slipway/internal/initclient"
@@ -118,7 +119,7 @@ func initAddress(server string) (netip.AddrPort, error) {
 
 func (r *remoteInit) run(ctx context.Context) (Initialised, error) {
 	var err error
-	if r.client, err = initclient.Dial(ctx, r.address.String(), r.o.Pin, r.o.Secret, nil); err != nil {
+	if r.client, err = initclient.Dial(ctx, r.address.String(), pin.Pin(r.o.Pin), r.o.Secret, nil); err != nil {
 		return Initialised{}, err
 	}
 	defer func() { _ = r.client.Close() }()

@@ -18,9 +18,9 @@ import (
 
 	"github.com/slipway-project/slipway/internal/certtest"
 	coremachine "github.com/slipway-project/slipway/internal/core/machine"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/planner"
-	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/node/initserver"
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/rpc"
@@ -71,13 +71,13 @@ func newBareMachine(t *testing.T) *bareMachine {
 	t.Helper()
 	dir := t.TempDir()
 	key := certtest.Key(t)
-	pin, err := roster.PinOf(key.Public())
+	pin, err := pin.OfKey(key.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
 	secret, hash := initserver.NewSecret()
 	m := &bareMachine{
-		pin: pin, secret: secret, stand: make(chan error, 1),
+		pin: string(pin), secret: secret, stand: make(chan error, 1),
 		facts: coremachine.Facts{Address: netip.MustParseAddr("127.0.0.1"), OOMScoreAdj: true},
 	}
 	if err := os.WriteFile(filepath.Join(dir, "secret"), hash, 0o600); err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/slipway-project/slipway/internal/core/machine"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/planner"
 )
@@ -53,6 +54,6 @@ func (r *remoteInit) fleet(f machine.Facts) (all fleet, first *member, err error
 		return nil, nil, &Error{InvalidSpec, fmt.Errorf("spec.pools: machine %s has address %s in the spec, and says %s itself: correct the spec, or name another --node",
 			first.Name, first.Address, first.facts.Address)}
 	}
-	first.key = r.o.Pin
+	first.key = pin.Pin(r.o.Pin)
 	return all, first, nil
 }

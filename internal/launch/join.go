@@ -9,10 +9,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"regexp"
 	"time"
 
 	nodev1 "github.com/slipway-project/slipway/api/node/v1"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/proxy"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -43,9 +43,9 @@ func (o JoinOptions) Check() error {
 }
 
 // CheckPin tells what is wrong with the form of a pin.
-func CheckPin(pin string) error {
-	if !regexp.MustCompile(`^sha256:[0-9a-f]{64}$`).MatchString(pin) {
-		return fmt.Errorf("--pin %q: use sha256: and 64 hex digits", pin)
+func CheckPin(text string) error {
+	if _, err := pin.Parse(text); err != nil {
+		return fmt.Errorf("--pin: %w", err)
 	}
 	return nil
 }

@@ -50,5 +50,5 @@ func (u *up) stillKnown(ctx context.Context, m *member) error {
 // alone know keys, nobody knows.
 func wasRemoved(nodes []Node, e enrolment) bool {
 	return slices.ContainsFunc(nodes, func(n Node) bool { return n.Key != "" }) &&
-		!slices.ContainsFunc(nodes, func(n Node) bool { return n.Key != "" && (n.Key == e.key || n.Name == e.node) })
+		!slices.ContainsFunc(nodes, func(n Node) bool { return n.Key != "" && (n.Key == string(e.key) || n.Name == e.node) })
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/slipway-project/slipway/internal/core/machine"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -17,7 +18,7 @@ import (
 type Config struct {
 	Host  Host
 	Facts machine.Facts
-	Key   string // pin of the machine's key
+	Key   pin.Pin // pin of the machine's key
 	// PlanFile is where the plan is kept: /var/lib/slipway/plan/plan.json.
 	PlanFile string
 	Socket   string // unix socket of the service, 0600; empty: none, as in the simulation

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	nodev1 "github.com/slipway-project/slipway/api/node/v1"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // Enrolment is the machine's way into a cluster and out of it.
@@ -26,7 +27,7 @@ type Enrolled struct{ Phase, Cluster, Node string }
 // JoinTarget says which cluster to join.
 type JoinTarget struct {
 	Endpoints []string // host:port
-	Pin       string   // of the join CA
+	Pin       pin.Pin  // of the join CA
 	Token     string   // secret; empty: the cluster knows the machine's key
 	Node      string   // optional
 }
@@ -44,7 +45,7 @@ func (s *service) Join(ctx context.Context, r *nodev1.JoinRequest) (*nodev1.Join
 	if e == nil {
 		return nil, status.Error(codes.Unimplemented, "this agent joins no cluster")
 	}
-	err := e.Join(ctx, JoinTarget{Endpoints: r.GetEndpoints(), Pin: r.GetPin(), Token: r.GetToken(), Node: r.GetNode()})
+	err := e.Join(ctx, JoinTarget{Endpoints: r.GetEndpoints(), Pin: pin.Pin(r.GetPin()), Token: r.GetToken(), Node: r.GetNode()})
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}

@@ -77,7 +77,7 @@ type service struct {
 }
 
 func (s *service) Facts(context.Context, *nodev1.FactsRequest) (*nodev1.FactsReply, error) {
-	reply := &nodev1.FactsReply{Version: s.agent.cfg.Version, Facts: s.agent.cfg.Facts.Encode(), Key: s.agent.cfg.Key}
+	reply := &nodev1.FactsReply{Version: s.agent.cfg.Version, Facts: s.agent.cfg.Facts.Encode(), Key: string(s.agent.cfg.Key)}
 	if e := s.agent.enrolment(); e != nil {
 		now := e.State()
 		reply.Lock, reply.Cluster, reply.Node = now.Phase, now.Cluster, now.Node

@@ -56,7 +56,7 @@ func TestPeerAndExporterAgree(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if facts.GetSlipway() != pinOf(t, key) || !strings.HasPrefix(string(facts.GetFacts()), "127.0.0.1:") || facts.GetLock() != string(hexed(ours)) {
+		if facts.GetSlipway() != string(pinOf(t, key)) || !strings.HasPrefix(string(facts.GetFacts()), "127.0.0.1:") || facts.GetLock() != string(hexed(ours)) {
 			t.Errorf("the server got %v", facts)
 		}
 		if seen[string(ours)] {

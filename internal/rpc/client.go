@@ -21,15 +21,15 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
-	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 const maxReply = 16 << 20 // bytes: a plan with all its files
 
 // ClientOptions says which server a client trusts and which certificate it presents. Exactly one of Pin, CAPin and CA must be set.
 type ClientOptions struct {
-	Pin   string            // pin of the server's key. Names and validity of the certificate are ignored
-	CAPin string            // pin of the key of the CA; the server must present the chain leaf, CA
+	Pin   pin.Pin           // pin of the server's key. Names and validity of the certificate are ignored
+	CAPin pin.Pin           // pin of the key of the CA; the server must present the chain leaf, CA
 	CA    *x509.Certificate // CA that has signed the server's certificate
 
 	Certificate *tls.Certificate                                            // optional: the client's own certificate
@@ -226,8 +226,8 @@ func (o ClientOptions) verify(s tls.ConnectionState) error {
 	return o.verifyLeaf(chain[0], o.CA)
 }
 
-func verifyPin(c *x509.Certificate, want, what string) error {
-	got := roster.Pin(c.RawSubjectPublicKeyInfo)
+func verifyPin(c *x509.Certificate, want pin.Pin, what string) error {
+	got := pin.OfCertificate(c)
 	if subtle.ConstantTimeCompare([]byte(got), []byte(want)) != 1 {
 		return untrusted("%s is %s, not %s", what, got, want)
 	}

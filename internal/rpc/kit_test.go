@@ -25,7 +25,7 @@ import (
 	initv1 "github.com/slipway-project/slipway/api/init/v1"
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
 	"github.com/slipway-project/slipway/internal/certtest"
-	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // No test may leak a goroutine: an unauthenticated client could leak it too.
@@ -126,7 +126,7 @@ func (i initer) Facts(ctx context.Context, _ *initv1.FactsRequest) (*initv1.Fact
 		return nil, err
 	}
 	exported, err := Exporter(ctx)
-	return &initv1.FactsReply{Facts: []byte(p.Addr.String()), Slipway: p.Key, Lock: string(hexed(exported))}, err
+	return &initv1.FactsReply{Facts: []byte(p.Addr.String()), Slipway: string(p.Key), Lock: string(hexed(exported))}, err
 }
 
 func hexed(b []byte) []byte {
@@ -143,7 +143,7 @@ type testServer struct {
 	*Server
 	*auditLog
 	addr string
-	pin  string // of the server's key
+	pin  pin.Pin // of the server's key
 }
 
 func allowAll(context.Context, Peer) error { return nil }
@@ -194,13 +194,13 @@ func identity(t testing.TB) (*ecdsa.PrivateKey, *tls.Certificate) {
 	return key, cert
 }
 
-func pinOf(t testing.TB, key *ecdsa.PrivateKey) string {
+func pinOf(t testing.TB, key *ecdsa.PrivateKey) pin.Pin {
 	t.Helper()
-	pin, err := roster.PinOf(key.Public())
+	p, err := pin.OfKey(key.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pin
+	return p
 }
 
 // dial connects with a new client key.

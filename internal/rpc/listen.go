@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // listener limits the connections that it accepts. It closes a refused connection without an answer: an answer would cost a
@@ -241,7 +241,7 @@ func (s serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.
 	}
 	if len(state.PeerCertificates) > 0 {
 		leaf := state.PeerCertificates[0]
-		info.peer.Key, info.peer.Public = roster.Pin(leaf.RawSubjectPublicKeyInfo), leaf.PublicKey
+		info.peer.Key, info.peer.Public = pin.OfCertificate(leaf), leaf.PublicKey
 	}
 	return &replayConn{Conn: secured, first: first}, info, nil
 }

@@ -31,6 +31,8 @@ import (
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
+
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 const (
@@ -42,7 +44,7 @@ const (
 // Peer identifies the caller. The handshake proves the key; everything else in the certificate is ignored.
 type Peer struct {
 	Addr   netip.AddrPort
-	Key    string           // roster.Pin of the public key; "" without a client certificate
+	Key    pin.Pin          // of its public key; "" without a client certificate
 	Public crypto.PublicKey // nil without a client certificate; otherwise *ecdsa.PublicKey (P-256) or ed25519.PublicKey
 }
 

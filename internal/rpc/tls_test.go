@@ -26,6 +26,7 @@ import (
 
 	initv1 "github.com/slipway-project/slipway/api/init/v1"
 	"github.com/slipway-project/slipway/internal/certtest"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // wrongSigner signs with one key and claims another public key.
@@ -237,7 +238,7 @@ func TestNoSessionIsEverResumed(t *testing.T) {
 type authority struct {
 	ca   *x509.Certificate
 	key  *ecdsa.PrivateKey
-	pin  string
+	pin  pin.Pin
 	leaf *tls.Certificate // chain: leaf, CA
 }
 
@@ -294,7 +295,7 @@ func TestTrust(t *testing.T) {
 		"CA":                       {good.leaf, ClientOptions{CA: good.ca}, nil},
 		"CA, leaf only":            {bare, ClientOptions{CA: good.ca}, nil},
 		"name":                     {named.leaf, ClientOptions{CAPin: named.pin, ServerName: "api.example"}, nil},
-		"CA pin of another":        {good.leaf, byPin(other), []string{"key of its CA is", "not " + other.pin}},
+		"CA pin of another":        {good.leaf, byPin(other), []string{"key of its CA is", "not " + string(other.pin)}},
 		"another CA":               {good.leaf, ClientOptions{CA: other.ca}, []string{"unknown authority"}},
 		"right CA, other's leaf":   {mixed, byPin(good), []string{"unknown authority"}},
 		"CA not presented":         {bare, byPin(good), []string{"does not present its CA"}},
@@ -318,7 +319,7 @@ func TestTrust(t *testing.T) {
 		"other name":               {named.leaf, ClientOptions{CAPin: named.pin, ServerName: "other.example"}, []string{"valid for api.example, not other.example"}},
 		"pin":                      {self, ClientOptions{Pin: pinOf(t, self.PrivateKey.(*ecdsa.PrivateKey))}, nil},
 		"pin, expired":             {expired.leaf, ClientOptions{Pin: pinOf(t, expired.leaf.PrivateKey.(*ecdsa.PrivateKey))}, nil},
-		"wrong pin":                {self, ClientOptions{Pin: good.pin}, []string{"its key is", "not " + good.pin}},
+		"wrong pin":                {self, ClientOptions{Pin: good.pin}, []string{"its key is", "not " + string(good.pin)}},
 		"CA's pin as pin":          {good.leaf, ClientOptions{Pin: good.pin}, []string{"its key is"}},
 		"half a pin":               {self, ClientOptions{Pin: pinOf(t, self.PrivateKey.(*ecdsa.PrivateKey))[:30]}, []string{"its key is"}},
 	}

@@ -27,8 +27,8 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/config"
 	coremachine "github.com/slipway-project/slipway/internal/core/machine"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
-	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/launch"
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
@@ -103,7 +103,7 @@ const (
 // crowd is what the process is told that joins for all machines of a crowd. It runs in their network.
 type crowd struct {
 	Endpoint string
-	Pin      string
+	Pin      pin.Pin
 	Machines []crowdMachine
 }
 
@@ -155,7 +155,7 @@ func (b *bench) invite(ctx context.Context) (c crowd, err error) {
 			return c, err
 		}
 		m := crowdMachine{Name: fmt.Sprintf("%s-crowd-%d", b.cluster, i), Address: netip.AddrFrom4([4]byte{10, 89, 0, byte(crowdFirst + i)}), Key: private}
-		t, err := b.launcher.CreateToken(ctx, b.cluster, launch.TokenOptions{Pool: "worker", Node: m.Name, Key: roster.Pin(public), TTL: 10 * time.Minute})
+		t, err := b.launcher.CreateToken(ctx, b.cluster, launch.TokenOptions{Pool: "worker", Node: m.Name, Key: string(pin.Of(public)), TTL: 10 * time.Minute})
 		if err != nil {
 			return c, err
 		}
@@ -285,7 +285,7 @@ func percentiles(values []float64) (p50, p99 float64) {
 }
 
 // join is what an agent does, up to the certificates.
-func (m crowdMachine) join(ctx context.Context, at netip.AddrPort, pin string) error {
+func (m crowdMachine) join(ctx context.Context, at netip.AddrPort, clusterPin pin.Pin) error {
 	parsed, err := x509.ParsePKCS8PrivateKey(m.Key)
 	if err != nil {
 		return err
@@ -296,7 +296,7 @@ func (m crowdMachine) join(ctx context.Context, at netip.AddrPort, pin string) e
 	}
 	last := joinclient.Status{}
 	_, err = joinclient.Join(ctx, joinclient.Config{
-		Endpoints: func() []netip.AddrPort { return []netip.AddrPort{at} }, Pin: pin, Key: key, Keys: freshKeys{}, Node: m.Name,
+		Endpoints: func() []netip.AddrPort { return []netip.AddrPort{at} }, Pin: clusterPin, Key: key, Keys: freshKeys{}, Node: m.Name,
 		Facts: coremachine.Facts{Address: m.Address}, Slipway: "bench",
 		Token: func() string { return m.Token }, Log: slog.New(slog.DiscardHandler), Report: func(s joinclient.Status) { last = s },
 	})

@@ -23,7 +23,7 @@ var _ attest.Verifier = Verifier{}
 
 // Verify is [attest.Verifier].
 func (Verifier) Verify(_ context.Context, c attest.Claim, _ func(context.Context, []byte) ([]byte, error)) (admission.Evidence, error) {
-	if !admission.ValidKey(c.Key) {
+	if !c.Key.Valid() {
 		return admission.Evidence{}, &admission.Refusal{Reason: admission.BadKey, Text: "the connection has proven no key"}
 	}
 	return admission.Evidence{}, nil

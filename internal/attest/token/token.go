@@ -19,13 +19,14 @@ import (
 
 	"github.com/slipway-project/slipway/internal/attest"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // Records is what the verifier reads; the registry has it.
 type Records interface {
 	Token(ctx context.Context, id string) (admission.Token, bool, error)
-	ByKey(ctx context.Context, key string) (admission.Node, bool, error)
-	Waiting(ctx context.Context, key string) (bool, error)
+	ByKey(ctx context.Context, key pin.Pin) (admission.Node, bool, error)
+	Waiting(ctx context.Context, key pin.Pin) (bool, error)
 }
 
 // Verifier checks the text of tokens.

@@ -12,9 +12,10 @@ import (
 	"github.com/slipway-project/slipway/internal/attest"
 	"github.com/slipway-project/slipway/internal/attest/token"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
-func pin(n int) string { return fmt.Sprintf("sha256:%064x", n) }
+func testPin(n int) pin.Pin { return pin.Pin(fmt.Sprintf("sha256:%064x", n)) }
 
 // records has one token, a node with key 1 and a machine with key 2 that waits.
 type records struct {
@@ -32,11 +33,13 @@ func (r records) Token(_ context.Context, id string) (admission.Token, bool, err
 	return r.token, true, nil
 }
 
-func (r records) ByKey(_ context.Context, key string) (admission.Node, bool, error) {
-	return admission.Node{}, key == pin(1), r.err
+func (r records) ByKey(_ context.Context, key pin.Pin) (admission.Node, bool, error) {
+	return admission.Node{}, key == testPin(1), r.err
 }
 
-func (r records) Waiting(_ context.Context, key string) (bool, error) { return key == pin(2), r.err }
+func (r records) Waiting(_ context.Context, key pin.Pin) (bool, error) {
+	return key == testPin(2), r.err
+}
 
 func made(t *testing.T, seed byte) (admission.Token, string) {
 	t.Helper()
@@ -84,7 +87,7 @@ func TestVerify(t *testing.T) {
 			if tt.stored != nil {
 				tt.stored(&r.token)
 			}
-			got, err := token.Verifier{Records: r}.Verify(t.Context(), attest.Claim{Key: pin(tt.key), Evidence: []byte(tt.evidence)}, nil)
+			got, err := token.Verifier{Records: r}.Verify(t.Context(), attest.Claim{Key: testPin(tt.key), Evidence: []byte(tt.evidence)}, nil)
 			if got.TokenID != tt.want {
 				t.Errorf("proven %q, want %q", got.TokenID, tt.want)
 			}

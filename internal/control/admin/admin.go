@@ -26,6 +26,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/members"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/kube"
 	"github.com/slipway-project/slipway/internal/sleep"
 )
@@ -35,7 +36,7 @@ type Nodes interface {
 	Nodes(ctx context.Context) ([]admission.Node, error)
 	UpdateNode(ctx context.Context, name string, change func(*admission.Node) error) (admission.Node, error)
 	DeleteNode(ctx context.Context, name string) error
-	Approve(ctx context.Context, name string) (key string, err error)
+	Approve(ctx context.Context, name string) (key pin.Pin, err error)
 }
 
 // Tokens are what lets machines in, as package registry keeps them.
@@ -63,8 +64,8 @@ type Members interface {
 
 // Invitation is what a machine has to know beside its token.
 type Invitation struct {
-	Pin       string // of the join CA
-	Cluster   string // its id
+	Pin       pin.Pin // of the join CA
+	Cluster   string  // its id
 	Endpoints []string
 	Stores    []string // host:port of the store servers
 	Program   string   // digest of this program, which they hand out

@@ -16,6 +16,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/members"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/kube"
 )
 
@@ -58,7 +59,7 @@ func (w *world) UpdateNode(_ context.Context, name string, change func(*admissio
 	return n, nil
 }
 
-func (w *world) Approve(_ context.Context, name string) (string, error) {
+func (w *world) Approve(_ context.Context, name string) (pin.Pin, error) {
 	return "sha256:new", w.call("approve " + name)
 }
 
@@ -126,7 +127,7 @@ func newWorld() *world {
 	w := &world{self: "c1", records: map[string]admission.Node{}, nodes: map[string]kube.NodeInfo{}, etcd: map[string]members.Standing{}, fail: map[string]error{}}
 	for i, name := range []string{"c1", "c2", "c3", "w1"} {
 		addr := netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})
-		n := admission.Node{Name: name, Pool: "main", Index: i, PodCIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), 0}), 24), Address: addr, Key: "sha256:" + name}
+		n := admission.Node{Name: name, Pool: "main", Index: i, PodCIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), 0}), 24), Address: addr, Key: pin.Pin("sha256:" + name)}
 		if name == "w1" {
 			n.Pool = "worker"
 		} else {

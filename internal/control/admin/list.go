@@ -84,7 +84,7 @@ func (a seen) node(name string) *controlv1.Node {
 	info, there := a.nodes[name]
 	out := &controlv1.Node{
 		Name: name, Roles: info.Roles, Ready: info.Ready, Version: info.Version, PodCidr: info.PodCIDR, Unschedulable: info.Unschedulable,
-		Key: rec.Key, Member: a.members[name].Member,
+		Key: string(rec.Key), Member: a.members[name].Member,
 	}
 	if recorded {
 		out.PodCidr = rec.PodCIDR.String()
@@ -127,7 +127,7 @@ func (a seen) ofKubernetes(info kube.NodeInfo, there bool, rec admission.Node, r
 	switch {
 	case a.noNodes != nil:
 		return []string{fmt.Sprintf("Kubernetes does not answer: %v", a.noNodes)}
-	case !there && recorded && rec.Key == "":
+	case !there && recorded && string(rec.Key) == "":
 		return []string{"no machine has come for this name"}
 	case !there:
 		return []string{"its kubelet has not registered"}
@@ -146,7 +146,7 @@ func (a seen) ofEtcd(name string, rec admission.Node, recorded bool) []string {
 		return []string{fmt.Sprintf("etcd does not answer: %v", a.noMembers)}
 	case one.Wait != nil:
 		return []string{fmt.Sprintf("%s (%s)", one.Wait.For, one.Wait.Provider)}
-	case !member && rec.Key != "":
+	case !member && string(rec.Key) != "":
 		return []string{"it is no member of etcd yet"}
 	case one.Member == "learner":
 		return []string{"its etcd learns what the others know"}

@@ -13,6 +13,7 @@ import (
 	controlv1 "github.com/slipway-project/slipway/api/control/v1"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // CreateToken makes a token. The invitation comes first: a token that nobody can use must not lie about.
@@ -28,7 +29,7 @@ func (s *server) CreateToken(ctx context.Context, r *controlv1.CreateTokenReques
 	if err != nil {
 		return nil, coded(err)
 	}
-	spec := registry.TokenSpec{Pool: r.GetPool(), Node: r.GetNode(), Key: r.GetKey(), TTL: time.Duration(r.GetTtlSeconds()) * time.Second}
+	spec := registry.TokenSpec{Pool: r.GetPool(), Node: r.GetNode(), Key: pin.Pin(r.GetKey()), TTL: time.Duration(r.GetTtlSeconds()) * time.Second}
 	var t admission.Token
 	var text string
 	err = patiently(ctx, nil, func() (err error) {
@@ -40,7 +41,7 @@ func (s *server) CreateToken(ctx context.Context, r *controlv1.CreateTokenReques
 	}
 	s.Log.Info("token created", "id", t.ID, "pool", t.Pool, "node", t.Node, "key", t.Key, "expires", t.Expires)
 	return &controlv1.CreateTokenReply{
-		Id: t.ID, Token: text, Pin: inv.Pin, Cluster: inv.Cluster, Endpoints: inv.Endpoints, ExpiresUnix: t.Expires.Unix(),
+		Id: t.ID, Token: text, Pin: string(inv.Pin), Cluster: inv.Cluster, Endpoints: inv.Endpoints, ExpiresUnix: t.Expires.Unix(),
 	}, nil
 }
 
@@ -54,7 +55,7 @@ func (s *server) Invite(ctx context.Context, _ *controlv1.InviteRequest) (*contr
 	if err != nil {
 		return nil, coded(err)
 	}
-	return &controlv1.InviteReply{Pin: inv.Pin, Cluster: inv.Cluster, Endpoints: inv.Endpoints, Stores: inv.Stores, Program: inv.Program}, nil
+	return &controlv1.InviteReply{Pin: string(inv.Pin), Cluster: inv.Cluster, Endpoints: inv.Endpoints, Stores: inv.Stores, Program: inv.Program}, nil
 }
 
 // ListTokens tells of tokens without their secrets.
@@ -65,7 +66,7 @@ func (s *server) ListTokens(ctx context.Context, _ *controlv1.ListTokensRequest)
 	}
 	out := &controlv1.ListTokensReply{}
 	for _, t := range all {
-		out.Tokens = append(out.Tokens, &controlv1.Token{Id: t.ID, Pool: t.Pool, Node: t.Node, ExpiresUnix: t.Expires.Unix(), UsedBy: t.UsedBy})
+		out.Tokens = append(out.Tokens, &controlv1.Token{Id: t.ID, Pool: t.Pool, Node: t.Node, ExpiresUnix: t.Expires.Unix(), UsedBy: string(t.UsedBy)})
 	}
 	return out, nil
 }
@@ -90,5 +91,5 @@ func (s *server) ApproveNode(ctx context.Context, r *controlv1.ApproveNodeReques
 		return nil, coded(err)
 	}
 	s.Log.Info("machine approved", "node", r.GetName(), "key", key)
-	return &controlv1.ApproveNodeReply{Key: key}, nil
+	return &controlv1.ApproveNodeReply{Key: string(key)}, nil
 }

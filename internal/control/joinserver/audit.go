@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // Entry is one line of the audit: a decision. Its texts are printable ASCII and short, whatever a stranger has sent, so that an
@@ -19,8 +21,8 @@ type Entry struct {
 	ID     string // of the stream; a refused machine was told it
 	Call   string // "join" or "sync"
 	Peer   netip.AddrPort
-	Key    string // pin of the machine's key
-	Node   string // the record's name; before a record is known, the name that was claimed
+	Key    pin.Pin // pin of the machine's key
+	Node   string  // the record's name; before a record is known, the name that was claimed
 	Reason Reason
 	Detail string // for people
 }

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // Nodes are known and not limited as strangers are. A stolen one must not be able to keep a control plane busy all the same.
@@ -18,7 +20,7 @@ const (
 // budgets are what each node has used up. There are no more of them than nodes.
 type budgets struct {
 	mu    sync.Mutex // guards the field below
-	nodes map[string]*budget
+	nodes map[pin.Pin]*budget
 }
 
 type budget struct {
@@ -27,9 +29,9 @@ type budget struct {
 	next    time.Time          // when a node that has just used up its burst may renew again, less the burst
 }
 
-func newBudgets() *budgets { return &budgets{nodes: map[string]*budget{}} }
+func newBudgets() *budgets { return &budgets{nodes: map[pin.Pin]*budget{}} }
 
-func (b *budgets) ofLocked(key string) *budget {
+func (b *budgets) ofLocked(key pin.Pin) *budget {
 	if b.nodes[key] == nil {
 		b.nodes[key] = &budget{from: map[netip.Addr]int{}}
 	}
@@ -37,7 +39,7 @@ func (b *budgets) ofLocked(key string) *budget {
 }
 
 // begin reports false when the node has too many streams; otherwise end must follow.
-func (b *budgets) begin(key string) bool {
+func (b *budgets) begin(key pin.Pin) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := b.ofLocked(key)
@@ -48,20 +50,20 @@ func (b *budgets) begin(key string) bool {
 	return true
 }
 
-func (b *budgets) end(key string) {
+func (b *budgets) end(key pin.Pin) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.nodes[key].streams--
 }
 
 // stay notes where a node's stream comes from, and leave that it has ended.
-func (b *budgets) stay(key string, from netip.Addr) {
+func (b *budgets) stay(key pin.Pin, from netip.Addr) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ofLocked(key).from[from]++
 }
 
-func (b *budgets) leave(key string, from netip.Addr) {
+func (b *budgets) leave(key pin.Pin, from netip.Addr) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := b.ofLocked(key)
@@ -71,7 +73,7 @@ func (b *budgets) leave(key string, from netip.Addr) {
 }
 
 // elsewhere tells whether a stream of the node comes from another address.
-func (b *budgets) elsewhere(key string, here netip.Addr) bool {
+func (b *budgets) elsewhere(key pin.Pin, here netip.Addr) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for from := range b.ofLocked(key).from {
@@ -83,7 +85,7 @@ func (b *budgets) elsewhere(key string, here netip.Addr) bool {
 }
 
 // renew lets renewBurst through at once, and one each renewAgainIn, however many streams they come on.
-func (b *budgets) renew(key string, now time.Time) bool {
+func (b *budgets) renew(key pin.Pin, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := b.ofLocked(key)

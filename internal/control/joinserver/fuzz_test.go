@@ -15,13 +15,14 @@ import (
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
 	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/control/joinserver"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
 // channel is a Channel without TLS.
 type channel struct {
 	key  *ecdsa.PublicKey
-	pin  string
+	pin  pin.Pin
 	from netip.AddrPort
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	coremachine "github.com/slipway-project/slipway/internal/core/machine"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // proving attacks with a proof of a machine that is otherwise welcome.
@@ -122,7 +123,7 @@ func TestHostileTokens(t *testing.T) {
 		"token with a newline":                    showing(admission.TokenWrong, withToken(pool, func(m *machine) { m.token += "\n" })),
 		"token of binary":                         showing(admission.TokenWrong, withToken(pool, text("\x00\xff\x1b[31m"))),
 		"token of 4 KiB":                          showing(admission.TokenWrong, withToken(pool, text(strings.Repeat("a", 4096)))),
-		"token for another key":                   showing(admission.TokenOtherKey, withToken(registry.TokenSpec{Pool: "worker", Key: "sha256:" + strings.Repeat("0", 64)}, func(*machine) {})),
+		"token for another key":                   showing(admission.TokenOtherKey, withToken(registry.TokenSpec{Pool: "worker", Key: pin.Pin("sha256:" + strings.Repeat("0", 64))}, func(*machine) {})),
 		"token without text":                      {machine: stranger, reason: joinserver.Reason(admission.TokenWrong), do: emptyToken},
 		"worker's token, name of a control plane": showing(admission.NameOther, withToken(pool, func(m *machine) { m.node = "dev-main-1" })),
 		"worker's token, other worker's name":     showing(admission.NameOther, withToken(pool, func(m *machine) { m.node = "dev-worker-0" })),

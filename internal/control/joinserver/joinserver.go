@@ -27,14 +27,15 @@ import (
 
 	"github.com/slipway-project/slipway/internal/attest"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
 // Config is what a join service works with.
 type Config struct {
-	Cluster      string // its id
-	Self         string // pin of this machine's own key: a machine never joins itself
+	Cluster      string  // its id
+	Self         pin.Pin // pin of this machine's own key: a machine never joins itself
 	Records      Records
 	Verifiers    map[string]attest.Verifier // by the name that a hello gives
 	Tickets      Tickets
@@ -59,7 +60,7 @@ type Records interface {
 	// that nobody knows.
 	Admit(ctx context.Context, r admission.Request) (admission.Node, error)
 	// ByKey finds the record of the machine with this key.
-	ByKey(ctx context.Context, key string) (admission.Node, bool, error)
+	ByKey(ctx context.Context, key pin.Pin) (admission.Node, bool, error)
 	// Nodes lists all records.
 	Nodes(ctx context.Context) ([]admission.Node, error)
 	// Watch calls changed at its start and after each change, until the context ends.

@@ -10,9 +10,9 @@ import (
 	"slices"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/core/roster"
 )
 
 // sign answers requests for certificates: all of them or, at the first bad one, none.
@@ -46,7 +46,7 @@ func (e *session) sign(ctx context.Context, p plan.Plan, requests map[string][]b
 // checkRequests gives the key of each request, in the order of names.
 func (e *session) checkRequests(ctx context.Context, wants map[string]pki.Want, names []string, requests map[string][]byte) ([]*ecdsa.PublicKey, error) {
 	keys := make([]*ecdsa.PublicKey, len(names))
-	seen := map[string]string{}
+	seen := map[pin.Pin]string{}
 	for i, name := range names {
 		if _, ok := wants[name]; !ok {
 			return nil, deny(BadWant, "its plan has no certificate %.80q that we sign", name)
@@ -58,12 +58,12 @@ func (e *session) checkRequests(ctx context.Context, wants map[string]pki.Want, 
 		if err != nil {
 			return nil, err
 		}
-		pin := pinOf(keys[i])
-		if other, twice := seen[pin]; twice {
+		key := pinOf(keys[i])
+		if other, twice := seen[key]; twice {
 			return nil, deny(KeyTaken, "%s and %s are asked for with one key", other, name)
 		}
-		seen[pin] = name
-		if err := e.checkFree(ctx, pin, name); err != nil {
+		seen[key] = name
+		if err := e.checkFree(ctx, key, name); err != nil {
 			return nil, err
 		}
 	}
@@ -76,11 +76,11 @@ func (e *session) checkRequests(ctx context.Context, wants map[string]pki.Want, 
 }
 
 // checkFree: a key serves one purpose of one node, so that what is revoked or stolen ends there.
-func (e *session) checkFree(ctx context.Context, pin, name string) error {
-	if pin == e.peer.Key || pin == e.Self {
+func (e *session) checkFree(ctx context.Context, key pin.Pin, name string) error {
+	if key == e.peer.Key || key == e.Self {
 		return deny(KeyTaken, "%s is asked for with the key of a machine", name)
 	}
-	other, found, err := e.machine(ctx, pin)
+	other, found, err := e.machine(ctx, key)
 	switch {
 	case err != nil:
 		return fmt.Errorf("look for the key of %s: %w", name, err)
@@ -91,11 +91,11 @@ func (e *session) checkFree(ctx context.Context, pin, name string) error {
 }
 
 // machine finds the record of a machine in the list that Run keeps: a question to the store for each certificate would be dear.
-func (s *Server) machine(ctx context.Context, pin string) (admission.Node, bool, error) {
-	if node, found, known := s.standing.find(pin); known {
+func (s *Server) machine(ctx context.Context, key pin.Pin) (admission.Node, bool, error) {
+	if node, found, known := s.standing.find(key); known {
 		return node, found, nil
 	}
-	return s.Records.ByKey(ctx, pin)
+	return s.Records.ByKey(ctx, key)
 }
 
 // remote are the certificates that a plan leaves to the join service: what the node itself cannot sign.
@@ -109,10 +109,10 @@ func remote(p plan.Plan) map[string]pki.Want {
 	return wants
 }
 
-func pinOf(key *ecdsa.PublicKey) string {
-	pin, err := roster.PinOf(key)
+func pinOf(key *ecdsa.PublicKey) pin.Pin {
+	p, err := pin.OfKey(key)
 	if err != nil {
 		panic("joinserver: a key that was parsed cannot be written: " + err.Error())
 	}
-	return pin
+	return p
 }

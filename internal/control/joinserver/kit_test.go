@@ -26,8 +26,8 @@ import (
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
@@ -36,7 +36,8 @@ const canary = "CANARY-of-the-control-planes" // what no worker, log or audit ma
 // world is a cluster with one control plane's join service, on loopback.
 type world struct {
 	tb       testing.TB
-	id, pin  string
+	id       string
+	pin      pin.Pin
 	ca       certtest.Authority // the join CA
 	cluster  certtest.Authority // signs kubelets
 	store    *registrytest.Memory
@@ -60,13 +61,13 @@ type world struct {
 	refused []rpc.Refused
 }
 
-func pinOf(tb testing.TB, k crypto.PublicKey) string {
+func pinOf(tb testing.TB, k crypto.PublicKey) pin.Pin {
 	tb.Helper()
-	pin, err := roster.PinOf(k)
+	p, err := pin.OfKey(k)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return pin
+	return p
 }
 
 func policy(context.Context) (admission.Policy, error) {

@@ -16,6 +16,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	coremachine "github.com/slipway-project/slipway/internal/core/machine"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 )
@@ -62,7 +63,7 @@ func (m *machine) invited(spec registry.TokenSpec) *machine {
 	return m
 }
 
-func (m *machine) pin() string { return pinOf(m.w.tb, m.key.Public()) }
+func (m *machine) pin() pin.Pin { return pinOf(m.w.tb, m.key.Public()) }
 
 // Request is joinclient.Keys.
 func (m *machine) Request(w pki.Want) ([]byte, error) {

@@ -11,13 +11,14 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // standing is the newest known list of records, for the streams of nodes: one question per change, not one per stream.
 type standing struct {
 	mu      sync.Mutex // guards the fields below
 	known   bool       // there has been an answer
-	byKey   map[string]admission.Node
+	byKey   map[pin.Pin]admission.Node
 	places  map[netip.Addr]admission.Node // by address
 	changed chan struct{}                 // closed at each new list, then replaced
 }
@@ -25,7 +26,7 @@ type standing struct {
 func newStanding() *standing { return &standing{changed: make(chan struct{})} }
 
 func (s *standing) set(nodes []admission.Node) {
-	byKey := make(map[string]admission.Node, len(nodes))
+	byKey := make(map[pin.Pin]admission.Node, len(nodes))
 	places := make(map[netip.Addr]admission.Node, len(nodes))
 	for _, n := range nodes {
 		if n.Key != "" {
@@ -50,7 +51,7 @@ func (s *standing) next() <-chan struct{} {
 }
 
 // find gives the record of a key as it was known last; known is false before the first list.
-func (s *standing) find(key string) (n admission.Node, found, known bool) {
+func (s *standing) find(key pin.Pin) (n admission.Node, found, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n, found = s.byKey[key]
@@ -66,7 +67,7 @@ func (s *standing) at(a netip.Addr) (n admission.Node, found bool) {
 }
 
 // gone tells that the list has no record with the key, or one that is being removed. No list is no reason to end anything.
-func (s *standing) gone(key string) bool {
+func (s *standing) gone(key pin.Pin) bool {
 	n, found, known := s.find(key)
 	return known && (!found || n.Removing)
 }

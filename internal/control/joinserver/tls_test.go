@@ -100,7 +100,7 @@ func TestWrongCAIsToldNothing(t *testing.T) {
 	go func() { _, err := joinclient.Join(ctx, config); ended <- err }()
 	testkit.Eventually(t, "a word about the service's CA", func() bool {
 		said := m.said()
-		return strings.Contains(said.Detail, "server not trusted") && strings.Contains(said.Detail, right.pin)
+		return strings.Contains(said.Detail, "server not trusted") && strings.Contains(said.Detail, string(right.pin))
 	})
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {

@@ -11,6 +11,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/lease"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/membership"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // The slot's record.
@@ -36,12 +37,12 @@ type record struct {
 }
 
 type holder struct {
-	Node    string `json:"node"`
-	Key     string `json:"key,omitempty"`
-	PeerURL string `json:"peerURL,omitempty"`
-	Member  string `json:"member,omitempty"` // hex
-	Anew    bool   `json:"anew,omitempty"`
-	Phase   phase  `json:"phase"`
+	Node    string  `json:"node"`
+	Key     pin.Pin `json:"key,omitempty"`
+	PeerURL string  `json:"peerURL,omitempty"`
+	Member  string  `json:"member,omitempty"` // hex
+	Anew    bool    `json:"anew,omitempty"`
+	Phase   phase   `json:"phase"`
 	// For people only, and to make each renewal another version: clocks of several machines are not compared.
 	Since   time.Time `json:"since"`
 	Renewed time.Time `json:"renewed"`

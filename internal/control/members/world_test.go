@@ -17,6 +17,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/etcd/etcdtest"
 	"github.com/slipway-project/slipway/internal/testkit"
 )
@@ -71,7 +72,7 @@ func (r records) Nodes(context.Context) ([]admission.Node, error) {
 }
 
 func (w *world) node(name string) admission.Node {
-	return admission.Node{Name: name, Key: "key of " + name, Address: netip.MustParseAddr(w.lab.Address(name))}
+	return admission.Node{Name: name, Key: pin.Pin("key of " + name), Address: netip.MustParseAddr(w.lab.Address(name))}
 }
 
 // manager is the one of a control plane, which goes by its own member. It does not run.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // Admit decides about a machine and writes what was decided, and only then returns it: first the token's use, then the record.
@@ -43,7 +44,7 @@ func (r *Registry) Admit(ctx context.Context, req admission.Request) (admission.
 type judgement struct {
 	book    book
 	token   *held
-	key     string
+	key     pin.Pin
 	verdict admission.Verdict
 }
 

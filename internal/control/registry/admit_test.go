@@ -15,9 +15,10 @@ import (
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
-func pin(n int) string { return fmt.Sprintf("sha256:%064x", n) }
+func testPin(n int) pin.Pin { return pin.Pin(fmt.Sprintf("sha256:%064x", n)) }
 
 func address(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 89, byte(n >> 8), byte(n)}) }
 
@@ -31,7 +32,7 @@ func policy(context.Context) (admission.Policy, error) {
 }
 
 func mainNode() admission.Node {
-	return admission.Node{Name: "dev-main-0", Pool: "main", PodCIDR: netip.MustParsePrefix("10.244.0.0/24"), Key: pin(1000), Address: address(1000)}
+	return admission.Node{Name: "dev-main-0", Pool: "main", PodCIDR: netip.MustParsePrefix("10.244.0.0/24"), Key: testPin(1000), Address: address(1000)}
 }
 
 // begun is a registry with the first control plane on record.
@@ -53,7 +54,7 @@ func reasonOf(err error) admission.Reason {
 }
 
 func join(key int, token string) admission.Request {
-	return admission.Request{Key: pin(key), Address: address(key), Evidence: admission.Evidence{TokenID: token}}
+	return admission.Request{Key: testPin(key), Address: address(key), Evidence: admission.Evidence{TokenID: token}}
 }
 
 func TestTokenLetsOneIn(t *testing.T) {

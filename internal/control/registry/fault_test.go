@@ -148,7 +148,7 @@ func apart(t *testing.T, r *registry.Registry, admitted []admission.Node) {
 		t.Errorf("%d records, %d indexes, %d names", len(all), len(indexes), len(names))
 	}
 	for i, n := range admitted {
-		if got, ok, err := r.ByKey(t.Context(), pin(i+1)); err != nil || !ok || got != n {
+		if got, ok, err := r.ByKey(t.Context(), testPin(i+1)); err != nil || !ok || got != n {
 			t.Errorf("machine %d was told %+v, and the record is %+v, %v", i, n, got, err)
 		}
 	}
@@ -163,7 +163,7 @@ func TestNoAnswerIsNotEmpty(t *testing.T) {
 	if nodes, err := r.Nodes(t.Context()); !errors.Is(err, errPower) || errors.Is(err, registry.ErrNotFound) {
 		t.Errorf("nodes %v, %v", nodes, err)
 	}
-	if _, known, err := r.ByKey(t.Context(), pin(6)); !errors.Is(err, errPower) || known {
+	if _, known, err := r.ByKey(t.Context(), testPin(6)); !errors.Is(err, errPower) || known {
 		t.Errorf("by key: %v", err)
 	}
 	if tokens, err := r.Tokens(t.Context()); !errors.Is(err, errPower) {

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // Nodes lists the records, sorted by name. Before the first was registered it fails with ErrNotFound: nothing known is not nothing there.
@@ -43,7 +44,7 @@ func (r *Registry) Node(ctx context.Context, name string) (admission.Node, error
 }
 
 // ByKey finds the record of the machine with this key; false when surely none has it.
-func (r *Registry) ByKey(ctx context.Context, key string) (admission.Node, bool, error) {
+func (r *Registry) ByKey(ctx context.Context, key pin.Pin) (admission.Node, bool, error) {
 	b, err := r.book(ctx)
 	if err != nil {
 		return admission.Node{}, false, err
@@ -53,7 +54,7 @@ func (r *Registry) ByKey(ctx context.Context, key string) (admission.Node, bool,
 }
 
 // Waiting tells whether the machine with this key waits for approval.
-func (r *Registry) Waiting(ctx context.Context, key string) (bool, error) {
+func (r *Registry) Waiting(ctx context.Context, key pin.Pin) (bool, error) {
 	b, err := r.book(ctx)
 	if err != nil {
 		return false, err
@@ -112,7 +113,7 @@ func (r *Registry) DeleteNode(ctx context.Context, name string) error {
 }
 
 // Approve lets the machine in that waits for the name of another, whose key it returns. The other is removed by that.
-func (r *Registry) Approve(ctx context.Context, name string) (key string, err error) {
+func (r *Registry) Approve(ctx context.Context, name string) (key pin.Pin, err error) {
 	err = r.alter(ctx, "approve node", false, func(records admission.Records) (admission.Records, error) {
 		out, n, err := records.Approve(name, r.now())
 		key = n.Key

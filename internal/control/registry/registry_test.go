@@ -25,7 +25,7 @@ func TestRegisterByAllControlPlanes(t *testing.T) {
 	var document []admission.Node
 	for i := range 20 {
 		n := mainNode()
-		n.Name, n.Pool, n.Key, n.Address, n.Index = fmt.Sprintf("dev-worker-%02d", i), "worker", pin(i+1), address(i+1), i+1
+		n.Name, n.Pool, n.Key, n.Address, n.Index = fmt.Sprintf("dev-worker-%02d", i), "worker", testPin(i+1), address(i+1), i+1
 		n.PodCIDR, _ = admission.Share(mustPolicy().PodCIDR, 24, n.Index)
 		document = append(document, n)
 	}
@@ -51,7 +51,7 @@ func TestRegisterByAllControlPlanes(t *testing.T) {
 		t.Errorf("the same document was written again: %v", err)
 	}
 	bad := document[3]
-	bad.Name, bad.Key = "other", pin(99)
+	bad.Name, bad.Key = "other", testPin(99)
 	if err := r.Register(t.Context(), []admission.Node{bad, mainNode()}); err == nil || !strings.Contains(err.Error(), "share 4") {
 		t.Errorf("two nodes with one share: %v", err)
 	}
@@ -160,13 +160,13 @@ func TestApproveAndDelete(t *testing.T) {
 	if _, err := r.Admit(t.Context(), join(2, "")); !errors.As(err, &wait) {
 		t.Errorf("it asks again: %v", err)
 	}
-	if waits, err := r.Waiting(t.Context(), pin(2)); err != nil || !waits {
+	if waits, err := r.Waiting(t.Context(), testPin(2)); err != nil || !waits {
 		t.Errorf("waiting: %v, %v", waits, err)
 	}
 	if n, err := r.Admit(t.Context(), join(1, "")); err != nil || n.Name != first.Name {
 		t.Errorf("the one that has the name: %v", err)
 	}
-	if key, err := r.Approve(t.Context(), first.Name); err != nil || key != pin(2) {
+	if key, err := r.Approve(t.Context(), first.Name); err != nil || key != testPin(2) {
 		t.Fatalf("approve: %s, %v", key, err)
 	}
 	if _, err := r.Approve(t.Context(), first.Name); err == nil {
@@ -217,7 +217,7 @@ func TestTokens(t *testing.T) {
 		"bad name":     {registry.TokenSpec{Pool: "worker", Node: "A"}, "name"},
 		"other pool":   {registry.TokenSpec{Pool: "worker", Node: "dev-main-0"}, "in pool main"},
 		"bad key":      {registry.TokenSpec{Pool: "worker", Key: "x"}, "pin"},
-		"known key":    {registry.TokenSpec{Pool: "worker", Key: pin(1000)}, "is node dev-main-0"},
+		"known key":    {registry.TokenSpec{Pool: "worker", Key: testPin(1000)}, "is node dev-main-0"},
 	} {
 		if _, text, err := r.CreateToken(t.Context(), tt.spec); err == nil || text != "" || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", name, err)
@@ -234,7 +234,7 @@ func TestTokens(t *testing.T) {
 	if _, _, err := two.CreateToken(t.Context(), registry.TokenSpec{}); err == nil || !strings.Contains(err.Error(), "it has a, b, main") {
 		t.Errorf("no pool named, and there are two: %v", err)
 	}
-	token, text, err := r.CreateToken(t.Context(), registry.TokenSpec{Pool: "worker", Node: "edge", Key: pin(6), TTL: time.Minute})
+	token, text, err := r.CreateToken(t.Context(), registry.TokenSpec{Pool: "worker", Node: "edge", Key: testPin(6), TTL: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +293,7 @@ func TestRevokeRace(t *testing.T) {
 		if revoked != nil || admitted != nil && reasonOf(admitted) != admission.TokenUnknown {
 			t.Fatalf("revoke: %v, admit: %v", revoked, admitted)
 		}
-		if _, known, err := a.ByKey(t.Context(), pin(6)); err != nil || known != (admitted == nil) {
+		if _, known, err := a.ByKey(t.Context(), testPin(6)); err != nil || known != (admitted == nil) {
 			t.Fatalf("admit: %v, known: %v, %v", admitted, known, err)
 		}
 	}

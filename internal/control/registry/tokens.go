@@ -14,13 +14,14 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // TokenSpec is what a token is to be good for.
 type TokenSpec struct {
 	Pool string        // decides the roles; may be empty where Node has a record
 	Node string        // optional: the only name that it is good for
-	Key  string        // optional: pin of the only machine that may use it
+	Key  pin.Pin       // optional: pin of the only machine that may use it
 	TTL  time.Duration // 0: admission.MaxTTL, which is also the most
 }
 
@@ -97,7 +98,7 @@ func (r *Registry) checkSpec(ctx context.Context, spec TokenSpec) (TokenSpec, er
 		return spec, fmt.Errorf("node %s is in pool %s, not in %s", node.Name, node.Pool, spec.Pool)
 	case exists && node.Removing:
 		return spec, fmt.Errorf("node %s is being removed", node.Name)
-	case spec.Key != "" && !admission.ValidKey(spec.Key):
+	case spec.Key != "" && !spec.Key.Valid():
 		return spec, fmt.Errorf("%.80q is not the pin of a key", spec.Key)
 	case known:
 		return spec, fmt.Errorf("the machine with this key is node %s and needs no token", owner.Name)
@@ -191,7 +192,7 @@ func (r *Registry) token(ctx context.Context, id string) (*held, error) {
 
 // use marks a token as used by a machine: exactly one machine ever gets it. That the mark is there and the record is not, after a
 // crash, is mended by the same machine, which comes again.
-func (r *Registry) use(ctx context.Context, t held, key string) error {
+func (r *Registry) use(ctx context.Context, t held, key pin.Pin) error {
 	t.UsedBy = key
 	data, err := json.Marshal(t.Token)
 	if err != nil {

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/roster"
 )
 
@@ -87,7 +88,7 @@ func New(c Config) *Keeper {
 		c.Floor = func() uint64 { return 0 }
 	}
 	return &Keeper{
-		c: c, cluster: roster.ClusterID(roster.Pin(c.CA.RawSubjectPublicKeyInfo)),
+		c: c, cluster: pin.OfCertificate(c.CA).ClusterID(),
 		poke: make(chan struct{}, 1), changed: make(chan struct{}),
 	}
 }

@@ -24,7 +24,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/control/storeserver"
-	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/node/fetch"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
@@ -32,7 +32,7 @@ import (
 // place is a control plane that serves a folder of blobs.
 type place struct {
 	at    netip.AddrPort
-	pin   string
+	pin   pin.Pin
 	blobs string
 }
 
@@ -46,7 +46,7 @@ func serve(t *testing.T, program string) place {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := place{blobs: t.TempDir(), pin: roster.Pin(cert.Leaf.RawSubjectPublicKeyInfo)}
+	p := place{blobs: t.TempDir(), pin: pin.OfCertificate(cert.Leaf)}
 	if p.at, err = netip.ParseAddrPort(l.Addr().String()); err != nil {
 		t.Fatal(err)
 	}

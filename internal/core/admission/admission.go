@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/machine"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // Node is the cluster's record of a machine. Its name, roles and range come from the spec or from a token, its key from the
@@ -25,8 +26,8 @@ type Node struct {
 	Index       int           `json:"index"` // the share of the pod range; never changes
 	PodCIDR     netip.Prefix  `json:"podCIDR"`
 	Address     netip.Addr    `json:"address"`              // zero until it has joined, unless the spec names it
-	Key         string        `json:"key,omitempty"`        // pin of the machine's key; empty: nobody has come yet
-	PendingKey  string        `json:"pendingKey,omitempty"` // another machine that asked for the name: waits for approval
+	Key         pin.Pin       `json:"key,omitempty"`        // pin of the machine's key; empty: nobody has come yet
+	PendingKey  pin.Pin       `json:"pendingKey,omitempty"` // another machine that asked for the name: waits for approval
 	PendingAt   time.Time     `json:"pendingAt,omitzero"`
 	Elsewhere   netip.Addr    `json:"elsewhere,omitzero"` // where its key was shown while its machine was alive at Address: refused until somebody approves it
 	ElsewhereAt time.Time     `json:"elsewhereAt,omitzero"`
@@ -42,9 +43,9 @@ type Token struct {
 	Hash    string    `json:"hash"`           // SHA-256 of the whole token's text, hex
 	Pool    string    `json:"pool"`           // decides the roles
 	Node    string    `json:"node,omitempty"` // the only name that it is good for; empty: a new name in the pool
-	Key     string    `json:"key,omitempty"`  // pin of the only machine that may use it; empty: the first
+	Key     pin.Pin   `json:"key,omitempty"`  // pin of the only machine that may use it; empty: the first
 	Expires time.Time `json:"expires"`
-	UsedBy  string    `json:"usedBy,omitempty"` // pin of the machine that has used it
+	UsedBy  pin.Pin   `json:"usedBy,omitempty"` // pin of the machine that has used it
 }
 
 // MaxTTL is the longest that a token may live.

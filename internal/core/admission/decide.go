@@ -13,12 +13,8 @@ import (
 )
 
 var (
-	pinForm  = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 	nameForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 )
-
-// ValidKey tells whether this can be the pin of a key.
-func ValidKey(pin string) bool { return pinForm.MatchString(pin) }
 
 // ValidName tells whether this can be the name of a node. Clients look for others under two names: a node's certificates would be
 // good for them.
@@ -43,7 +39,7 @@ func Decide(req Request, r Records, token *Token, p Policy, now time.Time) Verdi
 		token = nil // it was not proven
 	}
 	d := decision{req, r, token, p, now.UTC()} // as it comes back from JSON: records are compared whole
-	if !ValidKey(req.Key) {
+	if !req.Key.Valid() {
 		return refuse(BadKey, "%.80q is not the pin of a key", req.Key)
 	}
 	if n, ok := r.ByKey(req.Key); ok {

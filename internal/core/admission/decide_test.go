@@ -13,9 +13,10 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/slipway-project/slipway/internal/core/machine"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
-func pin(n int) string { return fmt.Sprintf("sha256:%064x", n) }
+func testPin(n int) pin.Pin { return pin.Pin(fmt.Sprintf("sha256:%064x", n)) }
 
 func addr(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 89, 0, byte(n)}) }
 
@@ -54,12 +55,12 @@ func share(n int) netip.Prefix {
 func some() Records {
 	return Records{
 		Nodes: []Node{
-			{Name: "dev-main-0", Pool: "main", Index: 0, PodCIDR: share(0), Address: addr(1), Key: pin(1), JoinedAt: noon()},
-			{Name: "dev-worker-0", Pool: "worker", Index: 1, PodCIDR: share(1), Address: addr(2), Key: pin(2), JoinedAt: noon(), PendingKey: pin(5), PendingAt: noon()},
+			{Name: "dev-main-0", Pool: "main", Index: 0, PodCIDR: share(0), Address: addr(1), Key: testPin(1), JoinedAt: noon()},
+			{Name: "dev-worker-0", Pool: "worker", Index: 1, PodCIDR: share(1), Address: addr(2), Key: testPin(2), JoinedAt: noon(), PendingKey: testPin(5), PendingAt: noon()},
 			{Name: "dev-worker-1", Pool: "worker", Index: 2, PodCIDR: share(2)},
-			{Name: "dev-worker-2", Pool: "worker", Index: 255, PodCIDR: share(255), Address: addr(4), Key: pin(4), Removing: true},
+			{Name: "dev-worker-2", Pool: "worker", Index: 255, PodCIDR: share(255), Address: addr(4), Key: testPin(4), Removing: true},
 		},
-		Removed: []Removed{{Name: "dev-worker-3", Key: pin(9), At: noon()}},
+		Removed: []Removed{{Name: "dev-worker-3", Key: testPin(9), At: noon()}},
 	}
 }
 
@@ -88,7 +89,7 @@ func TestDecide(t *testing.T) {
 	}{
 		"known":                              {key: 2, node: "dev-worker-0", index: 1},
 		"known, says its name":               {key: 2, change: func(r *Request) { r.ClaimedNode = "dev-worker-0" }, node: "dev-worker-0", index: 1},
-		"known, token of others":             {key: 2, token: with(func(t *Token) { t.Key = pin(7) }), node: "dev-worker-0", index: 1},
+		"known, token of others":             {key: 2, token: with(func(t *Token) { t.Key = testPin(7) }), node: "dev-worker-0", index: 1},
 		"known, other name":                  {key: 2, change: func(r *Request) { r.ClaimedNode = "dev-worker-1" }, refused: NameOther},
 		"known, moved":                       {key: 2, change: func(r *Request) { r.Address, r.Gone = addr(22), addr(2) }, node: "dev-worker-0", index: 1},
 		"known, and alive elsewhere":         {key: 2, change: func(r *Request) { r.Address = addr(22) }, refused: KeyInUse},
@@ -101,8 +102,8 @@ func TestDecide(t *testing.T) {
 		"removing, with a token":             {key: 4, token: with(nil), refused: NodeRemoving},
 		"removed":                            {key: 9, refused: KeyRemoved},
 		"removed, any token":                 {key: 9, token: with(nil), refused: KeyRemoved},
-		"removed, its token from before":     {key: 9, token: with(func(t *Token) { t.Key, t.UsedBy = pin(9), pin(9) }), refused: KeyRemoved},
-		"removed, a new token for it":        {key: 9, token: with(func(t *Token) { t.Key = pin(9) }), node: "dev-worker-4", index: 254, uses: true},
+		"removed, its token from before":     {key: 9, token: with(func(t *Token) { t.Key, t.UsedBy = testPin(9), testPin(9) }), refused: KeyRemoved},
+		"removed, a new token for it":        {key: 9, token: with(func(t *Token) { t.Key = testPin(9) }), node: "dev-worker-4", index: 254, uses: true},
 		"no key":                             {change: func(r *Request) { r.Key = "" }, token: with(nil), refused: BadKey},
 		"odd key":                            {change: func(r *Request) { r.Key = "sha256:\n" }, token: with(nil), refused: BadKey},
 		"stranger":                           {key: 6, refused: KeyUnknown},
@@ -119,12 +120,12 @@ func TestDecide(t *testing.T) {
 		"stranger, another token":            {key: 6, token: with(nil), change: func(r *Request) { r.Evidence.TokenID = "aaaaaaaa" }, refused: TokenUnknown},
 		"a token that was not proven":        {key: 6, token: with(nil), change: func(r *Request) { r.Evidence.TokenID = "" }, refused: KeyUnknown},
 		"token":                              {key: 6, token: with(nil), node: "dev-worker-4", index: 254, uses: true},
-		"token for its key":                  {key: 6, token: with(func(t *Token) { t.Key = pin(6) }), node: "dev-worker-4", index: 254, uses: true},
-		"token, again before the record":     {key: 6, token: with(func(t *Token) { t.UsedBy = pin(6) }), node: "dev-worker-4", index: 254, uses: true},
-		"token, used":                        {key: 6, token: with(func(t *Token) { t.UsedBy = pin(7) }), refused: TokenUsed},
-		"token, other key":                   {key: 6, token: with(func(t *Token) { t.Key = pin(7) }), refused: TokenOtherKey},
+		"token for its key":                  {key: 6, token: with(func(t *Token) { t.Key = testPin(6) }), node: "dev-worker-4", index: 254, uses: true},
+		"token, again before the record":     {key: 6, token: with(func(t *Token) { t.UsedBy = testPin(6) }), node: "dev-worker-4", index: 254, uses: true},
+		"token, used":                        {key: 6, token: with(func(t *Token) { t.UsedBy = testPin(7) }), refused: TokenUsed},
+		"token, other key":                   {key: 6, token: with(func(t *Token) { t.Key = testPin(7) }), refused: TokenOtherKey},
 		"token, expired this moment":         {key: 6, token: with(func(t *Token) { t.Expires = noon() }), refused: TokenExpired},
-		"token, own and expired":             {key: 6, token: with(func(t *Token) { t.UsedBy, t.Expires = pin(6), noon().Add(-1) }), refused: TokenExpired},
+		"token, own and expired":             {key: 6, token: with(func(t *Token) { t.UsedBy, t.Expires = testPin(6), noon().Add(-1) }), refused: TokenExpired},
 		"token, of a clock that is fast":     {key: 6, token: with(func(t *Token) { t.Expires = noon().Add(MaxTTL + 6*time.Minute) }), refused: TokenClock},
 		"token, clocks a little apart":       {key: 6, token: with(func(t *Token) { t.Expires = noon().Add(MaxTTL + 4*time.Minute) }), node: "dev-worker-4", index: 254, uses: true},
 		"token, no such pool":                {key: 6, token: with(func(t *Token) { t.Pool = "gpu" }), refused: PoolUnknown},
@@ -143,7 +144,7 @@ func TestDecide(t *testing.T) {
 		"token for a name that is taken":     {key: 6, token: with(func(t *Token) { t.Node = "dev-main-0"; t.Pool = "main" }), change: func(r *Request) { r.Address = addr(1) }, wait: "dev-main-0", uses: true},
 		"a third one for the name":           {key: 6, token: with(func(t *Token) { t.Node = "dev-worker-0" }), refused: NameContested},
 		"waits still":                        {key: 5, wait: "dev-worker-0"},
-		"waits still, with its old token":    {key: 5, token: with(func(t *Token) { t.Node, t.UsedBy = "dev-worker-0", pin(5) }), wait: "dev-worker-0"},
+		"waits still, with its old token":    {key: 5, token: with(func(t *Token) { t.Node, t.UsedBy = "dev-worker-0", testPin(5) }), wait: "dev-worker-0"},
 		"waits, and is given another name":   {key: 5, token: with(nil), node: "dev-worker-4", index: 254, uses: true},
 		"waits, from somebody's address":     {key: 5, change: func(r *Request) { r.Address = addr(1) }, refused: AddressTaken},
 		"address of a node":                  {key: 6, token: with(nil), change: func(r *Request) { r.Address = addr(2) }, refused: AddressTaken},
@@ -168,7 +169,7 @@ func TestDecide(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			req, p := Request{Key: pin(tt.key), Address: addr(tt.key)}, rules()
+			req, p := Request{Key: testPin(tt.key), Address: addr(tt.key)}, rules()
 			if tt.token != nil {
 				req.Evidence.TokenID = tt.token.ID
 			}
@@ -231,7 +232,7 @@ func equal() cmp.Option {
 func TestAdmittedRecord(t *testing.T) {
 	t.Parallel()
 	later := noon().Add(time.Hour)
-	req := Request{Key: pin(2), Address: addr(22), Gone: addr(2), Facts: machine.Facts{CgroupV1: true}}
+	req := Request{Key: testPin(2), Address: addr(22), Gone: addr(2), Facts: machine.Facts{CgroupV1: true}}
 	v := Decide(req, some(), nil, rules(), later)
 	want := some().Nodes[1]
 	want.Address, want.Facts, want.Kubernetes = addr(22), machine.Facts{CgroupV1: true}, "1.36.4"
@@ -245,7 +246,7 @@ func TestAdmittedRecord(t *testing.T) {
 	if again := Decide(req, r, nil, rules(), later.Add(time.Hour)); again.Node != v.Node {
 		t.Errorf("the second time it is %+v", again.Node)
 	}
-	fresh := Decide(Request{Key: pin(6), Address: addr(6), Kubernetes: "1.35.1", Evidence: Evidence{"abcdefgh"}}, r, with(func(t *Token) { t.Expires = later.Add(1) }), rules(), later)
+	fresh := Decide(Request{Key: testPin(6), Address: addr(6), Kubernetes: "1.35.1", Evidence: Evidence{"abcdefgh"}}, r, with(func(t *Token) { t.Expires = later.Add(1) }), rules(), later)
 	if fresh.Node.JoinedAt != later || fresh.Node.Kubernetes != "1.35.1" {
 		t.Errorf("a new record: %+v, %v", fresh.Node, fresh.Refusal)
 	}
@@ -256,7 +257,7 @@ func TestElsewhere(t *testing.T) {
 	t.Parallel()
 	r, now := some(), noon()
 	ask := func(n int) Verdict {
-		v := Decide(Request{Key: pin(2), Address: addr(n)}, r, nil, rules(), now)
+		v := Decide(Request{Key: testPin(2), Address: addr(n)}, r, nil, rules(), now)
 		if v.Node.Name != "" {
 			r = r.with(v.Node)
 		}
@@ -286,7 +287,7 @@ func TestElsewhere(t *testing.T) {
 	}
 	r.Nodes[1].PendingKey = ""
 	out, n, err := r.Approve("dev-worker-0", now)
-	if err != nil || n.Key != pin(2) || n.Address != addr(23) || n.Elsewhere.IsValid() || len(out.Removed) != len(r.Removed) {
+	if err != nil || n.Key != testPin(2) || n.Address != addr(23) || n.Elsewhere.IsValid() || len(out.Removed) != len(r.Removed) {
 		t.Fatalf("approved: %+v, %v", n, err)
 	}
 	r = out
@@ -303,7 +304,7 @@ func TestElsewhereBeforeTheFirstJoin(t *testing.T) {
 	t.Parallel()
 	r := some()
 	r.Nodes[1].JoinedAt = time.Time{}
-	if v := Decide(Request{Key: pin(2), Address: addr(22)}, r, nil, rules(), noon()); v.Refusal != nil || v.Node.Address != addr(22) {
+	if v := Decide(Request{Key: testPin(2), Address: addr(22)}, r, nil, rules(), noon()); v.Refusal != nil || v.Node.Address != addr(22) {
 		t.Errorf("%+v", v)
 	}
 }
@@ -313,8 +314,8 @@ func TestPendingGivesWay(t *testing.T) {
 	t.Parallel()
 	later := noon().Add(MaxTTL)
 	token := with(func(t *Token) { t.Node, t.Expires = "dev-worker-0", later.Add(time.Second) })
-	v := Decide(Request{Key: pin(6), Address: addr(6), Evidence: Evidence{token.ID}}, some(), token, rules(), later)
-	if v.Wait == nil || v.Wait.Since != later || v.Node.PendingKey != pin(6) || v.Node.Key != pin(2) {
+	v := Decide(Request{Key: testPin(6), Address: addr(6), Evidence: Evidence{token.ID}}, some(), token, rules(), later)
+	if v.Wait == nil || v.Wait.Since != later || v.Node.PendingKey != testPin(6) || v.Node.Key != testPin(2) {
 		t.Errorf("%v %+v, %v", v.Wait, v.Node, v.Refusal)
 	}
 }
@@ -334,11 +335,11 @@ func TestWordsAreQuoted(t *testing.T) {
 	t.Parallel()
 	evil := "x\n\x1b[2Jadmitted"
 	for _, req := range []Request{
-		{Key: evil},
-		{Key: pin(2), Address: addr(2), ClaimedNode: evil},
-		{Key: pin(2), Address: addr(2), Kubernetes: evil},
-		{Key: pin(6), Address: addr(6), Evidence: Evidence{evil}},
-		{Key: pin(2), Address: netip.MustParseAddr("fe80::1%" + evil)},
+		{Key: pin.Pin(evil)},
+		{Key: testPin(2), Address: addr(2), ClaimedNode: evil},
+		{Key: testPin(2), Address: addr(2), Kubernetes: evil},
+		{Key: testPin(6), Address: addr(6), Evidence: Evidence{evil}},
+		{Key: testPin(2), Address: netip.MustParseAddr("fe80::1%" + evil)},
 	} {
 		v := Decide(req, some(), nil, rules(), noon())
 		if v.Refusal == nil || strings.ContainsAny(v.Refusal.Text, "\n\x1b") || len(v.Refusal.Text) > 400 {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // world is records and tokens as a registry would write them, with what must hold of them for ever.
@@ -15,8 +17,8 @@ type world struct {
 	records Records
 	tokens  map[string]*Token
 	now     time.Time
-	first   map[string]Node   // the name → the record as it was made
-	used    map[string]string // the token → who was let in or made to wait by it
+	first   map[string]Node    // the name → the record as it was made
+	used    map[string]pin.Pin // the token → who was let in or made to wait by it
 }
 
 // TestHistories: whatever comes, no two records share what they must not, nothing of a record changes that never does, and a
@@ -29,7 +31,7 @@ func TestHistories(t *testing.T) {
 func FuzzHistories(f *testing.F) { f.Fuzz(rapid.MakeFuzz(history)) }
 
 func history(t *rapid.T) {
-	w := &world{tokens: map[string]*Token{}, now: noon(), first: map[string]Node{}, used: map[string]string{}}
+	w := &world{tokens: map[string]*Token{}, now: noon(), first: map[string]Node{}, used: map[string]pin.Pin{}}
 	p := rules()
 	p.PodCIDR, p.NodePodPrefix = netip.MustParsePrefix("10.244.0.0/20"), rapid.SampledFrom([]int{22, 24}).Draw(t, "share") // 4 or 16 shares
 	t.Repeat(map[string]func(*rapid.T){
@@ -63,7 +65,7 @@ func aName(t *rapid.T) string {
 	return rapid.SampledFrom([]string{"dev-main-0", "dev-main-1", "dev-worker-0", "dev-worker-1", "dev-worker-2", "edge"}).Draw(t, "name")
 }
 
-func aKey(t *rapid.T) string { return pin(rapid.IntRange(1, 6).Draw(t, "key")) }
+func aKey(t *rapid.T) pin.Pin { return testPin(rapid.IntRange(1, 6).Draw(t, "key")) }
 
 func aPool(t *rapid.T) string {
 	return rapid.SampledFrom([]string{"main", "worker", "gpu"}).Draw(t, "pool")
@@ -148,7 +150,7 @@ func (w *world) ask(t *rapid.T, p Policy) {
 }
 
 func (w *world) check(t *rapid.T) {
-	keys, indexes, addresses, pending := map[string]string{}, map[int]string{}, map[netip.Addr]string{}, map[string]string{}
+	keys, indexes, addresses, pending := map[pin.Pin]string{}, map[int]string{}, map[netip.Addr]string{}, map[pin.Pin]string{}
 	for i, n := range w.records.Nodes {
 		if i > 0 && w.records.Nodes[i-1].Name >= n.Name {
 			t.Fatalf("%s comes after %s", n.Name, w.records.Nodes[i-1].Name)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // Records are all that the cluster knows of its machines. They are a value: what changes them returns others.
@@ -20,7 +22,7 @@ type Records struct {
 // open the door again nor does another machine get its name by itself.
 type Removed struct {
 	Name string    `json:"name"`
-	Key  string    `json:"key,omitempty"` // empty: it never came, or a token for this very key has let it in again
+	Key  pin.Pin   `json:"key,omitempty"` // empty: it never came, or a token for this very key has let it in again
 	At   time.Time `json:"at"`
 }
 
@@ -35,7 +37,7 @@ func (n Node) AsksElsewhere(now time.Time) bool {
 }
 
 // ByKey finds the record of a machine.
-func (r Records) ByKey(key string) (Node, bool) {
+func (r Records) ByKey(key pin.Pin) (Node, bool) {
 	return r.first(func(n *Node) bool { return key != "" && n.Key == key })
 }
 
@@ -48,7 +50,7 @@ func (r Records) first(match func(*Node) bool) (Node, bool) {
 	return Node{}, false
 }
 
-func (r Records) removedKey(key string) bool {
+func (r Records) removedKey(key pin.Pin) bool {
 	return slices.ContainsFunc(r.Removed, func(x Removed) bool { return x.Key == key })
 }
 

@@ -52,7 +52,7 @@ func TestPutKeepsRecordsApart(t *testing.T) {
 		"other index":  {Node{Name: "dev-worker-1", Pool: "worker", Index: 9, PodCIDR: share(2)}, "never change"},
 		"other range":  {Node{Name: "dev-worker-1", Pool: "worker", Index: 2, PodCIDR: share(9)}, "never change"},
 		"other pool":   {Node{Name: "dev-worker-1", Pool: "main", Index: 2, PodCIDR: share(2)}, "never change"},
-		"same key":     {Node{Name: "x", Index: 9, PodCIDR: share(9), Key: pin(1)}, "its key is that of node dev-main-0"},
+		"same key":     {Node{Name: "x", Index: 9, PodCIDR: share(9), Key: testPin(1)}, "its key is that of node dev-main-0"},
 		"same index":   {Node{Name: "x", Index: 1, PodCIDR: share(9)}, "share 1"},
 		"same range":   {Node{Name: "x", Index: 9, PodCIDR: netip.MustParsePrefix("10.244.0.0/20")}, "overlaps"},
 		"same address": {Node{Name: "x", Index: 9, PodCIDR: share(9), Address: addr(2)}, "its address"},
@@ -77,35 +77,35 @@ func TestRegister(t *testing.T) {
 		err      string
 	}{
 		"new": {
-			Node{Name: "dev-worker-9", Pool: "worker", Index: 9, PodCIDR: share(9), Key: pin(7), Address: addr(7)},
-			&Node{Name: "dev-worker-9", Pool: "worker", Index: 9, PodCIDR: share(9), Key: pin(7), Address: addr(7)}, "",
+			Node{Name: "dev-worker-9", Pool: "worker", Index: 9, PodCIDR: share(9), Key: testPin(7), Address: addr(7)},
+			&Node{Name: "dev-worker-9", Pool: "worker", Index: 9, PodCIDR: share(9), Key: testPin(7), Address: addr(7)}, "",
 		},
 		"new, cannot be pending or leaving": {
-			Node{Name: "dev-worker-9", Pool: "worker", Index: 9, PodCIDR: share(9), PendingKey: pin(1), Removing: true},
+			Node{Name: "dev-worker-9", Pool: "worker", Index: 9, PodCIDR: share(9), PendingKey: testPin(1), Removing: true},
 			&Node{Name: "dev-worker-9", Pool: "worker", Index: 9, PodCIDR: share(9)}, "",
 		},
 		"same":              {worker, nil, ""},
-		"fills":             {Node{Name: "dev-worker-1", Key: pin(7), Address: addr(7)}, &Node{Name: "dev-worker-1", Pool: "worker", Index: 2, PodCIDR: share(2), Key: pin(7), Address: addr(7)}, ""},
+		"fills":             {Node{Name: "dev-worker-1", Key: testPin(7), Address: addr(7)}, &Node{Name: "dev-worker-1", Pool: "worker", Index: 2, PodCIDR: share(2), Key: testPin(7), Address: addr(7)}, ""},
 		"other range":       {Node{Name: "dev-worker-1", Pool: "main", Index: 99, PodCIDR: share(99)}, nil, ""},
 		"other address":     {Node{Name: "dev-main-0", Address: addr(99)}, nil, ""},
-		"key of a node":     {Node{Name: "dev-worker-1", Key: pin(1)}, nil, "its key is that of node dev-main-0"},
+		"key of a node":     {Node{Name: "dev-worker-1", Key: testPin(1)}, nil, "its key is that of node dev-main-0"},
 		"address of a node": {Node{Name: "dev-worker-1", Address: addr(1)}, nil, "its address"},
 		"index of a node":   {Node{Name: "x", Index: 0, PodCIDR: share(77)}, nil, "share 0"},
 		"bad name":          {Node{Name: "X\n"}, nil, "cannot be the name"},
 		"bad key":           {Node{Name: "dev-worker-1", Key: "x"}, nil, "not the pin"},
-		"removed, same key": {Node{Name: "dev-worker-3", Pool: "worker", Index: 9, PodCIDR: share(9), Key: pin(9)}, nil, ""},
+		"removed, same key": {Node{Name: "dev-worker-3", Pool: "worker", Index: 9, PodCIDR: share(9), Key: testPin(9)}, nil, ""},
 		"removed, no key":   {Node{Name: "dev-worker-3", Pool: "worker", Index: 9, PodCIDR: share(9)}, nil, ""},
 		"removed, new key": {
-			Node{Name: "dev-worker-3", Pool: "worker", Index: 9, PodCIDR: share(9), Key: pin(7)},
-			&Node{Name: "dev-worker-3", Pool: "worker", Index: 9, PodCIDR: share(9), Key: pin(7)}, "",
+			Node{Name: "dev-worker-3", Pool: "worker", Index: 9, PodCIDR: share(9), Key: testPin(7)},
+			&Node{Name: "dev-worker-3", Pool: "worker", Index: 9, PodCIDR: share(9), Key: testPin(7)}, "",
 		},
-		"removed key for a record": {Node{Name: "dev-worker-1", Key: pin(9)}, nil, ""},
+		"removed key for a record": {Node{Name: "dev-worker-1", Key: testPin(9)}, nil, ""},
 		"another key waits": {
-			Node{Name: "dev-main-0", Key: pin(7)},
-			&Node{Name: "dev-main-0", Pool: "main", PodCIDR: share(0), Address: addr(1), Key: pin(1), JoinedAt: noon(), PendingKey: pin(7), PendingAt: noon()}, "",
+			Node{Name: "dev-main-0", Key: testPin(7)},
+			&Node{Name: "dev-main-0", Pool: "main", PodCIDR: share(0), Address: addr(1), Key: testPin(1), JoinedAt: noon(), PendingKey: testPin(7), PendingAt: noon()}, "",
 		},
-		"a third key does not wait": {Node{Name: "dev-worker-0", Key: pin(7)}, nil, ""},
-		"leaving":                   {Node{Name: "dev-worker-2", Key: pin(7)}, nil, ""},
+		"a third key does not wait": {Node{Name: "dev-worker-0", Key: testPin(7)}, nil, ""},
+		"leaving":                   {Node{Name: "dev-worker-2", Key: testPin(7)}, nil, ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -137,10 +137,10 @@ func TestApprove(t *testing.T) {
 		}
 	}
 	r, n, err := some().Approve("dev-worker-0", noon())
-	if err != nil || n.Key != pin(5) || n.PendingKey != "" || n.Index != 1 || n.PodCIDR != share(1) {
+	if err != nil || n.Key != testPin(5) || n.PendingKey != "" || n.Index != 1 || n.PodCIDR != share(1) {
 		t.Fatalf("%+v, %v", n, err)
 	}
-	in, old := Request{Key: pin(5), Address: addr(2)}, Request{Key: pin(2), Address: addr(2)}
+	in, old := Request{Key: testPin(5), Address: addr(2)}, Request{Key: testPin(2), Address: addr(2)}
 	if v := Decide(in, r, nil, rules(), noon()); v.Node.Name != "dev-worker-0" || v.Wait != nil {
 		t.Errorf("the one that was approved: %+v", v)
 	}
@@ -156,18 +156,18 @@ func TestRemove(t *testing.T) {
 	if len(r.Nodes) != 3 || len(r.Removed) != 2 || len(some().Nodes) != 4 {
 		t.Fatalf("%+v", r)
 	}
-	if v := Decide(Request{Key: pin(2), Address: addr(2)}, r, nil, rules(), noon()); reasonOf(v) != KeyRemoved {
+	if v := Decide(Request{Key: testPin(2), Address: addr(2)}, r, nil, rules(), noon()); reasonOf(v) != KeyRemoved {
 		t.Errorf("%+v", v)
 	}
 	token := with(nil)
-	v := Decide(Request{Key: pin(6), Address: addr(2), Evidence: Evidence{token.ID}}, r, token, rules(), noon())
+	v := Decide(Request{Key: testPin(6), Address: addr(2), Evidence: Evidence{token.ID}}, r, token, rules(), noon())
 	if v.Node.Name != "dev-worker-4" {
 		t.Errorf("a new machine at the old address: %+v, %v", v.Node, v.Refusal)
 	}
-	back := with(func(t *Token) { t.Key = pin(2) })
-	v = Decide(Request{Key: pin(2), Address: addr(2), Evidence: Evidence{back.ID}}, r, back, rules(), noon())
+	back := with(func(t *Token) { t.Key = testPin(2) })
+	v = Decide(Request{Key: testPin(2), Address: addr(2), Evidence: Evidence{back.ID}}, r, back, rules(), noon())
 	r, err := r.Put(v.Node)
-	if err != nil || r.removedKey(pin(2)) || !r.removedName("dev-worker-0") {
+	if err != nil || r.removedKey(testPin(2)) || !r.removedName("dev-worker-0") {
 		t.Errorf("let in again by a token of its own: %+v, %v, %v", r, v.Refusal, err)
 	}
 	if same := r.Remove("nobody", noon()); cmp.Diff(r, same, equal()) != "" {

@@ -29,7 +29,7 @@ func (r Records) register(n Node, now time.Time) (Records, error) {
 	switch {
 	case !ValidName(n.Name):
 		return r, fmt.Errorf("node %.80q: this cannot be the name of a node", n.Name)
-	case n.Key != "" && !ValidKey(n.Key):
+	case n.Key != "" && !n.Key.Valid():
 		return r, fmt.Errorf("node %s: %.80q is not the pin of a key", n.Name, n.Key)
 	}
 	if r.removedKey(n.Key) && n.Key != "" {

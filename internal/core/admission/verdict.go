@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/machine"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // Request is what a machine asks with. Key and Address are proven by its connection, Evidence by a verifier; the rest it says.
 type Request struct {
-	Key         string // pin of the machine's key
-	ClaimedNode string // the name that it believes to have; may be empty
-	Kubernetes  string // the version that it would run, "1.36.4"; empty: whatever it is given
+	Key         pin.Pin // pin of the machine's key
+	ClaimedNode string  // the name that it believes to have; may be empty
+	Kubernetes  string  // the version that it would run, "1.36.4"; empty: whatever it is given
 	Address     netip.Addr
 	Facts       machine.Facts
 	Evidence    Evidence

@@ -11,6 +11,8 @@ package handshake
 import (
 	"crypto/sha256"
 	"strconv"
+
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // Lengths of what is fresh in each join.
@@ -43,9 +45,9 @@ func (t Transcript) Digest() [sha256.Size]byte {
 
 // SealInfo binds sealed secrets to the cluster they are of, to the node they are for and to its machine's key (a pin). Lengths
 // stand before the parts, so that no two triples give the same bytes.
-func SealInfo(cluster, node, key string) []byte {
+func SealInfo(cluster, node string, key pin.Pin) []byte {
 	info := []byte("slipway join secrets v1\x00")
-	for _, part := range []string{cluster, node, key} {
+	for _, part := range []string{cluster, node, string(key)} {
 		info = append(strconv.AppendInt(info, int64(len(part)), 10), ':')
 		info = append(info, part...)
 	}

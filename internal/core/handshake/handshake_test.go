@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/slipway-project/slipway/internal/core/handshake"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 func transcript() handshake.Transcript {
@@ -41,7 +42,7 @@ func TestSealInfoIsUnambiguous(t *testing.T) {
 	for _, parts := range [][3]string{
 		{"c", "n", "k"}, {"cn", "", "k"}, {"c", "nk", ""}, {"", "cn", "k"}, {"c", "1:n", "k"}, {"c1:n", "", "k"}, {"", "", ""}, {"c", "n", "l"},
 	} {
-		info := string(handshake.SealInfo(parts[0], parts[1], parts[2]))
+		info := string(handshake.SealInfo(parts[0], parts[1], pin.Pin(parts[2])))
 		if other, twice := seen[info]; twice {
 			t.Errorf("%q and %q give the same bytes", parts, other)
 		}

@@ -10,15 +10,15 @@ package roster
 
 import (
 	"bytes"
-	"crypto"
 	"crypto/ecdsa"
 	"crypto/sha256"
 	"crypto/x509"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
+
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // RouteProtocol marks the kernel's routes that nodes set by the roster. Nobody has registered it, see /etc/iproute2/rt_protos.
@@ -68,32 +68,8 @@ func (s Signed) Open(ca *x509.Certificate) (Roster, error) {
 	if err := strict.Decode(&r); err != nil {
 		return Roster{}, fmt.Errorf("open roster: %w", err)
 	}
-	if want := ClusterID(Pin(ca.RawSubjectPublicKeyInfo)); r.Cluster != want {
+	if want := pin.OfCertificate(ca).ClusterID(); r.Cluster != want {
 		return Roster{}, fmt.Errorf("open roster: it is of cluster %s, not of %s", r.Cluster, want)
 	}
 	return r, nil
-}
-
-// Pin names a public key (SubjectPublicKeyInfo, DER): "sha256:" and 64 hex digits.
-func Pin(spki []byte) string {
-	sum := sha256.Sum256(spki)
-	return "sha256:" + hex.EncodeToString(sum[:])
-}
-
-// PinOf is the pin of a key.
-func PinOf(key crypto.PublicKey) (string, error) {
-	der, err := x509.MarshalPKIXPublicKey(key)
-	if err != nil {
-		return "", fmt.Errorf("encode public key: %w", err)
-	}
-	return Pin(der), nil
-}
-
-// ClusterID is the id of the cluster whose join CA has this pin. A cluster is its join CA: there cannot be two with one id, and
-// whoever knows the pin knows the cluster.
-func ClusterID(pin string) string {
-	if len(pin) < len("sha256:")+32 {
-		return ""
-	}
-	return pin[len("sha256:") : len("sha256:")+32]
 }

@@ -11,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // Limit is the maximum size of the data in bytes, in every format: the smallest limit of a cloud is 4 KiB.
@@ -21,7 +23,7 @@ type Data struct {
 	Cluster   string   // name, for people
 	Node      string   // name, for people; the cluster's records decide
 	Plan      string   // digest of the node's plan at the time of rendering, for people
-	Pin       string   // of the cluster's join CA
+	Pin       pin.Pin  // of the cluster's join CA
 	Endpoints []string // join services, host:port
 	Stores    []string // servers of this program, host:port
 	Program   string   // its digest
@@ -58,7 +60,7 @@ func (d Data) Files() ([]File, error) {
 	case d.Pin == "" || len(d.Endpoints) == 0 || len(d.Stores) == 0:
 		return nil, errors.New("no pin of the cluster, no join services, or no store servers")
 	}
-	for _, word := range append(append([]string{d.Pin, sum}, d.Endpoints...), d.Stores...) {
+	for _, word := range append(append([]string{string(d.Pin), sum}, d.Endpoints...), d.Stores...) {
 		if strings.ContainsAny(word, " \t\n'\"\\$`;&|<>(){}*?!#~") {
 			return nil, fmt.Errorf("%q cannot be part of a command", word)
 		}
@@ -89,7 +91,7 @@ if [ ! -x $bin ]; then
   done
 fi
 systemctl enable --now ` + agentUnit + `
-exec $bin join --known --pin ` + d.Pin + ` --endpoint ` + strings.Join(d.Endpoints, " --endpoint ") + `
+exec $bin join --known --pin ` + string(d.Pin) + ` --endpoint ` + strings.Join(d.Endpoints, " --endpoint ") + `
 `
 }
 

@@ -9,12 +9,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/userdata"
 )
 
 func good() userdata.Data {
 	return userdata.Data{
-		Cluster: "dev", Node: "dev-worker-0", Plan: "sha256:" + strings.Repeat("1", 64), Pin: "sha256:" + strings.Repeat("2", 64), Program: "sha256:" + strings.Repeat("3", 64),
+		Cluster: "dev", Node: "dev-worker-0", Plan: "sha256:" + strings.Repeat("1", 64), Pin: pin.Pin("sha256:" + strings.Repeat("2", 64)), Program: "sha256:" + strings.Repeat("3", 64),
 		Endpoints: []string{"192.0.2.1:9440", "192.0.2.2:9440"}, Stores: []string{"192.0.2.1:9442", "192.0.2.2:9442"}, Agent: "[Service]\nExecStart=/opt/slipway/bin/slipway agent\n",
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
@@ -48,10 +49,10 @@ func (e *Enrolment) belongs(ctx context.Context, now lock.State) error {
 	}
 	file := rosterfile.Open(e.cfg.Paths.Roster, ca)
 	s, err := joinclient.NewSync(joinclient.SyncConfig{
-		Endpoints: func() []netip.AddrPort { return e.places(file) }, Pin: roster.Pin(ca.RawSubjectPublicKeyInfo), Key: e.cfg.Key, Node: now.Node,
+		Endpoints: func() []netip.AddrPort { return e.places(file) }, Pin: pin.OfCertificate(ca), Key: e.cfg.Key, Node: now.Node,
 		Slipway: e.cfg.Slipway, Generation: e.unlessLost(file.Generation), Log: e.cfg.Log, Own: e.own, From: func() netip.Addr { return e.cfg.Facts.Address },
-		Now: e.cfg.Now, Clock: e.cfg.Clock(roster.Pin(ca.RawSubjectPublicKeyInfo)),
-		Dial: e.cfg.Dial(roster.Pin(ca.RawSubjectPublicKeyInfo)), Random: e.cfg.Random,
+		Now: e.cfg.Now, Clock: e.cfg.Clock(pin.OfCertificate(ca)),
+		Dial: e.cfg.Dial(pin.OfCertificate(ca)), Random: e.cfg.Random,
 		Roster: func(signed []byte) error {
 			e.cfg.Pass("take roster")
 			_, err := file.Take(signed)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/machine"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/node"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
@@ -33,8 +34,8 @@ type Config struct {
 	Log     *slog.Logger
 
 	Now    func() time.Time                                 // optional: the machine's clock, for certificates; time.Now when nil
-	Clock  func(pin string) joinclient.Clock                // optional: TLS from the machine's address when nil
-	Dial   func(pin string) joinclient.Dialer               // optional: TLS from the machine's address when nil
+	Clock  func(ca pin.Pin) joinclient.Clock                // optional: TLS from the machine's address when nil
+	Dial   func(ca pin.Pin) joinclient.Dialer               // optional: TLS from the machine's address when nil
 	Random func(n int) int                                  // optional: a number in [0, n); math/rand/v2 when nil
 	Routes func(ctx context.Context, c routes.Config) error // optional: routes.Keep when nil
 	Has    func(a netip.Addr) bool                          // optional: whether the machine has this address; its interfaces say when nil
@@ -46,10 +47,10 @@ func (c Config) filled() Config {
 		c.Now = time.Now
 	}
 	if c.Clock == nil {
-		c.Clock = func(string) joinclient.Clock { return nil }
+		c.Clock = func(pin.Pin) joinclient.Clock { return nil }
 	}
 	if c.Dial == nil {
-		c.Dial = func(string) joinclient.Dialer { return nil }
+		c.Dial = func(pin.Pin) joinclient.Dialer { return nil }
 	}
 	if c.Routes == nil {
 		c.Routes = routes.Keep

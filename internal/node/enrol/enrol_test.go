@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/certtest"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/durable"
 	"github.com/slipway-project/slipway/internal/node"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
@@ -78,9 +78,9 @@ func TestTargetOfAnotherVersion(t *testing.T) {
 	c := newConfig(t)
 	must(t, durable.Save(c.Paths.Target, targetSchema+1, "x"))
 	e := newEnrolment(t, c)
-	pin := "sha256:" + strings.Repeat("0a", 32)
-	must(t, e.Join(t.Context(), node.JoinTarget{Endpoints: []string{"192.0.2.1:9440"}, Pin: pin}))
-	if target, _ := newEnrolment(t, c).aim(); target == nil || target.Pin != pin {
+	ca := pin.Pin("sha256:" + strings.Repeat("0a", 32))
+	must(t, e.Join(t.Context(), node.JoinTarget{Endpoints: []string{"192.0.2.1:9440"}, Pin: ca}))
+	if target, _ := newEnrolment(t, c).aim(); target == nil || target.Pin != ca {
 		t.Errorf("the target is %+v", target)
 	}
 }
@@ -89,18 +89,18 @@ func TestTargetOfAnotherVersion(t *testing.T) {
 func TestReminder(t *testing.T) {
 	t.Parallel()
 	c := newConfig(t)
-	pin := "sha256:" + strings.Repeat("0a", 32)
+	ca := pin.Pin("sha256:" + strings.Repeat("0a", 32))
 	must(t, c.Lock.Claim(lock.Join, "join-1"))
-	must(t, c.Lock.Commit("join-1", roster.ClusterID(pin), "n1"))
+	must(t, c.Lock.Commit("join-1", ca.ClusterID(), "n1"))
 	e := newEnrolment(t, c)
 	for _, at := range []string{"192.0.2.1:9440", "192.0.2.2:9440"} {
-		must(t, e.Join(t.Context(), node.JoinTarget{Endpoints: []string{at}, Pin: pin, Token: "secret"}))
+		must(t, e.Join(t.Context(), node.JoinTarget{Endpoints: []string{at}, Pin: ca, Token: "secret"}))
 	}
 	target, _ := newEnrolment(t, c).aim()
 	if target == nil || target.Token != "" || !slices.Equal(target.Endpoints, []string{"192.0.2.1:9440"}) {
 		t.Errorf("the target is %+v", target)
 	}
-	if err := e.Join(t.Context(), node.JoinTarget{Endpoints: []string{"192.0.2.1:9440"}, Pin: "sha256:" + strings.Repeat("0b", 32)}); err == nil {
+	if err := e.Join(t.Context(), node.JoinTarget{Endpoints: []string{"192.0.2.1:9440"}, Pin: pin.Pin("sha256:" + strings.Repeat("0b", 32))}); err == nil {
 		t.Error("it took a reminder of another cluster")
 	}
 }
@@ -109,7 +109,7 @@ func TestReminder(t *testing.T) {
 func TestNoResetByANewKey(t *testing.T) {
 	t.Parallel()
 	c := newConfig(t)
-	c.Dial = func(string) joinclient.Dialer {
+	c.Dial = func(pin.Pin) joinclient.Dialer {
 		t.Error("the cluster was asked")
 		return nil
 	}

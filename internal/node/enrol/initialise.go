@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/machine"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/node/initserver"
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/reconcile"
@@ -115,7 +115,7 @@ func (f founder) Established(ctx context.Context, report func(initserver.Event))
 		return initserver.Result{}, err
 	}
 	name, _ := f.cfg.Agent.Installed()
-	return initserver.Result{Cluster: roster.ClusterID(roster.Pin(ca.RawSubjectPublicKeyInfo)), Node: name, Kubeconfig: admin}, nil
+	return initserver.Result{Cluster: pin.OfCertificate(ca).ClusterID(), Node: name, Kubeconfig: admin}, nil
 }
 
 // stands waits until the items are ready. What is not on the board is not ready either: an agent that has just begun anew has not

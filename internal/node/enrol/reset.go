@@ -13,7 +13,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/node/rosterfile"
@@ -85,9 +85,9 @@ func (e *Enrolment) letGo(ctx context.Context, now lock.State) error {
 	defer cancel()
 	file := rosterfile.Open(e.cfg.Paths.Roster, ca)
 	gone, err := joinclient.LetGo(ctx, joinclient.SyncConfig{
-		Now: e.cfg.Now, Clock: e.cfg.Clock(roster.Pin(ca.RawSubjectPublicKeyInfo)),
-		Dial: e.cfg.Dial(roster.Pin(ca.RawSubjectPublicKeyInfo)), Random: e.cfg.Random,
-		Endpoints: func() []netip.AddrPort { return e.others(file) }, Pin: roster.Pin(ca.RawSubjectPublicKeyInfo), Key: e.cfg.Key, Node: now.Node,
+		Now: e.cfg.Now, Clock: e.cfg.Clock(pin.OfCertificate(ca)),
+		Dial: e.cfg.Dial(pin.OfCertificate(ca)), Random: e.cfg.Random,
+		Endpoints: func() []netip.AddrPort { return e.others(file) }, Pin: pin.OfCertificate(ca), Key: e.cfg.Key, Node: now.Node,
 		Slipway: e.cfg.Slipway, Log: e.cfg.Log, From: func() netip.Addr { return e.cfg.Facts.Address },
 	})
 	switch {

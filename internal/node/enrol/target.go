@@ -8,17 +8,13 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"regexp"
 
-	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/durable"
 	"github.com/slipway-project/slipway/internal/node"
 	"github.com/slipway-project/slipway/internal/node/lock"
 )
 
 const targetSchema = 1
-
-var pinForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 // recall reads which cluster to join. A target that cannot be read is no reason to stop: whoever gave it can give it again, and a
 // machine that is in a cluster does not need it.
@@ -40,7 +36,7 @@ func (e *Enrolment) recall() error {
 // Join keeps which cluster to join. On a machine that is in that cluster already it changes nothing, unless the machine has lost
 // where the others are.
 func (e *Enrolment) Join(_ context.Context, t node.JoinTarget) error {
-	if !pinForm.MatchString(t.Pin) {
+	if !t.Pin.Valid() {
 		return fmt.Errorf("the pin %q is not \"sha256:\" and 64 hex digits: slipway token create prints it", t.Pin)
 	}
 	if len(t.Endpoints) == 0 {
@@ -53,7 +49,7 @@ func (e *Enrolment) Join(_ context.Context, t node.JoinTarget) error {
 	}
 	now := e.cfg.Lock.State()
 	if now.Phase == lock.Committed {
-		if now.Cluster == roster.ClusterID(t.Pin) {
+		if now.Cluster == t.Pin.ClusterID() {
 			return e.remind(t)
 		}
 		return fmt.Errorf("this machine is in cluster %s: take it out first (slipway node remove, slipway node reset)", now.Cluster)

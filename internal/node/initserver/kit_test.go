@@ -20,8 +20,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/slipway-project/slipway/internal/certtest"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/initclient"
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/rpc"
@@ -41,7 +41,7 @@ type rig struct {
 	t      *testing.T
 	secret string
 	key    *tls.Certificate
-	pin    string
+	pin    pin.Pin
 	log    *sink
 	tune   func(*Config, *testMachine) // optional: of each agent
 
@@ -95,7 +95,7 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	secret, file := NewSecret()
-	r := &rig{t: t, secret: secret, key: cert, pin: roster.Pin(cert.Leaf.RawSubjectPublicKeyInfo), log: &sink{}}
+	r := &rig{t: t, secret: secret, key: cert, pin: pin.OfCertificate(cert.Leaf), log: &sink{}}
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "secret"), file, 0o600); err != nil {
 		t.Fatal(err)
@@ -177,9 +177,9 @@ func (a *agent) end() error {
 // client speaks to whichever agent is there.
 func (r *rig) client() *initclient.Client { return r.clientWith(r.pin, r.secret) }
 
-func (r *rig) clientWith(pin, secret string) *initclient.Client {
+func (r *rig) clientWith(key pin.Pin, secret string) *initclient.Client {
 	r.t.Helper()
-	c, err := initclient.Dial(r.t.Context(), "machine:9440", pin, secret, func(ctx context.Context, network, _ string) (net.Conn, error) {
+	c, err := initclient.Dial(r.t.Context(), "machine:9440", key, secret, func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return r.current().dial(ctx, network)
 	})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
@@ -19,9 +20,9 @@ import (
 type Clock func(ctx context.Context, to netip.AddrPort) (time.Time, error)
 
 // TLSClock is the Clock for real networks.
-func TLSClock(pin string, key *ecdsa.PrivateKey, from func() netip.Addr) Clock {
+func TLSClock(ca pin.Pin, key *ecdsa.PrivateKey, from func() netip.Addr) Clock {
 	return func(ctx context.Context, to netip.AddrPort) (time.Time, error) {
-		conn, err := dialTLS(to, rpc.ClientOptions{CAPin: pin, AnyTime: true}, key, from, time.Now)
+		conn, err := dialTLS(to, rpc.ClientOptions{CAPin: ca, AnyTime: true}, key, from, time.Now)
 		if err != nil {
 			return time.Time{}, err
 		}

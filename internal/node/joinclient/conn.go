@@ -5,15 +5,14 @@ package joinclient
 import (
 	"context"
 	"crypto/ecdsa"
-	"fmt"
 	"net"
 	"net/netip"
-	"regexp"
 	"time"
 
 	"google.golang.org/grpc"
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
@@ -44,9 +43,9 @@ type SyncStream interface {
 
 // TLS is the Dialer for real networks: TLS 1.3 with the machine's key, from the machine's own address, so that the service sees
 // the address that the machine tells it. The server must show a chain that ends in the CA with this pin.
-func TLS(pin string, key *ecdsa.PrivateKey, from func() netip.Addr, now func() time.Time) Dialer {
+func TLS(ca pin.Pin, key *ecdsa.PrivateKey, from func() netip.Addr, now func() time.Time) Dialer {
 	return func(_ context.Context, to netip.AddrPort) (Conn, error) {
-		conn, err := dialTLS(to, rpc.ClientOptions{CAPin: pin}, key, from, now)
+		conn, err := dialTLS(to, rpc.ClientOptions{CAPin: ca}, key, from, now)
 		if err != nil {
 			return nil, err
 		}
@@ -90,12 +89,3 @@ func (c tlsConn) Sync(ctx context.Context) (SyncStream, error) { return c.client
 type tlsStream struct{ joinv1.Join_JoinClient }
 
 func (s tlsStream) Exporter() ([]byte, error) { return rpc.Exporter(s.Context()) }
-
-var pinForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-
-func checkPin(pin string) error {
-	if !pinForm.MatchString(pin) {
-		return fmt.Errorf("%q is not the pin of a CA: it is %q and 64 hex digits, as `slipway token create` prints it", pin, "sha256:")
-	}
-	return nil
-}

@@ -15,11 +15,13 @@ import (
 	"context"
 	"crypto/ecdsa"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/machine"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/sleep"
@@ -28,7 +30,7 @@ import (
 // Config is what a machine joins with.
 type Config struct {
 	Endpoints  func() []netip.AddrPort // join services as they are known now
-	Pin        string                  // of the cluster's join CA
+	Pin        pin.Pin                 // of the cluster's join CA
 	Key        *ecdsa.PrivateKey       // the machine's
 	Keys       Keys
 	Facts      machine.Facts // their address must be the one that the connections come from
@@ -108,7 +110,10 @@ func (c Config) check() error {
 	case c.Endpoints == nil, c.Key == nil, c.Keys == nil, c.Log == nil, c.Report == nil:
 		return errors.New("join: Endpoints, Key, Keys, Log and Report must be set")
 	}
-	return checkPin(c.Pin)
+	if _, err := pin.Parse(string(c.Pin)); err != nil {
+		return fmt.Errorf("join: the pin of the cluster's join CA: %w (slipway token create prints it)", err)
+	}
+	return nil
 }
 
 func (c Config) filled() Config {

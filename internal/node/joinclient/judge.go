@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
-	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
@@ -143,7 +142,7 @@ func (j *joining) unreachable(endpoints []netip.AddrPort) Status {
 		texts[i] = at.String()
 	}
 	return Status{
-		For: "a join service of cluster " + roster.ClusterID(j.Pin), Provider: "a control plane at " + strings.Join(texts, ", "), Detail: j.places.heard(endpoints),
+		For: "a join service of cluster " + j.Pin.ClusterID(), Provider: "a control plane at " + strings.Join(texts, ", "), Detail: j.places.heard(endpoints),
 	}
 }
 

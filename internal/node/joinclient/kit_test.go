@@ -24,6 +24,7 @@ import (
 	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/core/handshake"
 	"github.com/slipway-project/slipway/internal/core/machine"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/roster"
@@ -35,7 +36,8 @@ type cluster struct {
 	t       *testing.T
 	ca      *ecdsa.PrivateKey
 	cert    *x509.Certificate
-	id, pin string
+	id      string
+	pin     pin.Pin
 	machine *ecdsa.PrivateKey
 	kubelet *ecdsa.PrivateKey
 
@@ -47,8 +49,8 @@ func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{t: t, ca: certtest.Key(t), machine: certtest.Key(t), kubelet: certtest.Key(t)}
 	c.cert = c.sign(c.ca.Public(), "join", c.ca, true)
-	c.pin = roster.Pin(c.cert.RawSubjectPublicKeyInfo)
-	c.id = roster.ClusterID(c.pin)
+	c.pin = pin.OfCertificate(c.cert)
+	c.id = c.pin.ClusterID()
 	return c
 }
 
@@ -121,7 +123,7 @@ func (c *cluster) seal(hello *joinv1.Hello, node string, files any) []byte {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	sealed, err := hpke.Seal(to, hpke.HKDFSHA256(), hpke.AES256GCM(), handshake.SealInfo(c.id, node, roster.Pin(der)), c.encode(files))
+	sealed, err := hpke.Seal(to, hpke.HKDFSHA256(), hpke.AES256GCM(), handshake.SealInfo(c.id, node, pin.Of(der)), c.encode(files))
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
 	"github.com/slipway-project/slipway/internal/core/handshake"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/roster"
@@ -25,7 +26,7 @@ func (j *joining) open(t *talk, m *joinv1.Grant) (Grant, error) {
 	if err != nil {
 		return Grant{}, odd("%v", err)
 	}
-	switch id := roster.ClusterID(j.Pin); {
+	switch id := j.Pin.ClusterID(); {
 	case ticket.Cluster != id:
 		return Grant{}, odd("its ticket is of cluster %q, not of %s", ticket.Cluster, id)
 	case ticket.Plan.Node == "", j.Node != "" && ticket.Plan.Node != j.Node:
@@ -45,11 +46,11 @@ func (j *joining) unseal(t *talk, node string, sealed []byte) ([]plan.TicketFile
 	if err != nil {
 		return nil, &local{err}
 	}
-	pin, err := roster.PinOf(j.Key.Public())
+	pin, err := pin.OfKey(j.Key.Public())
 	if err != nil {
 		return nil, &local{err}
 	}
-	text, err := hpke.Open(key, hpke.HKDFSHA256(), hpke.AES256GCM(), handshake.SealInfo(roster.ClusterID(j.Pin), node, pin), sealed)
+	text, err := hpke.Open(key, hpke.HKDFSHA256(), hpke.AES256GCM(), handshake.SealInfo(j.Pin.ClusterID(), node, pin), sealed)
 	if err != nil {
 		return nil, odd("its secrets are not sealed to this machine")
 	}
@@ -71,7 +72,7 @@ func (j *joining) checkFiles(files []plan.TicketFile) error {
 		if err != nil {
 			return odd("%s: %v", f.Path, err)
 		}
-		if pin := roster.Pin(c.RawSubjectPublicKeyInfo); pin != j.Pin {
+		if pin := pin.OfCertificate(c); pin != j.Pin {
 			return odd("%s has the pin %s, not %s", f.Path, pin, j.Pin)
 		}
 		ca = c

@@ -14,7 +14,6 @@ import (
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
 	"github.com/slipway-project/slipway/internal/core/handshake"
-	"github.com/slipway-project/slipway/internal/core/roster"
 )
 
 // joining is one machine's way in, through as many rounds as it takes.
@@ -115,7 +114,7 @@ func (j *joining) hello(sealKey *ecdh.PrivateKey) *joinv1.Hello {
 		verifier = "token"
 	}
 	return &joinv1.Hello{
-		Protocol: 1, Cluster: roster.ClusterID(j.Pin), Verifier: verifier, Node: j.Node, Kubernetes: j.Kubernetes, Slipway: j.Slipway,
+		Protocol: 1, Cluster: j.Pin.ClusterID(), Verifier: verifier, Node: j.Node, Kubernetes: j.Kubernetes, Slipway: j.Slipway,
 		SealKey: sealKey.PublicKey().Bytes(),
 		Facts:   j.Facts.Encode(),
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/ecdsa"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -16,7 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
-	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/rpc"
 	"github.com/slipway-project/slipway/internal/sleep"
 )
@@ -24,7 +25,7 @@ import (
 // SyncConfig is what a node stays in touch with.
 type SyncConfig struct {
 	Endpoints  func() []netip.AddrPort // join services, from the newest roster
-	Pin        string                  // of the cluster's join CA
+	Pin        pin.Pin                 // of the cluster's join CA
 	Key        *ecdsa.PrivateKey       // the machine's
 	Node       string
 	Slipway    string
@@ -55,8 +56,8 @@ func NewSync(c SyncConfig) (*Sync, error) {
 	if c.Endpoints == nil || c.Key == nil || c.Generation == nil || c.Roster == nil || c.Log == nil || c.Report == nil || c.Node == "" {
 		return nil, errors.New("sync: Endpoints, Key, Node, Generation, Roster, Log and Report must be set")
 	}
-	if err := checkPin(c.Pin); err != nil {
-		return nil, err
+	if _, err := pin.Parse(string(c.Pin)); err != nil {
+		return nil, fmt.Errorf("sync: the pin of the cluster's join CA: %w", err)
 	}
 	if c.Own == nil {
 		c.Own = func() netip.AddrPort { return netip.AddrPort{} }
@@ -166,7 +167,7 @@ func (k *keeper) open(base, race context.Context, at netip.AddrPort) (_ *line, e
 		return nil, err
 	}
 	return l, l.stream.Send(&joinv1.SyncRequest{Message: &joinv1.SyncRequest_Hello{Hello: &joinv1.SyncHello{
-		Cluster: roster.ClusterID(k.Pin), Node: k.Node, Slipway: k.Slipway, Generation: k.Generation(),
+		Cluster: k.Pin.ClusterID(), Node: k.Node, Slipway: k.Slipway, Generation: k.Generation(),
 	}}})
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/userdata"
 	"github.com/slipway-project/slipway/internal/render"
 	"github.com/slipway-project/slipway/internal/render/systemd"
@@ -57,7 +58,7 @@ func Text(r render.Rendered) string {
 // length.
 func UserData() userdata.Data {
 	d := userdata.Data{
-		Cluster: strings.Repeat("c", 40), Node: strings.Repeat("n", 63), Plan: "sha256:" + strings.Repeat("1", 64), Pin: "sha256:" + strings.Repeat("2", 64),
+		Cluster: strings.Repeat("c", 40), Node: strings.Repeat("n", 63), Plan: "sha256:" + strings.Repeat("1", 64), Pin: pin.Pin("sha256:" + strings.Repeat("2", 64)),
 		Program: "sha256:" + strings.Repeat("3", 64), Agent: string(systemd.AgentService(userdata.Program)),
 	}
 	for _, a := range []string{"192.168.100.101", "192.168.100.102", "192.168.100.103"} {

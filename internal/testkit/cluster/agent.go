@@ -23,9 +23,9 @@ import (
 
 	"github.com/slipway-project/slipway/internal/control/rollout"
 	coremachine "github.com/slipway-project/slipway/internal/core/machine"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/planner"
-	"github.com/slipway-project/slipway/internal/core/roster"
 	"github.com/slipway-project/slipway/internal/durable"
 	"github.com/slipway-project/slipway/internal/node"
 	"github.com/slipway-project/slipway/internal/node/enrol"
@@ -46,7 +46,7 @@ type agent struct {
 	done   chan struct{} // closed when nothing of it runs any more
 
 	key     *ecdsa.PrivateKey
-	pin     string
+	pin     pin.Pin
 	lock    *lock.Lock
 	board   *reconcile.Board
 	custody custody
@@ -108,8 +108,8 @@ func newAgent(m *machine, root string) (*agent, error) {
 	a.enrol, err = enrol.New(enrol.Config{
 		Lock: a.lock, Agent: a.node, Board: a.board, Facts: facts, Key: a.key, Custody: a.custody, Slipway: "sim", Log: log,
 		Listen: func(context.Context) (net.Listener, error) { return a.listen(), nil },
-		Dial:   func(pin string) joinclient.Dialer { return a.dialer(pin) }, Random: m.w.intn, Pass: a.pass, Now: a.now,
-		Clock: func(string) joinclient.Clock { return a.askTime },
+		Dial:   a.dialer, Random: m.w.intn, Pass: a.pass, Now: a.now,
+		Clock: func(pin.Pin) joinclient.Clock { return a.askTime },
 		Has:   func(at netip.Addr) bool { return at == m.address },
 		Routes: func(ctx context.Context, _ routes.Config) error {
 			<-ctx.Done()
@@ -169,7 +169,7 @@ func (a *agent) pass(name string) {
 	a.m.w.pass(a, name)
 }
 
-func machineKey(path string) (*ecdsa.PrivateKey, string, error) {
+func machineKey(path string) (*ecdsa.PrivateKey, pin.Pin, error) {
 	der, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -193,7 +193,7 @@ func machineKey(path string) (*ecdsa.PrivateKey, string, error) {
 		return nil, "", fmt.Errorf("read machine key: %w", err)
 	}
 	spki, err := x509.MarshalPKIXPublicKey(key.Public())
-	return key, roster.Pin(spki), err
+	return key, pin.Of(spki), err
 }
 
 // rebase puts a machine's root in front of a Want's paths.

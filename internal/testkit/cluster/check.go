@@ -12,6 +12,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -65,17 +66,17 @@ func (w *World) checkMachine(a *agent) {
 }
 
 // madeOnce: the CA of one claim is one CA, whatever falls meanwhile.
-func (m *machine) madeOnce(a *agent, name, pin string) {
+func (m *machine) madeOnce(a *agent, name string, key pin.Pin) {
 	claim := a.lock.State().ID + " " + name
 	m.mu.Lock()
 	before := m.made[claim]
 	if m.made == nil {
-		m.made = map[string]string{}
+		m.made = map[string]pin.Pin{}
 	}
-	m.made[claim] = pin
+	m.made[claim] = key
 	m.mu.Unlock()
-	if before != "" && before != pin {
-		m.w.wrong("%s made %s twice: %s and %s", m.name, claim, before, pin)
+	if before != "" && before != key {
+		m.w.wrong("%s made %s twice: %s and %s", m.name, claim, before, key)
 	}
 }
 
@@ -107,7 +108,7 @@ func (w *World) checkRecords(c *cluster, item registry.Item) {
 		for _, n := range nodes {
 			shares := []string{"name " + n.Name, "range " + n.PodCIDR.String()}
 			if n.Key != "" {
-				shares = append(shares, "key "+n.Key)
+				shares = append(shares, "key "+string(n.Key))
 			}
 			if n.Address.IsValid() {
 				shares = append(shares, "address "+n.Address.String())

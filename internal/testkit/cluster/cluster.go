@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/control/joinserver"
+	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
 // World is all that there is in one run.
@@ -41,10 +42,10 @@ type World struct {
 	dice     *rand.Rand
 	order    []*machine
 	machines map[string]*machine
-	clusters map[string]*cluster // by the pin of the join CA
-	prepared []member            // what the operator's document says
-	tokens   map[string]string   // by the story's name
-	network  chan struct{}       // closed and replaced when a machine is cut, healed, switched on or off
+	clusters map[pin.Pin]*cluster // by the pin of the join CA
+	prepared []member             // what the operator's document says
+	tokens   map[string]string    // by the story's name
+	network  chan struct{}        // closed and replaced when a machine is cut, healed, switched on or off
 	armed    []*Crash
 	pending  []*Crash // that a story has told of
 	steps    []Step
@@ -119,7 +120,7 @@ func newWorld(t testing.TB, seed uint64, machines int) *World {
 	time.Sleep(time.Until(epoch))
 	dir := scratch(t)
 	w := &World{
-		dir: dir, seed: seed, slow: 40 * time.Millisecond, dice: rand.New(rand.NewPCG(seed, 0x51177)), machines: map[string]*machine{}, clusters: map[string]*cluster{},
+		dir: dir, seed: seed, slow: 40 * time.Millisecond, dice: rand.New(rand.NewPCG(seed, 0x51177)), machines: map[string]*machine{}, clusters: map[pin.Pin]*cluster{},
 		tokens: map[string]string{}, network: make(chan struct{}), counts: map[string]int{}, begun: time.Now(), catchUp: 300 * time.Millisecond, over: make(chan struct{}),
 	}
 	for i := range machines {

@@ -27,7 +27,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/control/rosters"
 	"github.com/slipway-project/slipway/internal/core/admission"
-	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	agentnode "github.com/slipway-project/slipway/internal/node"
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/node/rosterfile"
@@ -36,7 +36,7 @@ import (
 
 // joinService is the join service of one control plane, put together as cmd/slipway does it.
 type joinService struct {
-	pin     string // of the join CA
+	pin     pin.Pin // of the join CA
 	cluster *cluster
 	records *registry.Registry
 	members *members.Manager
@@ -119,7 +119,7 @@ func (a *agent) joinService(doc document) (*joinService, error) {
 	if joinCA == nil || c == nil {
 		return nil, errors.New("there is no join CA")
 	}
-	id := roster.ClusterID(c.pin)
+	id := c.pin.ClusterID()
 	log := slog.New(slog.DiscardHandler)
 	s := &joinService{pin: c.pin, cluster: c, records: records, ended: make(chan struct{})}
 	s.members = members.New(members.Config{Etcd: etcd{a, c, doc.Self}, Records: records, Log: log, Now: a.now})

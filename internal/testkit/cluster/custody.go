@@ -10,8 +10,8 @@ import (
 	"os"
 
 	"github.com/slipway-project/slipway/internal/ca"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
-	"github.com/slipway-project/slipway/internal/core/roster"
 )
 
 // custody is the real one, on the machine's own disk.
@@ -54,12 +54,12 @@ func (c custody) ensure(ctx context.Context, w pki.Want) error {
 }
 
 // certPin is the pin of the key in a certificate's file; empty: there is none.
-func certPin(path string) string {
+func certPin(path string) pin.Pin {
 	c := readCert(path)
 	if c == nil {
 		return ""
 	}
-	return roster.Pin(c.RawSubjectPublicKeyInfo)
+	return pin.OfCertificate(c)
 }
 
 func readCert(path string) *x509.Certificate {

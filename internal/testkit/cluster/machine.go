@@ -12,6 +12,7 @@ import (
 	"github.com/slipway-project/slipway/internal/sleep"
 
 	"github.com/slipway-project/slipway/internal/backend/fake"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/node"
 	"github.com/slipway-project/slipway/internal/node/initserver"
@@ -52,7 +53,7 @@ type machine struct {
 	quiet     time.Time       // since when it says nothing; of the story's goroutine
 	handed    chan struct{}   // closed when the last plan has been handed over; of the story's goroutine
 	exchanges
-	made map[string]string // pin of each CA by claim and name: none is made twice
+	made map[string]pin.Pin // pin of each CA by claim and name: none is made twice
 }
 
 // secret is what a machine is initialised with.

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/sleep"
 
 	"google.golang.org/grpc/codes"
@@ -40,7 +41,7 @@ type link struct {
 var errLink = status.Error(codes.Unavailable, "the connection is lost")
 
 // dialer is how an agent reaches join services: it believes only those of the pinned join CA.
-func (a *agent) dialer(pin string) joinclient.Dialer {
+func (a *agent) dialer(ca pin.Pin) joinclient.Dialer {
 	return func(ctx context.Context, to netip.AddrPort) (joinclient.Conn, error) {
 		if err := sleep.For(ctx, a.m.w.delay()); err != nil {
 			return nil, err
@@ -61,8 +62,8 @@ func (a *agent) dialer(pin string) joinclient.Dialer {
 			return nil, status.Error(codes.Unavailable, "connection refused")
 		}
 		s := b.joins.Load()
-		if s.pin != pin {
-			return nil, &rpc.Untrusted{Reason: "its CA has the pin " + s.pin}
+		if s.pin != ca {
+			return nil, &rpc.Untrusted{Reason: "its CA has the pin " + string(s.pin)}
 		}
 		if err := rpc.CheckValidity(readCert(b.root+pkiDir+"/join-server.crt"), readCert(b.root+pkiDir+"/join-ca.crt"), a.now()); err != nil {
 			return nil, err

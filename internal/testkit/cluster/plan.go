@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/planner"
@@ -159,7 +160,7 @@ func (t tickets) read(mode uint32, names ...string) (files []plan.TicketFile, er
 }
 
 // pin is the machine's identity; a machine that has none yet makes it, as at its first boot.
-func (m *machine) pin() (string, error) {
+func (m *machine) pin() (pin.Pin, error) {
 	_, pin, err := machineKey(m.disk() + keyFile)
 	return pin, err
 }

@@ -15,31 +15,32 @@ import (
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/core/membership"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/etcd/etcdfake"
 )
 
 // cluster is what the control planes of one join CA have in common: etcd, and the records that their API servers keep in it.
 type cluster struct {
-	pin   string
+	pin   pin.Pin
 	etcd  *etcdfake.Cluster
 	store *registrytest.Memory
-	used  map[string]string // token → the key that it let in, as was seen first; guarded by the world's mu
+	used  map[string]pin.Pin // token → the key that it let in, as was seen first; guarded by the world's mu
 }
 
 // cluster is the one with this pin.
-func (w *World) cluster(pin string) *cluster {
-	if pin == "" {
+func (w *World) cluster(ca pin.Pin) *cluster {
+	if ca == "" {
 		return nil
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c := w.clusters[pin]
+	c := w.clusters[ca]
 	if c == nil {
-		c = &cluster{pin: pin, etcd: etcdfake.New(), store: registrytest.NewMemory(), used: map[string]string{}}
+		c = &cluster{pin: ca, etcd: etcdfake.New(), store: registrytest.NewMemory(), used: map[string]pin.Pin{}}
 		c.etcd.CatchUp, c.etcd.Settle = w.catchUp, 5*time.Second
-		w.clusters[pin] = c
-		w.noteLocked("cluster %.20s has begun", pin)
+		w.clusters[ca] = c
+		w.noteLocked("cluster %.20s has begun", ca)
 	}
 	return c
 }

@@ -44,7 +44,7 @@ func (t *teller) look() (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	picture := map[string]string{"cluster": c.pin, "members": strings.Join(c.etcd.History(), "\n")}
+	picture := map[string]string{"cluster": string(c.pin), "members": strings.Join(c.etcd.History(), "\n")}
 	for _, kind := range []string{"nodes", "roster"} {
 		items, err := c.store.List(context.Background(), kind)
 		if err != nil {

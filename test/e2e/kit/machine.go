@@ -25,7 +25,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/bare"
@@ -90,7 +90,8 @@ func (c *Cluster) TryPin() (string, error) {
 	if !ok {
 		return "", fmt.Errorf("read key of machine %s: got type %T", c.Node, key)
 	}
-	return roster.PinOf(signer.Public())
+	p, err := pin.OfKey(signer.Public())
+	return string(p), err
 }
 
 // Bare boots a machine with systemd and an SSH server, but without slipway. The key authorized may log in as root. The host must have
