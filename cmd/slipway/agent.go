@@ -26,7 +26,6 @@ import (
 	"github.com/slipway-project/slipway/internal/control/rollout"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/pki"
-	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/kube"
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/node"
@@ -159,13 +158,13 @@ func buildAgent(backend string, log *slog.Logger) (b built, err error) {
 	if err = newHost(&b, backend, custody, board, log); err != nil {
 		return b, err
 	}
-	keeper := rollout.New(planner.Turn, log, time.Now)
-	b.joinIn = &joining{pin: pin, turns: keeper, crash: crash, lock: journal, log: log, audit: &audit{path: "/var/log/slipway/join-audit.log", log: log}}
+	leases := rollout.New(log, time.Now)
+	b.joinIn = &joining{pin: pin, rollout: leases, crash: crash, lock: journal, log: log, audit: &audit{path: "/var/log/slipway/join-audit.log", log: log}}
 	b.agent, err = node.New(node.Config{
 		Host: unitHost{b.host, b.pods}, Facts: found, Key: pin, PlanFile: filepath.Join(stateDir, "plan", "plan.json"),
 		TraceFile: filepath.Join(stateDir, "trace", "last.json"), Socket: filepath.Join(runDir, "agent.sock"), Version: version, Log: log, Board: board,
 		Control:   controlRole(b.joinIn, log),
-		Turn:      keeper,
+		Rollout:   leases,
 		Custody:   custody,
 		AfterStep: crash.afterStep(), Pass: crash.pass(),
 		Enrolment: func() node.Enrolment { return b.enrol },

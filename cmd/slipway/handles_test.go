@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
@@ -72,7 +73,7 @@ func TestKeepHandles(t *testing.T) {
 		ended := make(chan struct{})
 		go func() { defer close(ended); _ = keepHandles(ctx, board, h, slog.New(slog.DiscardHandler)) }()
 		set := func(p reconcile.Phase) {
-			board.Set(reconcile.Status{Ref: "unit/etcd", Phase: p, For: string(p)})
+			board.Set(reconcile.Status{Ref: "unit/etcd", Phase: p, For: wait.For{What: string(p)}})
 			synctest.Wait()
 		}
 		set(reconcile.Waiting)

@@ -39,13 +39,13 @@ import (
 
 // joining is the join service of this control plane: all that it is made of is built anew for each control document.
 type joining struct {
-	pin   pin.Pin // of this machine's key
-	lock  *lock.Lock
-	audit *audit
-	crash failpoints
-	log   *slog.Logger
-	turns *rollout.Keeper
-	admin atomic.Pointer[controlv1.ControlServer] // nil while there is nothing to ask
+	pin     pin.Pin // of this machine's key
+	lock    *lock.Lock
+	audit   *audit
+	crash   failpoints
+	log     *slog.Logger
+	rollout *rollout.Manager
+	admin   atomic.Pointer[controlv1.ControlServer] // nil while there is nothing to ask
 }
 
 // run is a control.Service. It begins when the machine belongs to its cluster for good.
@@ -66,7 +66,7 @@ func (j *joining) run(ctx context.Context, doc control.Document, say func(reason
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.members.Run(ctx) })
 	group.Go(func() error { return p.rosters.Run(ctx) })
-	group.Go(func() error { return j.turns.Run(ctx, p.others) })
+	group.Go(func() error { return j.rollout.Run(ctx, p.others) })
 	group.Go(func() error { return p.joins.Run(ctx) })
 	group.Go(func() error {
 		serveStore(ctx, j.log)
@@ -118,7 +118,7 @@ func (j *joining) assemble(doc control.Document) (p parts, err error) {
 		return p, err
 	}
 	p.others = others(doc, records, client, p.etcd, joinCA)
-	p.members = members.New(members.Config{Etcd: j.crash.etcd(p.etcd), Records: records, Log: j.log, Now: j.crash.now})
+	p.members = members.New(members.Config{Etcd: j.crash.etcd(p.etcd), Records: records, Log: j.log, Now: j.crash.now, Promoted: func() { p.rosters.Poke() }})
 	p.rosters = rosters.New(rosters.Config{
 		CA: joinCA, Sign: signWith(config.JoinCA + ".key"), Records: records, Voters: voters(p.members), Log: j.log,
 		Extra: doc.Further,
@@ -132,7 +132,7 @@ func (j *joining) assemble(doc control.Document) (p parts, err error) {
 			return signed
 		}},
 		Now:    j.crash.now,
-		Signer: &ca.Local{Now: j.crash.now}, Members: admits{p.members, p.rosters}, Rosters: p.rosters,
+		Signer: &ca.Local{Now: j.crash.now}, Members: p.members, Rosters: p.rosters,
 		Alive:        client.NodeAlive,
 		ControlPlane: func(pool string) bool { return policy.Pools[pool].ControlPlane },
 		ByAddress:    func(pool string) bool { return policy.Pools[pool].ByAddress },

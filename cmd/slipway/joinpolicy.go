@@ -6,9 +6,7 @@ import (
 	"context"
 	"net/netip"
 
-	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/control/members"
-	"github.com/slipway-project/slipway/internal/control/rosters"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/catalog"
 	"github.com/slipway-project/slipway/internal/core/config"
@@ -54,22 +52,4 @@ func voters(m *members.Manager) func(ctx context.Context) ([]string, error) {
 		}
 		return names, nil
 	}
-}
-
-// admits gives etcd's membership the join service's words.
-type admits struct {
-	*members.Manager
-	rosters *rosters.Keeper
-}
-
-func (a admits) Admit(ctx context.Context, node admission.Node, started bool) (joinserver.MemberAnswer, error) {
-	answer, err := a.Manager.Admit(ctx, node, started)
-	out := joinserver.MemberAnswer{Permit: answer.Permit, Anew: answer.Anew, Promoted: answer.Promoted}
-	if answer.Promoted {
-		a.rosters.Poke() // no watch tells of it
-	}
-	if answer.Wait != nil {
-		out.Wait = (*joinserver.Wait)(answer.Wait)
-	}
-	return out, err
 }

@@ -35,10 +35,10 @@ func because(s reconcile.Status, others map[string]reconcile.Status, on string) 
 	var out [][2]string
 	if s.Phase == reconcile.Doing && s.Error != "" {
 		out = append(out, [2]string{"doing", onceMore(s)})
-	} else if s.For != "" && s.Phase == reconcile.Doing {
-		out = append(out, [2]string{"doing", s.For})
-	} else if s.For != "" {
-		out = append(out, [2]string{"waiting for", strings.TrimPrefix(oneLine(s.For), "waiting for ")})
+	} else if s.What != "" && s.Phase == reconcile.Doing {
+		out = append(out, [2]string{"doing", s.What})
+	} else if s.What != "" {
+		out = append(out, [2]string{"waiting for", strings.TrimPrefix(oneLine(s.What), "waiting for ")})
 	}
 	if s.Error != "" {
 		out = append(out, [2]string{"last error", oneLine(s.Error)})
@@ -46,8 +46,8 @@ func because(s reconcile.Status, others map[string]reconcile.Status, on string) 
 	if s.Step != nil && s.Step.Why != "" && s.Phase != reconcile.Waiting {
 		out = append(out, [2]string{"last step", string(s.Step.Verb) + ", because " + s.Step.Why})
 	}
-	provider := s.Provider
-	if need, ok := others[s.For]; ok { // another item: it is the one to look at
+	provider := s.Who
+	if need, ok := others[s.What]; ok { // another item: it is the one to look at
 		provider = fmt.Sprintf("%s, which is %s", need.Ref, need.Phase)
 	}
 	if provider == "" {

@@ -130,7 +130,7 @@ func firstWait(cluster string, m launch.MachineStatus, now time.Time) string {
 		return "-"
 	}
 	first := bad[0]
-	why := first.For
+	why := first.What
 	if why == "" || first.Phase == reconcile.Failing {
 		why = cmp.Or(first.Error, why)
 	} else if first.Phase == reconcile.Doing && first.Error != "" {
@@ -151,7 +151,7 @@ func onceMore(s reconcile.Status) string {
 	if strings.HasPrefix(s.Ref, "unit/") {
 		return "running again"
 	}
-	return s.For + " again"
+	return s.What + " again"
 }
 
 // shorten cuts a text where a table would become too wide.

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
+	corewait "github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/launch"
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/reconcile"
@@ -40,9 +41,9 @@ func stories() map[string]launch.Status {
 	good := &launch.NodeStatus{
 		Steps: 69, Release: "1.36.4",
 		Items: []reconcile.Status{
-			{Ref: "unit/etcd", Phase: reconcile.Ready, Since: before(300 * time.Second)},
-			{Ref: "control/role", Phase: reconcile.Ready, Since: before(300 * time.Second)},
-			{Ref: "control/dns", Phase: reconcile.Ready, Since: before(3*time.Hour + 5*time.Minute)},
+			{Ref: "unit/etcd", Phase: reconcile.Ready, For: corewait.For{Since: before(300 * time.Second)}},
+			{Ref: "control/role", Phase: reconcile.Ready, For: corewait.For{Since: before(300 * time.Second)}},
+			{Ref: "control/dns", Phase: reconcile.Ready, For: corewait.For{Since: before(3*time.Hour + 5*time.Minute)}},
 		},
 		Units: []launch.UnitStatus{
 			{Name: "etcd", PID: 12, Since: before(300 * time.Second), Ready: true, Restarts: 2, LastExit: "exited with 1"},
@@ -53,18 +54,17 @@ func stories() map[string]launch.Status {
 		Release: "1.36.4",
 		Items: []reconcile.Status{
 			{
-				Ref: "unit/kube-scheduler", Phase: reconcile.Failing, Since: before(2 * time.Second), Error: "ended by signal: killed",
-				Provider: "its supervisor, which starts it again",
+				Ref: "unit/kube-scheduler", Phase: reconcile.Failing, For: corewait.For{Since: before(2 * time.Second), Who: "its supervisor, which starts it again"}, Error: "ended by signal: killed",
 			},
-			{Ref: "unit/kube-proxy", Phase: reconcile.Waiting, Since: before(90 * time.Second), For: "unit/kube-apiserver"},
+			{Ref: "unit/kube-proxy", Phase: reconcile.Waiting, For: corewait.For{Since: before(90 * time.Second), What: "unit/kube-apiserver"}},
 			{
-				Ref: "unit/kube-apiserver", Phase: reconcile.Starting, Since: before(12 * time.Second), For: "waiting for https://127.0.0.1:6443/readyz to answer 200",
+				Ref: "unit/kube-apiserver", Phase: reconcile.Starting, For: corewait.For{Since: before(12 * time.Second), What: "waiting for https://127.0.0.1:6443/readyz to answer 200"},
 				Step: &plan.Step{Verb: plan.Replace, Why: "its arguments differ"},
 			},
-			{Ref: "cert/ca", Phase: reconcile.Failing, Since: before(250 * time.Millisecond), Error: "create: no space\nleft on device"},
-			{Ref: "file//etc/a", Phase: reconcile.Doing, Since: before(time.Second), For: "create", Step: &plan.Step{Verb: plan.Create, Why: "it does not exist"}},
-			{Ref: "unit/hook-a", Phase: reconcile.Doing, Since: before(time.Second), For: "create", Error: "create: exited with 1: no\nroute"},
-			{Ref: "control/node/b", Phase: reconcile.Starting, Since: before(time.Minute), For: "the node to say that it is ready", Provider: "kubelet of b"},
+			{Ref: "cert/ca", Phase: reconcile.Failing, For: corewait.For{Since: before(250 * time.Millisecond)}, Error: "create: no space\nleft on device"},
+			{Ref: "file//etc/a", Phase: reconcile.Doing, For: corewait.For{Since: before(time.Second), What: "create"}, Step: &plan.Step{Verb: plan.Create, Why: "it does not exist"}},
+			{Ref: "unit/hook-a", Phase: reconcile.Doing, For: corewait.For{Since: before(time.Second), What: "create"}, Error: "create: exited with 1: no\nroute"},
+			{Ref: "control/node/b", Phase: reconcile.Starting, For: corewait.For{Since: before(time.Minute), What: "the node to say that it is ready", Who: "kubelet of b"}},
 		},
 		Units: []launch.UnitStatus{
 			{Name: "kube-apiserver", PID: 14, Since: before(12 * time.Second), Waiting: "x"},
@@ -175,11 +175,11 @@ func TestFirstWaitOfWhatIsDoneAgain(t *testing.T) {
 		want string
 	}{
 		"a oneshot": {
-			reconcile.Status{Ref: "unit/hook-a", Phase: reconcile.Doing, For: "create", Error: "create: exited with 1:\nno route"},
+			reconcile.Status{Ref: "unit/hook-a", Phase: reconcile.Doing, For: corewait.For{What: "create"}, Error: "create: exited with 1:\nno route"},
 			"unit/hook-a, doing: running again; last: create: exited with 1: no route",
 		},
-		"a file":         {reconcile.Status{Ref: "file//a", Phase: reconcile.Doing, For: "create", Error: "no space"}, "file//a, doing: create again; last: no space"},
-		"the first time": {reconcile.Status{Ref: "unit/hook-a", Phase: reconcile.Doing, For: "create"}, "unit/hook-a, doing: create"},
+		"a file":         {reconcile.Status{Ref: "file//a", Phase: reconcile.Doing, For: corewait.For{What: "create"}, Error: "no space"}, "file//a, doing: create again; last: no space"},
+		"the first time": {reconcile.Status{Ref: "unit/hook-a", Phase: reconcile.Doing, For: corewait.For{What: "create"}}, "unit/hook-a, doing: create"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

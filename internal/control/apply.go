@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slipway-project/slipway/internal/core/objects"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
@@ -106,7 +107,7 @@ func (r Role) applyOnce(ctx context.Context, cluster Applier, addOns []objects.A
 			if !slices.ContainsFunc(addOns, func(a objects.AddOn) bool { return a.Name == addOn }) {
 				ref = itemRole // the inventory, or what goes away: no item of its own that could become ready
 			}
-			r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Starting, For: reason, Provider: "kube-apiserver"})
+			r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Starting, For: wait.For{What: reason, Who: "kube-apiserver"}})
 		},
 		Changed: func(object string) {
 			changed = true

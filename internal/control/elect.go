@@ -6,6 +6,7 @@ import (
 	"context"
 	"strings"
 
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
@@ -34,11 +35,11 @@ func (r Role) elected(ctx context.Context, doc Document) error {
 func (r Role) standing(self, holder, why string) {
 	switch {
 	case holder == self:
-		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Starting, For: "the cluster's objects"})
+		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Starting, For: wait.For{What: "the cluster's objects"}})
 	case holder != "":
-		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Ready, For: "follows " + holder})
+		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Ready, For: wait.For{What: "follows " + holder}})
 	default:
-		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Starting, For: "a leader: " + why, Provider: "kube-apiserver"})
+		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Starting, For: wait.For{What: "a leader: " + why, Who: "kube-apiserver"}})
 	}
 }
 
@@ -51,7 +52,7 @@ func (r Role) term(ctx context.Context, doc Document, fence Fence) error {
 
 // withdraw takes off this board what another answers for from now on.
 func (r Role) withdraw() {
-	r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Starting, For: "a leader"})
+	r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Starting, For: wait.For{What: "a leader"}})
 	statuses, _ := r.Board.All()
 	for _, s := range statuses {
 		if strings.HasPrefix(s.Ref, itemAddOn("")) || strings.HasPrefix(s.Ref, itemNode("")) || s.Ref == itemDNS || s.Ref == itemRecords {

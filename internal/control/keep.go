@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/kube"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -34,21 +35,21 @@ func (i *item) say(reason string) {
 		i.risen = true
 		i.board.Set(reconcile.Status{Ref: i.ref, Phase: reconcile.Ready})
 	case i.risen:
-		i.board.Set(reconcile.Status{Ref: i.ref, Phase: reconcile.Failing, Error: reason, Provider: i.provider})
+		i.board.Set(reconcile.Status{Ref: i.ref, Phase: reconcile.Failing, Error: reason, For: wait.For{Who: i.provider}})
 	default:
-		i.board.Set(reconcile.Status{Ref: i.ref, Phase: reconcile.Starting, For: reason, Provider: i.provider})
+		i.board.Set(reconcile.Status{Ref: i.ref, Phase: reconcile.Starting, For: wait.For{What: reason, Who: i.provider}})
 	}
 }
 
 // after waits until this run has made other items ready, and then starts an item.
 func (r Role) after(ctx context.Context, ref, provider string, needs ...string) (*item, error) {
 	err := r.Board.Await(ctx, reconcile.IsReady, needs, func(need string) {
-		r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Waiting, For: need})
+		r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Waiting, For: wait.For{What: need}})
 	})
 	if err != nil {
 		return nil, err
 	}
-	r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Starting, Provider: provider})
+	r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Starting, For: wait.For{Who: provider}})
 	return &item{board: r.Board, ref: ref, provider: provider}, nil
 }
 

@@ -160,7 +160,7 @@ func board(b *reconcile.Board) map[string]string {
 	out := map[string]string{}
 	all, _ := b.All()
 	for _, s := range all {
-		out[s.Ref] = strings.TrimSpace(string(s.Phase) + " " + s.For + s.Error)
+		out[s.Ref] = strings.TrimSpace(string(s.Phase) + " " + s.What + s.Error)
 	}
 	return out
 }

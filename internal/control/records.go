@@ -10,6 +10,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/machine"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/kube"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -188,7 +189,7 @@ func (r Role) follows(ctx context.Context, doc Document, all *roll) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	r.Board.Set(reconcile.Status{Ref: itemRecords, Phase: reconcile.Starting, Provider: "kube-apiserver"})
+	r.Board.Set(reconcile.Status{Ref: itemRecords, Phase: reconcile.Starting, For: wait.For{Who: "kube-apiserver"}})
 	return r.persist(ctx, itemRecords, func(ctx context.Context) error {
 		records, err := r.Records(doc.Kubeconfig)
 		if err != nil {

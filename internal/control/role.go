@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
@@ -132,32 +133,32 @@ func (r Role) keeps(ctx context.Context, doc Document, fence Fence, granted <-ch
 // planes only the leader answers for the cluster's items.
 func (r Role) announce(doc Document) {
 	for _, s := range r.Beside {
-		r.Board.Set(reconcile.Status{Ref: itemService(s.Name), Phase: reconcile.Waiting, For: r.api()})
+		r.Board.Set(reconcile.Status{Ref: itemService(s.Name), Phase: reconcile.Waiting, For: wait.For{What: r.api()}})
 	}
 	if !doc.elects() {
 		r.announceLead(doc)
 	}
-	r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Waiting, For: r.api()})
+	r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Waiting, For: wait.For{What: r.api()}})
 }
 
 // announceLead puts on the board what the leader answers for.
 func (r Role) announceLead(doc Document) {
 	for _, a := range doc.AddOns {
-		r.Board.Set(reconcile.Status{Ref: itemAddOn(a.Name), Phase: reconcile.Waiting, For: r.api(), Needs: []string{r.api()}})
+		r.Board.Set(reconcile.Status{Ref: itemAddOn(a.Name), Phase: reconcile.Waiting, For: wait.For{What: r.api()}, Needs: []string{r.api()}})
 	}
 	dnsNeeds := r.dnsUnits()
 	for _, a := range doc.AddOns {
 		dnsNeeds = append(dnsNeeds, itemAddOn(a.Name))
 	}
 	if r.hasRecords(doc) {
-		r.Board.Set(reconcile.Status{Ref: itemRecords, Phase: reconcile.Waiting, For: r.api(), Needs: []string{r.api()}})
+		r.Board.Set(reconcile.Status{Ref: itemRecords, Phase: reconcile.Waiting, For: wait.For{What: r.api()}, Needs: []string{r.api()}})
 	}
 	for _, name := range slices.Sorted(maps.Keys(newRoll(doc).nodes())) {
 		dnsNeeds = append(dnsNeeds, itemNode(name))
 		needs := append(doc.unitsOf(name), r.api())
-		r.Board.Set(reconcile.Status{Ref: itemNode(name), Phase: reconcile.Waiting, For: needs[0], Needs: needs})
+		r.Board.Set(reconcile.Status{Ref: itemNode(name), Phase: reconcile.Waiting, For: wait.For{What: needs[0]}, Needs: needs})
 	}
-	r.Board.Set(reconcile.Status{Ref: itemDNS, Phase: reconcile.Waiting, For: "the DNS deployment", Needs: dnsNeeds})
+	r.Board.Set(reconcile.Status{Ref: itemDNS, Phase: reconcile.Waiting, For: wait.For{What: "the DNS deployment"}, Needs: dnsNeeds})
 }
 
 // seed is a head start and nothing more: what it cannot make, the controller-manager makes.
@@ -180,7 +181,7 @@ func (r Role) connect(ctx context.Context, kubeconfig string, fence Fence) (clus
 		enough = reconcile.IsReady
 	}
 	err = r.Board.Await(ctx, enough, []string{r.api(), itemKubeconfig(kubeconfig)}, func(ref string) {
-		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Waiting, For: ref})
+		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Waiting, For: wait.For{What: ref}})
 	})
 	if err != nil {
 		return nil, err
@@ -189,7 +190,7 @@ func (r Role) connect(ctx context.Context, kubeconfig string, fence Fence) (clus
 		cluster, err = r.Connect(kubeconfig)
 		return err
 	}, func(reason string) {
-		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Starting, For: reason})
+		r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Starting, For: wait.For{What: reason}})
 	})
 	if err != nil {
 		return nil, err

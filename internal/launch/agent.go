@@ -19,6 +19,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/proxy"
 	"github.com/slipway-project/slipway/internal/reconcile"
 	"github.com/slipway-project/slipway/internal/sleep"
@@ -216,8 +217,7 @@ func (a *Agent) Trace(ctx context.Context) ([]trace.Span, error) {
 
 func fromWire(i *nodev1.Item) reconcile.Status {
 	s := reconcile.Status{
-		Ref: i.GetRef(), Phase: reconcile.Phase(i.GetPhase()), Since: moment(i.GetSinceUnixNano()),
-		For: i.GetWaitingFor(), Provider: i.GetProvider(), Error: i.GetError(),
+		Ref: i.GetRef(), Phase: reconcile.Phase(i.GetPhase()), For: wait.For{Since: moment(i.GetSinceUnixNano()), What: i.GetWaitingFor(), Who: i.GetProvider()}, Error: i.GetError(),
 	}
 	if i.GetVerb() != "" {
 		s.Step = &plan.Step{Verb: plan.Verb(i.GetVerb()), Why: i.GetWhy()}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
@@ -73,7 +74,7 @@ func (u *up) silent(limited context.Context, node string, begun time.Time, err e
 	}
 	took := time.Since(begun).Round(time.Second)
 	u.result.Unready = []reconcile.Status{{
-		Ref: "machine/" + node, Phase: reconcile.Waiting, Since: begun, For: "its agent", Error: fmt.Sprintf("the agent has not answered for %s", took),
+		Ref: "machine/" + node, Phase: reconcile.Waiting, For: wait.For{Since: begun, What: "its agent"}, Error: fmt.Sprintf("the agent has not answered for %s", took),
 	}}
 	return &Error{TimedOut, fmt.Errorf("the agent of %s has not answered for %s: see slipway logs --name %s agent --machine %s: %w", node, took, u.cluster.Name, node, err)}
 }

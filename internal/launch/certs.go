@@ -117,7 +117,7 @@ func (t target) renew(ctx context.Context, names []string, say func(string)) (Re
 		case s.Phase == reconcile.Failing:
 			say(s.Ref + ": " + s.Error)
 		case s.Phase == reconcile.Waiting && strings.HasPrefix(s.Ref, "unit/"):
-			say(s.Ref + ": waiting for " + s.For)
+			say(s.Ref + ": waiting for " + s.What)
 		}
 		if unit, ok := unitDone(s); ok {
 			steps[unit] = true

@@ -45,7 +45,7 @@ func (o JoinOptions) Check() error {
 // CheckPin tells what is wrong with the form of a pin.
 func CheckPin(text string) error {
 	if _, err := pin.Parse(text); err != nil {
-		return fmt.Errorf("--pin: %w", err)
+		return fmt.Errorf("--pin %q: use sha256: and 64 hex digits", text)
 	}
 	return nil
 }
@@ -94,7 +94,7 @@ func (a *Agent) untilIn(ctx context.Context, o JoinOptions) (Membership, error) 
 			e.Elapsed = time.Since(begun)
 			o.Report(e)
 			if s.Phase != reconcile.Ready {
-				word = cmp.Or(s.Error, s.For)
+				word = cmp.Or(s.Error, s.What)
 			}
 			return look()
 		})

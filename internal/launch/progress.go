@@ -22,7 +22,7 @@ func (u *up) bundleEvent(e artifact.Event) {
 }
 
 func convergeEvent(name string, s reconcile.Status) Event {
-	text := s.For
+	text := s.What
 	switch {
 	case s.Phase == reconcile.Failing:
 		text = s.Error

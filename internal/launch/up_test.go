@@ -22,6 +22,7 @@ import (
 	"github.com/slipway-project/slipway/internal/artifact"
 	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/planner"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
@@ -193,7 +194,7 @@ func TestMilestonesCountFromBoot(t *testing.T) {
 		u.bundleEvent(artifact.Event{Component: "etcd 3.6.16", Phase: artifact.Finished})
 		u.stored()
 		time.Sleep(580 * time.Millisecond)
-		u.milestone(reconcile.Status{Ref: "unit/etcd", Phase: reconcile.Ready, Since: time.Now()})
+		u.milestone(reconcile.Status{Ref: "unit/etcd", Phase: reconcile.Ready, For: wait.For{Since: time.Now()}})
 		if want := []Milestone{{"etcd ready", 580 * time.Millisecond}}; !slices.Equal(u.result.Milestones, want) {
 			t.Errorf("got milestones %v, want %v", u.result.Milestones, want)
 		}

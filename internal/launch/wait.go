@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -162,7 +163,7 @@ func (w *watcher) unready(list []machine.Status) []Unready {
 			if !m.Running {
 				why = "the machine does not run"
 			}
-			out = append(out, Unready{m.Name, reconcile.Status{Ref: "machine/" + m.Name, Phase: reconcile.Waiting, Since: w.begun, For: "its agent", Error: why}})
+			out = append(out, Unready{m.Name, reconcile.Status{Ref: "machine/" + m.Name, Phase: reconcile.Waiting, For: wait.For{Since: w.begun, What: "its agent"}, Error: why}})
 		}
 		for _, s := range unready(w.last[m.Name]) {
 			out = append(out, Unready{m.Name, s})

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
@@ -54,7 +55,7 @@ func New(cfg Config) (*Agent, error) {
 	case err != nil:
 		a.lost, a.kept = err, kept{}
 		cfg.Log.Error("no plan", "error", err)
-		a.board.Set(reconcile.Status{Ref: KeptPlan, Phase: reconcile.Failing, Error: err.Error(), Provider: "slipway up"})
+		a.board.Set(reconcile.Status{Ref: KeptPlan, Phase: reconcile.Failing, Error: err.Error(), For: wait.For{Who: "slipway up"}})
 	case found && !a.kept.Wiping && a.kept.Want.Version != 0:
 		a.apply <- make(chan struct{})
 	}

@@ -41,8 +41,8 @@ type Config struct {
 	// Board, if set, is one that others report to as well.
 	Board   *reconcile.Board
 	Custody Custody // optional: of the keys, for who asks about certificates
-	// Turn, if set, is passed on to the loop.
-	Turn reconcile.Turn
+	// Rollout, if set, is passed on to the loop.
+	Rollout reconcile.RolloutLease
 	// AfterStep is passed on to the loop.
 	AfterStep func(n int, s plan.Step)
 	// Root, if set, is in front of the paths of given files and of units' data: the simulation has several machines on one disk.

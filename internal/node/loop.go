@@ -73,7 +73,7 @@ func (a *Agent) announce(now kept) {
 // converge brings the machine to the plan and looks again from time to time: a certificate whose renewal is due and a file
 // that somebody has changed are differences like any other.
 func (a *Agent) converge(ctx context.Context, now kept) error {
-	loop := reconcile.Loop{Host: a.cfg.Host, Board: a.board, Log: a.cfg.Log, Turn: a.cfg.Turn, AfterStep: a.cfg.AfterStep}
+	loop := reconcile.Loop{Host: a.cfg.Host, Board: a.board, Log: a.cfg.Log, Rollout: a.cfg.Rollout, AfterStep: a.cfg.AfterStep}
 	before := now.Before.Plan
 	if a.cfg.Hold != nil {
 		a.cfg.Hold(ctx)

@@ -156,7 +156,7 @@ func (s *service) event(item reconcile.Status) *nodev1.Event {
 
 func wireItem(i reconcile.Status) *nodev1.Item {
 	w := &nodev1.Item{
-		Ref: i.Ref, Phase: string(i.Phase), SinceUnixNano: unixNano(i.Since), WaitingFor: i.For, Provider: i.Provider, Error: i.Error,
+		Ref: i.Ref, Phase: string(i.Phase), SinceUnixNano: unixNano(i.Since), WaitingFor: i.What, Provider: i.Who, Error: i.Error,
 	}
 	if i.Step != nil {
 		w.Verb, w.Why = string(i.Step.Verb), i.Step.Why

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/trace"
 )
 
@@ -31,12 +32,10 @@ const (
 type Status struct {
 	Ref      string     `json:"ref"`
 	Phase    Phase      `json:"phase"`
-	Since    time.Time  `json:"since"`
-	For      string     `json:"for,omitempty"`      // what it waits for
-	Provider string     `json:"provider,omitempty"` // who is expected to provide it
-	Error    string     `json:"error,omitempty"`    // last error; kept while a failed step is retried
-	Step     *plan.Step `json:"step,omitempty"`     // the current or last step
-	Needs    []string   `json:"-"`                  // set in the first report only, for the trace
+	wait.For            // what it waits for; Since is when the phase or the reason last changed
+	Error    string     `json:"error,omitempty"` // last error; kept while a failed step is retried
+	Step     *plan.Step `json:"step,omitempty"`  // the current or last step
+	Needs    []string   `json:"-"`               // set in the first report only, for the trace
 }
 
 // Board holds the status of all items and notifies subscribers of each change. It is safe for concurrent
@@ -85,7 +84,7 @@ func (b *Board) setLocked(s Status) {
 	if s.Phase == Doing && s.Error == "" { // keep the last error while the step is retried
 		s.Error = old.Error
 	}
-	if s.Phase == old.Phase && s.For == old.For && s.Error == old.Error {
+	if s.Phase == old.Phase && s.What == old.What && s.Error == old.Error {
 		return
 	}
 	if s.Since.IsZero() {
@@ -108,7 +107,7 @@ func (b *Board) setWaiting(ref, what string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.items[ref].Phase != Ready {
-		b.setLocked(Status{Ref: ref, Phase: Waiting, For: what})
+		b.setLocked(Status{Ref: ref, Phase: Waiting, For: wait.For{What: what}})
 	}
 }
 
@@ -116,7 +115,7 @@ func (b *Board) setWaiting(ref, what string) {
 func (b *Board) setRemoving(ref, what string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.setLocked(Status{Ref: ref, Phase: Waiting, For: what, Step: &plan.Step{Verb: plan.Remove, Why: removalReason}})
+	b.setLocked(Status{Ref: ref, Phase: Waiting, For: wait.For{What: what}, Step: &plan.Step{Verb: plan.Remove, Why: removalReason}})
 }
 
 // Drop removes an item from the board because it is gone from the machine or no longer tracked here.
@@ -349,7 +348,7 @@ func (b *Board) missing(enough func(Phase) bool, refs []string) string {
 func (b *Board) MarkDown(ref, reason, provider string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	down := Status{Ref: ref, Phase: Failing, Error: reason, Provider: provider}
+	down := Status{Ref: ref, Phase: Failing, Error: reason, For: wait.For{Who: provider}}
 	if b.items[ref].Phase == Ready || b.lost[ref] {
 		b.lost[ref] = true
 		b.setLocked(down)

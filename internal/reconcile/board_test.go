@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
@@ -28,11 +29,11 @@ func TestBoardSince(t *testing.T) {
 			set   reconcile.Status
 			since time.Duration
 		}{
-			{reconcile.Status{Phase: reconcile.Doing, For: "create", Step: step}, 0},
-			{reconcile.Status{Phase: reconcile.Doing, For: "create"}, 0},
-			{reconcile.Status{Phase: reconcile.Starting, For: "a port"}, 2 * time.Second},
-			{reconcile.Status{Phase: reconcile.Starting, For: "an answer"}, 3 * time.Second},
-			{reconcile.Status{Phase: reconcile.Starting, For: "an answer"}, 3 * time.Second},
+			{reconcile.Status{Phase: reconcile.Doing, For: wait.For{What: "create"}, Step: step}, 0},
+			{reconcile.Status{Phase: reconcile.Doing, For: wait.For{What: "create"}}, 0},
+			{reconcile.Status{Phase: reconcile.Starting, For: wait.For{What: "a port"}}, 2 * time.Second},
+			{reconcile.Status{Phase: reconcile.Starting, For: wait.For{What: "an answer"}}, 3 * time.Second},
+			{reconcile.Status{Phase: reconcile.Starting, For: wait.For{What: "an answer"}}, 3 * time.Second},
 			{reconcile.Status{Phase: reconcile.Failing, Error: "gone"}, 5 * time.Second},
 			{reconcile.Status{Phase: reconcile.Ready}, 6 * time.Second},
 			{reconcile.Status{Phase: reconcile.Ready}, 6 * time.Second},
@@ -56,14 +57,14 @@ func TestLastErrorStaysDuringRetry(t *testing.T) {
 		set  reconcile.Status
 		want string
 	}{
-		{reconcile.Status{Phase: reconcile.Doing, For: "create"}, ""},
+		{reconcile.Status{Phase: reconcile.Doing, For: wait.For{What: "create"}}, ""},
 		{reconcile.Status{Phase: reconcile.Failing, Error: "exited with 1"}, "exited with 1"},
-		{reconcile.Status{Phase: reconcile.Doing, For: "create"}, "exited with 1"},
+		{reconcile.Status{Phase: reconcile.Doing, For: wait.For{What: "create"}}, "exited with 1"},
 		{reconcile.Status{Phase: reconcile.Failing, Error: "exited with 2"}, "exited with 2"},
-		{reconcile.Status{Phase: reconcile.Doing, For: "create"}, "exited with 2"},
-		{reconcile.Status{Phase: reconcile.Starting, For: "an answer"}, ""},
+		{reconcile.Status{Phase: reconcile.Doing, For: wait.For{What: "create"}}, "exited with 2"},
+		{reconcile.Status{Phase: reconcile.Starting, For: wait.For{What: "an answer"}}, ""},
 		{reconcile.Status{Phase: reconcile.Ready}, ""},
-		{reconcile.Status{Phase: reconcile.Doing, For: "replace"}, ""},
+		{reconcile.Status{Phase: reconcile.Doing, For: wait.For{What: "replace"}}, ""},
 	} {
 		tc.set.Ref = "unit/u"
 		b.Set(tc.set)
@@ -100,12 +101,12 @@ func TestSlowSubscriber(t *testing.T) {
 	ended := b.Subscribe()
 	ended.End()
 	for i := range 5000 {
-		b.Set(reconcile.Status{Ref: fmt.Sprintf("unit/%d", i%10), Phase: reconcile.Starting, For: fmt.Sprint(i)})
+		b.Set(reconcile.Status{Ref: fmt.Sprintf("unit/%d", i%10), Phase: reconcile.Starting, For: wait.For{What: fmt.Sprint(i)}})
 	}
 	b.Set(reconcile.Status{Ref: "unit/3", Phase: reconcile.Ready})
 	<-slow.C
 	got := slow.Take()
-	if len(got) != 10 || got[0].Ref != "unit/0" || got[0].For != "4990" || got[3].Phase != reconcile.Ready {
+	if len(got) != 10 || got[0].Ref != "unit/0" || got[0].What != "4990" || got[3].Phase != reconcile.Ready {
 		t.Errorf("got %v, want the newest status of 10 items", got)
 	}
 	if len(slow.Take()) != 0 {
@@ -130,7 +131,7 @@ func TestBoardConcurrently(t *testing.T) {
 	for i := range items {
 		work.Go(func() {
 			for n := range changes {
-				b.Set(reconcile.Status{Ref: fmt.Sprint(i), Phase: reconcile.Starting, For: fmt.Sprint(n)})
+				b.Set(reconcile.Status{Ref: fmt.Sprint(i), Phase: reconcile.Starting, For: wait.For{What: fmt.Sprint(n)}})
 			}
 			b.Set(reconcile.Status{Ref: fmt.Sprint(i), Phase: reconcile.Ready})
 		})

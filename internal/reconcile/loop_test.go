@@ -131,10 +131,10 @@ func TestDeadlines(t *testing.T) {
 
 		time.Sleep(24 * time.Hour)
 		precondition, patient, never := phase(l.Board, "precondition/quorum"), phase(l.Board, "unit/patient"), phase(l.Board, "unit/never")
-		if precondition.Phase != reconcile.Starting || precondition.For != "it is not fulfilled" || precondition.Provider != "the other members" || time.Since(precondition.Since) != 24*time.Hour {
+		if precondition.Phase != reconcile.Starting || precondition.What != "it is not fulfilled" || precondition.Who != "the other members" || time.Since(precondition.Since) != 24*time.Hour {
 			t.Errorf("precondition: %+v", precondition)
 		}
-		if patient.Phase != reconcile.Starting || patient.For != "waiting for nothing" || h.Starts("patient") != 1 {
+		if patient.Phase != reconcile.Starting || patient.What != "waiting for nothing" || h.Starts("patient") != 1 {
 			t.Errorf("patient: %+v, %d starts", patient, h.Starts("patient"))
 		}
 		if !strings.Contains(never.Error, context.DeadlineExceeded.Error()) && never.Phase == reconcile.Failing || h.Starts("never") < 1000 {
@@ -194,12 +194,12 @@ func TestWaitingNamesTheNeed(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- l.Converge(t.Context(), want, plan.Plan{}) }()
 		synctest.Wait()
-		if s := phase(l.Board, "unit/api"); s.Phase != reconcile.Waiting || s.For != "unit/etcd" {
+		if s := phase(l.Board, "unit/api"); s.Phase != reconcile.Waiting || s.What != "unit/etcd" {
 			t.Errorf("api: %+v", s)
 		}
 		h.Crash("etcd")
 		synctest.Wait()
-		if s := phase(l.Board, "unit/etcd"); s.Phase != reconcile.Starting || !strings.Contains(s.For, "killed") {
+		if s := phase(l.Board, "unit/etcd"); s.Phase != reconcile.Starting || !strings.Contains(s.What, "killed") {
 			t.Errorf("etcd: %+v", s)
 		}
 		h.Open("etcd")

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/sleep"
 	"github.com/slipway-project/slipway/internal/trace"
 )
@@ -30,8 +31,8 @@ type Loop struct {
 	Host  Host
 	Board *Board
 	Log   *slog.Logger
-	// Turn, if set, is asked before a running entry that names a turn is exchanged.
-	Turn Turn
+	// Rollout, if set, is acquired before a running entry that is marked as rolling is replaced.
+	Rollout RolloutLease
 	// AfterStep, if set, is called after each step with the number of steps since the run began. Tests use
 	// it to crash between steps.
 	AfterStep func(n int, s plan.Step)
@@ -48,9 +49,9 @@ func (l *Loop) Converge(ctx context.Context, want, before plan.Plan) error {
 	for _, e := range want.Entries {
 		run.ready[e.Ref] = make(chan struct{})
 	}
-	turns := make([]turn, len(want.Entries))
-	for i, e := range want.Entries { // before anything takes its time: who keeps the turn must know what it is kept for
-		turns[i].hold(l, e)
+	holds := make([]hold, len(want.Entries))
+	for i, e := range want.Entries { // before anything else: the manager of the lease must know what the lease is kept for
+		holds[i].keep(l, e)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return l.remove(ctx, want, before, sync.OnceFunc(func() { close(tried) })) })
@@ -60,8 +61,8 @@ func (l *Loop) Converge(ctx context.Context, want, before plan.Plan) error {
 	}
 	for i, e := range want.Entries {
 		group.Go(func() error {
-			defer turns[i].end() // not before it is ready, whatever number of attempts that takes
-			return run.entry(ctx, e, &turns[i])
+			defer holds[i].end() // not before it is ready, however many attempts that takes
+			return run.entry(ctx, e, &holds[i])
 		})
 	}
 	return group.Wait()
@@ -75,7 +76,7 @@ type run struct {
 
 // entry brings one entry to ready: it waits for the needs and then retries attempt without limit. It
 // returns an error only if ctx ends.
-func (r *run) entry(ctx context.Context, e plan.Entry, t *turn) error {
+func (r *run) entry(ctx context.Context, e plan.Entry, h *hold) error {
 	ref := e.Ref.String()
 	for _, need := range e.Needs {
 		r.Board.setWaiting(ref, need.String())
@@ -88,7 +89,7 @@ func (r *run) entry(ctx context.Context, e plan.Entry, t *turn) error {
 	now := time.Now()
 	r.Board.span(ref, func(s *trace.Span) { s.Released, s.Done = now, now })
 
-	err := r.retry(ctx, ref, func() error { return r.attempt(ctx, e, t) })
+	err := r.retry(ctx, ref, func() error { return r.attempt(ctx, e, h) })
 	if err != nil {
 		return err
 	}
@@ -98,13 +99,13 @@ func (r *run) entry(ctx context.Context, e plan.Entry, t *turn) error {
 }
 
 // attempt observes the entry, applies at most one step, and waits until the entry is ready.
-func (r *run) attempt(ctx context.Context, e plan.Entry, t *turn) error {
-	state, err := r.observeAndDo(ctx, e, t)
-	for errors.Is(err, errNotItsTurn) {
-		if err := r.takeTurn(ctx, e, t); err != nil {
+func (r *run) attempt(ctx context.Context, e plan.Entry, h *hold) error {
+	state, err := r.observeAndDo(ctx, e, h)
+	for errors.Is(err, errNeedsLease) {
+		if err := r.acquire(ctx, e, h); err != nil {
 			return err
 		}
-		state, err = r.observeAndDo(ctx, e, t)
+		state, err = r.observeAndDo(ctx, e, h)
 	}
 	if err != nil || state.Ready {
 		return err
@@ -114,15 +115,15 @@ func (r *run) attempt(ctx context.Context, e plan.Entry, t *turn) error {
 	if g, ok := e.Item.(plan.Precondition); ok {
 		provider = g.Provider
 	}
-	r.Board.Set(Status{Ref: ref, Phase: Starting, Provider: provider})
+	r.Board.Set(Status{Ref: ref, Phase: Starting, For: wait.For{Who: provider}})
 	return r.Host.Await(ctx, e, func(reason string) {
-		r.Board.Set(Status{Ref: ref, Phase: Starting, For: reason, Provider: provider})
+		r.Board.Set(Status{Ref: ref, Phase: Starting, For: wait.For{What: reason, Who: provider}})
 	})
 }
 
 // observeAndDo observes the entry and applies the step that it needs, if any. The returned state is zero
 // if a step was done, so that the caller waits for readiness.
-func (r *run) observeAndDo(ctx context.Context, e plan.Entry, t *turn) (plan.State, error) {
+func (r *run) observeAndDo(ctx context.Context, e plan.Entry, h *hold) (plan.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, deadline(e))
 	defer cancel()
 	state, err := r.Host.Observe(ctx, e)
@@ -136,8 +137,8 @@ func (r *run) observeAndDo(ctx context.Context, e plan.Entry, t *turn) (plan.Sta
 		}
 		return state, nil
 	}
-	if !t.may(r.Loop, e, step, state) {
-		return plan.State{}, errNotItsTurn
+	if !h.may(r.Loop, e, step, state) {
+		return plan.State{}, errNeedsLease
 	}
 	if err := r.do(ctx, step, e); err != nil {
 		return plan.State{}, err
@@ -148,7 +149,7 @@ func (r *run) observeAndDo(ctx context.Context, e plan.Entry, t *turn) (plan.Sta
 
 // do applies one step, counts it and logs it.
 func (l *Loop) do(ctx context.Context, step plan.Step, e plan.Entry) error {
-	l.Board.Set(Status{Ref: e.Ref.String(), Phase: Doing, For: string(step.Verb), Step: &step})
+	l.Board.Set(Status{Ref: e.Ref.String(), Phase: Doing, For: wait.For{What: string(step.Verb)}, Step: &step})
 	if err := l.Host.Do(ctx, step, e); err != nil {
 		return fmt.Errorf("%s: %w", step.Verb, err)
 	}

@@ -171,7 +171,7 @@ func TestStuckRemovalHoldsUpLittle(t *testing.T) {
 				t.Errorf("%s: got exists %t, want %t", path, ok, there)
 			}
 		}
-		if s := phase(l.Board, "dir//needed"); s.Phase != reconcile.Waiting || s.For != "removal of dir//stuck" {
+		if s := phase(l.Board, "dir//needed"); s.Phase != reconcile.Waiting || s.What != "removal of dir//stuck" {
 			t.Errorf("got status %+v", s)
 		}
 		if s := phase(l.Board, "dir//new"); s.Phase != reconcile.Ready {

@@ -85,25 +85,25 @@ func mutants() map[string]mutant {
 			"control/members", "st, seen[own.ID] = stand(own), true\n", "st, seen[own.ID] = stand(own), true\n\t\t\tif !own.Healthy {\n\t\t\t\tcontinue\n\t\t\t}\n", "TestRestarts/0",
 		},
 		"a rollout lease that another node holds is taken": {
-			"control/rollout", "h != nil && h.Node != m.Self &&", "h != nil && h.Node == \"\" &&", "TestStories/turn-broken-flag",
+			"control/rollout", "h != nil && h.Node != p.Self &&", "h != nil && h.Node == \"\" &&", "TestStories/turn-broken-flag",
 		},
 		"a restart needs no rollout lease": {
 			"reconcile", "step.Verb != plan.Replace ||", "step.Verb == plan.Replace ||", "TestStories/change-one-at-a-time",
 		},
 		"the rollout lease ends with its agent": {
-			"reconcile", "turns[i].hold(l, e)", "_, _ = i, e", "TestStories/turn-broken-flag-agent-dies",
+			"reconcile", "holds[i].keep(l, e)", "_, _ = i, e", "TestStories/turn-broken-flag-agent-dies",
 		},
 		"a rollout does not wait for a degraded control plane": {
-			"control/rollout", "if k.now().Sub(mine.since) < patience {", "if false {", "TestStories/turn-one-is-away",
+			"control/rollout", "if m.now().Sub(mine.since) < patience {", "if false {", "TestStories/turn-one-is-away",
 		},
 		"a rollout waits for a lost control plane for ever": {
-			"control/rollout", "if k.now().Sub(mine.since) < patience {", "if true {", "TestStories/turn-holder-dies",
+			"control/rollout", "if m.now().Sub(mine.since) < patience {", "if true {", "TestStories/turn-holder-dies",
 		},
 		"the rollout lease is not renewed": {
-			"control/rollout", "if k.now().Sub(mine.renewed) < renewAfter &&", "if k.now().Sub(mine.renewed) < 100*renewAfter &&", "TestStories/turn-broken-flag",
+			"control/rollout", "if m.now().Sub(mine.renewed) < renewAfter &&", "if m.now().Sub(mine.renewed) < 100*renewAfter &&", "TestStories/turn-broken-flag",
 		},
 		"a lost answer to a renewal loses the rollout lease": {
-			"control/rollout", "m.adopted = err == nil", "m.adopted = true", "TestStories/turn-answer-lost",
+			"control/rollout", "p.adopted = err == nil", "p.adopted = true", "TestStories/turn-answer-lost",
 		},
 		"an undo waits for a reconcile loop that has ended": {
 			"node", "case <-a.over:", "case <-make(chan int):", "TestCrashEverywhere/worker",

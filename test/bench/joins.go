@@ -160,7 +160,7 @@ func (b *bench) invite(ctx context.Context) (c crowd, err error) {
 			return c, err
 		}
 		m.Token = t.Token
-		c.Machines, c.Pin = append(c.Machines, m), t.Pin
+		c.Machines, c.Pin = append(c.Machines, m), pin.Pin(t.Pin)
 	}
 	machines, err := b.launcher.MachineList(ctx, b.cluster)
 	if err != nil {
@@ -285,7 +285,7 @@ func percentiles(values []float64) (p50, p99 float64) {
 }
 
 // join is what an agent does, up to the certificates.
-func (m crowdMachine) join(ctx context.Context, at netip.AddrPort, clusterPin pin.Pin) error {
+func (m crowdMachine) join(ctx context.Context, at netip.AddrPort, ca pin.Pin) error {
 	parsed, err := x509.ParsePKCS8PrivateKey(m.Key)
 	if err != nil {
 		return err
@@ -296,7 +296,7 @@ func (m crowdMachine) join(ctx context.Context, at netip.AddrPort, clusterPin pi
 	}
 	last := joinclient.Status{}
 	_, err = joinclient.Join(ctx, joinclient.Config{
-		Endpoints: func() []netip.AddrPort { return []netip.AddrPort{at} }, Pin: clusterPin, Key: key, Keys: freshKeys{}, Node: m.Name,
+		Endpoints: func() []netip.AddrPort { return []netip.AddrPort{at} }, Pin: ca, Key: key, Keys: freshKeys{}, Node: m.Name,
 		Facts: coremachine.Facts{Address: m.Address}, Slipway: "bench",
 		Token: func() string { return m.Token }, Log: slog.New(slog.DiscardHandler), Report: func(s joinclient.Status) { last = s },
 	})

@@ -661,8 +661,8 @@ func (x *Certificates) GetCertificates() map[string][]byte {
 
 type Wait struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	For           string                 `protobuf:"bytes,1,opt,name=for,proto3" json:"for,omitempty"`           // "approval of node dev-worker-0"
-	Provider      string                 `protobuf:"bytes,2,opt,name=provider,proto3" json:"provider,omitempty"` // "slipway node approve dev-worker-0"
+	What          string                 `protobuf:"bytes,1,opt,name=what,proto3" json:"what,omitempty"` // "approval of node dev-worker-0"
+	Who           string                 `protobuf:"bytes,2,opt,name=who,proto3" json:"who,omitempty"`   // "slipway node approve dev-worker-0"
 	SinceUnixNano int64                  `protobuf:"varint,3,opt,name=since_unix_nano,json=sinceUnixNano,proto3" json:"since_unix_nano,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -698,16 +698,16 @@ func (*Wait) Descriptor() ([]byte, []int) {
 	return file_api_join_v1_join_proto_rawDescGZIP(), []int{10}
 }
 
-func (x *Wait) GetFor() string {
+func (x *Wait) GetWhat() string {
 	if x != nil {
-		return x.For
+		return x.What
 	}
 	return ""
 }
 
-func (x *Wait) GetProvider() string {
+func (x *Wait) GetWho() string {
 	if x != nil {
-		return x.Provider
+		return x.Who
 	}
 	return ""
 }
@@ -1063,8 +1063,8 @@ func (*SyncReply_Wait) isSyncReply_Message() {}
 // Permit lets the node start its etcd: it has been added as a learner.
 type Permit struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Content       []byte                 `protobuf:"bytes,1,opt,name=content,proto3" json:"content,omitempty"` // the file that the plan's gate etcd-permit waits for
-	Anew          bool                   `protobuf:"varint,2,opt,name=anew,proto3" json:"anew,omitempty"`      // data of an earlier try belongs to a member that was removed: it must go first
+	Content       []byte                 `protobuf:"bytes,1,opt,name=content,proto3" json:"content,omitempty"`  // the file that the plan's gate etcd-permit waits for
+	Discard       bool                   `protobuf:"varint,2,opt,name=discard,proto3" json:"discard,omitempty"` // data of an earlier attempt belongs to a member that was removed: delete it first
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1106,9 +1106,9 @@ func (x *Permit) GetContent() []byte {
 	return nil
 }
 
-func (x *Permit) GetAnew() bool {
+func (x *Permit) GetDiscard() bool {
 	if x != nil {
-		return x.Anew
+		return x.Discard
 	}
 	return false
 }
@@ -1197,10 +1197,10 @@ const file_api_join_v1_join_proto_rawDesc = "" +
 	"\fcertificates\x18\x01 \x03(\v2/.slipway.join.v1.Certificates.CertificatesEntryR\fcertificates\x1a?\n" +
 	"\x11CertificatesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\\\n" +
-	"\x04Wait\x12\x10\n" +
-	"\x03for\x18\x01 \x01(\tR\x03for\x12\x1a\n" +
-	"\bprovider\x18\x02 \x01(\tR\bprovider\x12&\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"T\n" +
+	"\x04Wait\x12\x12\n" +
+	"\x04what\x18\x01 \x01(\tR\x04what\x12\x10\n" +
+	"\x03who\x18\x02 \x01(\tR\x03who\x12&\n" +
 	"\x0fsince_unix_nano\x18\x03 \x01(\x03R\rsinceUnixNano\"\xac\x01\n" +
 	"\vSyncRequest\x122\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1a.slipway.join.v1.SyncHelloH\x00R\x05hello\x12+\n" +
@@ -1222,10 +1222,10 @@ const file_api_join_v1_join_proto_rawDesc = "" +
 	"\x06permit\x18\x03 \x01(\v2\x17.slipway.join.v1.PermitH\x00R\x06permit\x127\n" +
 	"\bpromoted\x18\x04 \x01(\v2\x19.slipway.join.v1.PromotedH\x00R\bpromoted\x12+\n" +
 	"\x04wait\x18\x05 \x01(\v2\x15.slipway.join.v1.WaitH\x00R\x04waitB\t\n" +
-	"\amessage\"6\n" +
+	"\amessage\"<\n" +
 	"\x06Permit\x12\x18\n" +
-	"\acontent\x18\x01 \x01(\fR\acontent\x12\x12\n" +
-	"\x04anew\x18\x02 \x01(\bR\x04anew\"\n" +
+	"\acontent\x18\x01 \x01(\fR\acontent\x12\x18\n" +
+	"\adiscard\x18\x02 \x01(\bR\adiscard\"\n" +
 	"\n" +
 	"\bPromoted2\xd7\x01\n" +
 	"\x04Join\x12D\n" +

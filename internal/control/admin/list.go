@@ -145,7 +145,7 @@ func (a seen) ofEtcd(name string, rec admission.Node, recorded bool) []string {
 	case a.noMembers != nil:
 		return []string{fmt.Sprintf("etcd does not answer: %v", a.noMembers)}
 	case one.Wait != nil:
-		return []string{fmt.Sprintf("%s (%s)", one.Wait.For, one.Wait.Provider)}
+		return []string{fmt.Sprintf("%s (%s)", one.Wait.What, one.Wait.Who)}
 	case !member && string(rec.Key) != "":
 		return []string{"it is no member of etcd yet"}
 	case one.Member == "learner":

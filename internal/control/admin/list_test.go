@@ -16,6 +16,7 @@ import (
 	controlv1 "github.com/slipway-project/slipway/api/control/v1"
 	"github.com/slipway-project/slipway/internal/control/members"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/kube"
 )
 
@@ -60,7 +61,7 @@ func TestListNodes(t *testing.T) {
 				w.records["w3"] = admission.Node{Name: "w3", Pool: "worker", Key: "sha256:w3"}
 				w.records["c4"] = admission.Node{Name: "c4", Pool: "main", Key: "sha256:c4"}
 				w.records["c5"] = admission.Node{Name: "c5", Pool: "main", Key: "sha256:c5"}
-				w.etcd["c5"] = members.Standing{Wait: &members.Wait{For: "the etcd slot", Provider: "c3, which joins"}}
+				w.etcd["c5"] = members.Standing{Wait: &wait.For{What: "the etcd slot", Who: "c3, which joins"}}
 				w.nodes["stray"] = kube.NodeInfo{Name: "stray", Ready: true}
 			},
 			waiting: map[string]string{

@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/membership"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/roster"
@@ -142,21 +142,21 @@ func (r *fakeRosters) publish(signed []byte, generation uint64) {
 // fakeMembers is joinserver.Members; answer decides.
 type fakeMembers struct {
 	mu     sync.Mutex // guards the fields below
-	answer func(n admission.Node, started bool) (joinserver.MemberAnswer, error)
+	answer func(n admission.Node, started bool) (membership.Progress, error)
 	asked  int
 }
 
-func (m *fakeMembers) Admit(_ context.Context, n admission.Node, started bool) (joinserver.MemberAnswer, error) {
+func (m *fakeMembers) Admit(_ context.Context, n admission.Node, started bool) (membership.Progress, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.asked++
 	if m.answer == nil {
-		return joinserver.MemberAnswer{}, nil
+		return membership.Progress{}, nil
 	}
 	return m.answer(n, started)
 }
 
-func (m *fakeMembers) set(answer func(admission.Node, bool) (joinserver.MemberAnswer, error)) {
+func (m *fakeMembers) set(answer func(admission.Node, bool) (membership.Progress, error)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.answer = answer

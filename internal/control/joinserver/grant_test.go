@@ -97,8 +97,8 @@ func TestWaitsForApproval(t *testing.T) {
 		g, err := joinclient.Join(t.Context(), anew.config())
 		done <- end{g, err}
 	}()
-	testkit.Eventually(t, "the wait", func() bool { return anew.said().Provider == "slipway node approve dev-worker-0" })
-	if said := anew.said(); time.Since(said.Since) > time.Minute || !strings.Contains(said.For, "approval of node dev-worker-0") {
+	testkit.Eventually(t, "the wait", func() bool { return anew.said().Who == "slipway node approve dev-worker-0" })
+	if said := anew.said(); time.Since(said.Since) > time.Minute || !strings.Contains(said.What, "approval of node dev-worker-0") {
 		t.Errorf("said %+v", said)
 	}
 	if key, err := w.registry.Approve(t.Context(), "dev-worker-0"); err != nil || key != anew.pin() {

@@ -10,6 +10,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/wait"
 )
 
 // Join lets one machine in. The caller bounds its time by the context and ends the stream when Join returns. What it returns is
@@ -41,8 +42,8 @@ func (j *joining) run(ctx context.Context) error {
 		return err
 	}
 	node, err := j.admit(ctx, evidence)
-	if wait, ok := errors.AsType[*admission.Wait](err); ok {
-		return j.wait(wait)
+	if later, ok := errors.AsType[*wait.Error](err); ok {
+		return j.wait(later.For)
 	}
 	if err != nil {
 		return err
@@ -97,9 +98,9 @@ func (j *joining) admit(ctx context.Context, evidence admission.Evidence) (admis
 	return node, nil
 }
 
-func (j *joining) wait(w *admission.Wait) error {
-	j.audit(Waiting, w.For+": "+w.Provider)
-	return j.send(&joinv1.JoinReply{Message: &joinv1.JoinReply_Wait{Wait: wireWait(Wait{For: w.For, Provider: w.Provider, Since: w.Since})}})
+func (j *joining) wait(w wait.For) error {
+	j.audit(Waiting, w.What+": "+w.Who)
+	return j.send(&joinv1.JoinReply{Message: &joinv1.JoinReply_Wait{Wait: wireWait(w)}})
 }
 
 // certify signs what the machine asks for. A machine that needs nothing may go instead.

@@ -27,6 +27,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/attest"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/membership"
 	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
@@ -80,21 +81,7 @@ type Signer interface {
 // Members leads control planes into etcd, one at a time.
 type Members interface {
 	// Admit is called again every 200 ms while the node asks, which keeps its turn; never twice at once for one node.
-	Admit(ctx context.Context, node admission.Node, started bool) (MemberAnswer, error)
-}
-
-// MemberAnswer is how far a control plane is on its way into etcd.
-type MemberAnswer struct {
-	Permit   []byte // the file that lets its etcd start; empty: not yet
-	Anew     bool   // data of an earlier try must go first
-	Promoted bool
-	Wait     *Wait // who has its turn first; nil when it has its own
-}
-
-// Wait says what somebody waits for, who should provide it, and since when.
-type Wait struct {
-	For, Provider string
-	Since         time.Time
+	Admit(ctx context.Context, node admission.Node, started bool) (membership.Progress, error)
 }
 
 // Rosters gives the newest signed roster. Changed is closed when there is a newer one.

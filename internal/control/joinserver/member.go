@@ -8,6 +8,8 @@ import (
 	"time"
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	"github.com/slipway-project/slipway/internal/core/membership"
+	"github.com/slipway-project/slipway/internal/core/wait"
 )
 
 const (
@@ -15,19 +17,19 @@ const (
 	memberSilence  = 10 * time.Second       // a node says again every 5 s that it wants in; one that does not loses its turn
 )
 
-// membership is a control plane's way into etcd, as far as this stream knows it.
-type membership struct {
+// joiningEtcd is how far a control plane is on its way into etcd, as far as this stream knows.
+type joiningEtcd struct {
 	answers chan memberReport // has room for the one question that is asked at a time
 	tick    *time.Ticker      // runs while the node wants in
 	asking  bool
 	started bool
 	heard   time.Time // when the node said last that it wants in
-	told    MemberAnswer
+	told    membership.Progress
 }
 
 // memberReport is what became of a question.
 type memberReport struct {
-	answer MemberAnswer
+	answer membership.Progress
 	err    error
 }
 
@@ -71,22 +73,22 @@ func (y *syncing) tellMember(r memberReport) error {
 	answer := r.answer
 	if r.err != nil {
 		y.Log.Warn("etcd's membership does not answer", "node", y.node.Name, "error", r.err)
-		answer = MemberAnswer{Wait: &Wait{For: "an answer about etcd's members", Provider: "etcd of the control planes", Since: y.Now()}}
+		answer = membership.Progress{Wait: &wait.For{What: "an answer about etcd's members", Who: "etcd of the control planes", Since: y.Now()}}
 	}
 	old := m.told
 	m.told = answer
 	if len(answer.Permit) == 0 { // it is not taken back: a wait in between does not make it new
-		m.told.Permit, m.told.Anew = old.Permit, old.Anew
+		m.told.Permit, m.told.Discard = old.Permit, old.Discard
 	}
 	switch {
 	case answer.Promoted:
 		m.tick.Stop()
 		y.audit(Promoted, "")
 		return y.send(promoted())
-	case len(answer.Permit) > 0 && (!bytes.Equal(answer.Permit, old.Permit) || answer.Anew != old.Anew):
+	case len(answer.Permit) > 0 && (!bytes.Equal(answer.Permit, old.Permit) || answer.Discard != old.Discard):
 		y.audit(Permitted, "")
-		return y.send(&joinv1.SyncReply{Message: &joinv1.SyncReply_Permit{Permit: &joinv1.Permit{Content: answer.Permit, Anew: answer.Anew}}})
-	case answer.Wait != nil && (old.Wait == nil || old.Wait.For != answer.Wait.For || old.Wait.Provider != answer.Wait.Provider):
+		return y.send(&joinv1.SyncReply{Message: &joinv1.SyncReply_Permit{Permit: &joinv1.Permit{Content: answer.Permit, Discard: answer.Discard}}})
+	case answer.Wait != nil && (old.Wait == nil || !old.Wait.Same(*answer.Wait)):
 		return y.send(&joinv1.SyncReply{Message: &joinv1.SyncReply_Wait{Wait: wireWait(*answer.Wait)}})
 	}
 	return nil
@@ -96,8 +98,8 @@ func promoted() *joinv1.SyncReply {
 	return &joinv1.SyncReply{Message: &joinv1.SyncReply_Promoted{Promoted: &joinv1.Promoted{}}}
 }
 
-func wireWait(w Wait) *joinv1.Wait {
-	wire := &joinv1.Wait{For: w.For, Provider: w.Provider}
+func wireWait(w wait.For) *joinv1.Wait {
+	wire := &joinv1.Wait{What: w.What, Who: w.Who}
 	if !w.Since.IsZero() {
 		wire.SinceUnixNano = w.Since.UnixNano()
 	}

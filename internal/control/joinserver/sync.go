@@ -32,7 +32,7 @@ type syncing struct {
 	*session
 	stream     SyncStream
 	generation uint64 // of the roster that the node has
-	member     membership
+	member     joiningEtcd
 }
 
 func (y *syncing) run(ctx context.Context) error {
@@ -54,7 +54,7 @@ func (y *syncing) run(ctx context.Context) error {
 	tick := time.NewTicker(memberInterval)
 	defer tick.Stop()
 	tick.Stop()
-	y.member = membership{answers: make(chan memberReport, 1), tick: tick}
+	y.member = joiningEtcd{answers: make(chan memberReport, 1), tick: tick}
 	for {
 		records := y.standing.next()
 		again, err := y.stands(ctx)

@@ -22,7 +22,9 @@ import (
 	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/control/joinserver"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/membership"
 	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/rpc"
 	"github.com/slipway-project/slipway/internal/testkit"
@@ -163,16 +165,16 @@ func TestMember(t *testing.T) {
 	w := newWorld(t, rpc.Limits{})
 	n := controlPlane(w).stays(t)
 	var turn, promote atomic.Bool
-	w.members.set(func(record admission.Node, started bool) (joinserver.MemberAnswer, error) {
+	w.members.set(func(record admission.Node, started bool) (membership.Progress, error) {
 		switch {
 		case record.Name != "dev-main-1":
-			return joinserver.MemberAnswer{}, errors.New("another node asks")
+			return membership.Progress{}, errors.New("another node asks")
 		case !turn.Load():
-			return joinserver.MemberAnswer{Wait: &joinserver.Wait{For: "the etcd slot", Provider: "dev-main-2, which joins"}}, nil
+			return membership.Progress{Wait: &wait.For{What: "the etcd slot", Who: "dev-main-2, which joins"}}, nil
 		case started && promote.Load():
-			return joinserver.MemberAnswer{Promoted: true}, nil
+			return membership.Progress{Promoted: true}, nil
 		}
-		return joinserver.MemberAnswer{Permit: []byte("ETCD_INITIAL_CLUSTER=x"), Anew: true}, nil
+		return membership.Progress{Permit: []byte("ETCD_INITIAL_CLUSTER=x"), Discard: true}, nil
 	})
 	var started atomic.Bool
 	var mu sync.Mutex
@@ -193,7 +195,7 @@ func TestMember(t *testing.T) {
 			Waiting: func(s joinclient.Status) {
 				mu.Lock()
 				defer mu.Unlock()
-				waited = append(waited, s.Provider)
+				waited = append(waited, s.Who)
 			},
 		})
 	}()
@@ -234,9 +236,9 @@ func TestPermitIsSentOnce(t *testing.T) {
 	m := controlPlane(w)
 	m.join(t)
 	asked := make(chan struct{}, 1000)
-	w.members.set(func(admission.Node, bool) (joinserver.MemberAnswer, error) {
+	w.members.set(func(admission.Node, bool) (membership.Progress, error) {
 		asked <- struct{}{}
-		return joinserver.MemberAnswer{Permit: []byte("x")}, nil
+		return membership.Progress{Permit: []byte("x")}, nil
 	})
 	k := m.sync(t)
 	k.sendHello(w.id, "dev-main-1").sendMember(false)
@@ -269,9 +271,9 @@ func TestMemberFallsSilent(t *testing.T) {
 	m := controlPlane(w)
 	m.join(t)
 	asked := make(chan struct{}, 1000)
-	w.members.set(func(admission.Node, bool) (joinserver.MemberAnswer, error) {
+	w.members.set(func(admission.Node, bool) (membership.Progress, error) {
 		asked <- struct{}{}
-		return joinserver.MemberAnswer{}, nil
+		return membership.Progress{}, nil
 	})
 	k := m.sync(t)
 	k.sendHello(w.id, "dev-main-1").sendMember(false)

@@ -50,7 +50,7 @@ func (m *Manager) bury(ctx context.Context, all []membership.Member, dead []uint
 	}
 	c := membership.Next(asked, membership.Wanted{Dead: dead})
 	if c.Do != membership.Remove {
-		return fmt.Errorf("remove a learner nobody looks after: %s; %s", c.Reason, c.Provider)
+		return fmt.Errorf("remove a learner nobody looks after: %s; %s", c.Reason, c.Who)
 	}
 	if err := m.etcd.Remove(ctx, c.ID); err != nil && !errors.Is(err, membership.ErrNotFound) {
 		return err

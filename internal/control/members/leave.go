@@ -64,7 +64,7 @@ func (m *Manager) leave(ctx context.Context, node string) (wait string, err erro
 	case c.Do == membership.Done:
 		return "", m.release(ctx, &s)
 	case c.Do == membership.Wait:
-		return c.For + " (" + c.Reason + ")", nil
+		return c.What + " (" + c.Reason + ")", nil
 	}
 	s.take(admission.Node{Name: node}, c.PeerURL, leaving, m.now())
 	s.Holder.Member = membership.Hex(c.ID)
@@ -90,7 +90,7 @@ func (m *Manager) depart(ctx context.Context, node string) (wait string, err err
 	case c.Do == membership.Done:
 		return "", nil
 	case c.Do == membership.Wait:
-		return c.For + " (" + c.Reason + ")", nil
+		return c.What + " (" + c.Reason + ")", nil
 	}
 	if err := m.etcd.MoveLeader(ctx, c.ID); err != nil {
 		return "", err
@@ -124,7 +124,7 @@ func (m *Manager) mayLeave(ctx context.Context, node string) (membership.Change,
 			return c, nil
 		}
 		if len(all) == 1 || m.now().Sub(begun) > hush || sleep.For(ctx, leaveEvery) != nil {
-			return c, fmt.Errorf("%w: %s (%s)", ErrRefused, c.Reason, c.Provider)
+			return c, fmt.Errorf("%w: %s (%s)", ErrRefused, c.Reason, c.Who)
 		}
 	}
 }

@@ -12,7 +12,7 @@
 //	   ▲                 │    not heard of       │
 //	   └── clearing ◄────┴───────────────────────┘   the learner is removed
 //
-// Read [Manager], [Manager.Admit] and [Answer].
+// Read [Manager], [Manager.Admit] and [membership.Progress].
 //
 //	m.Admit(ctx, node, false) → Wait{For: "the etcd slot", Provider: "dev-main-1, which joins since 10:31:02"}
 //	m.Admit(ctx, node, false) → Permit "ETCD_INITIAL_CLUSTER=dev-main-0=https://…,dev-main-2=https://…\n…"
@@ -31,6 +31,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/lease"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/membership"
+	"github.com/slipway-project/slipway/internal/core/wait"
 )
 
 // How long things last. A change's own deadline (5 s, internal/etcd) is less than half of the slot's life.
@@ -82,24 +83,8 @@ type Config struct {
 	Records Records
 	Log     *slog.Logger
 	Now     func() time.Time // optional: time.Now
-}
-
-// Wait says what somebody waits for, who should provide it, and since when.
-type Wait struct {
-	For, Provider string
-	Since         time.Time
-}
-
-// Answer is how far a control plane is on its way into etcd. One of Permit, Promoted and Wait is set.
-type Answer struct {
-	// Permit is an environment file that lets the node's etcd start. It names the member that it is for, so two permits are
-	// equal only if they are for one and the same.
-	Permit []byte
-	// Anew: the node's etcd data, if any, is of a member that was removed and must go before etcd starts. It is said as often as
-	// the permit is: a node that has this very permit on its disk has done it, and must not do it again.
-	Anew     bool
-	Promoted bool // it votes, and its slot is free again
-	Wait     *Wait
+	// Promoted, if set, is called after each Admit that found the node a voter: no watch of the records reports that.
+	Promoted func()
 }
 
 // Manager is the one way into etcd and out of it. Each control plane has one. Safe for concurrent use.
@@ -109,6 +94,8 @@ type Manager struct {
 	log     *slog.Logger
 	now     func() time.Time
 	slot    *lease.Lease
+
+	onPromoted func() // may be nil
 
 	mu      sync.Mutex           // guards the fields below
 	seen    sighting             // of the slot's holder
@@ -120,7 +107,7 @@ type Manager struct {
 
 // waiting is a wait, and when it was told.
 type waiting struct {
-	Wait
+	wait.For
 	at time.Time
 }
 
@@ -130,7 +117,7 @@ func New(c Config) *Manager {
 		c.Now = time.Now
 	}
 	return &Manager{
-		etcd: c.Etcd, records: c.Records, log: c.Log, now: c.Now, slot: lease.New(c.Records, name, c.Now),
+		etcd: c.Etcd, records: c.Records, log: c.Log, now: c.Now, onPromoted: c.Promoted, slot: lease.New(c.Records, name, c.Now),
 		lonely: map[uint64]time.Time{}, tired: map[string]time.Time{}, told: map[string]bool{}, waiting: map[string]waiting{},
 	}
 }

@@ -12,15 +12,15 @@ import (
 )
 
 // grant writes down which member the node was given, and only then lets it start.
-func (m *Manager) grant(ctx context.Context, s slot, j joiner, id uint64, all []membership.Member) (Answer, error) {
+func (m *Manager) grant(ctx context.Context, s slot, j joiner, id uint64, all []membership.Member) (membership.Progress, error) {
 	hex, before := membership.Hex(id), s.Known[j.Name]
 	s.Holder.Phase, s.Holder.Member = added, hex
-	s.Holder.Anew = before != "" && before != hex
+	s.Holder.Discard = before != "" && before != hex
 	s.Known[j.Name] = hex
 	if err := m.save(ctx, &s); err != nil {
-		return Answer{}, err
+		return membership.Progress{}, err
 	}
-	return Answer{Permit: permit(all, id, j), Anew: s.Holder.Anew}, nil
+	return membership.Progress{Permit: permit(all, id, j), Discard: s.Holder.Discard}, nil
 }
 
 // permit is the environment of an etcd that joins. The last line is for nobody but the node that compares permits.
@@ -41,7 +41,7 @@ func permit(all []membership.Member, id uint64, j joiner) []byte {
 }
 
 // promoted frees the slot. That the node votes is true whatever becomes of the record: a slot that is not freed expires.
-func (m *Manager) promoted(ctx context.Context, s slot, j joiner, own membership.Member) (Answer, error) {
+func (m *Manager) promoted(ctx context.Context, s slot, j joiner, own membership.Member) (membership.Progress, error) {
 	hex := membership.Hex(own.ID)
 	mine := s.Holder.is(j.Node) && s.Holder.joins()
 	if mine || s.Known[j.Name] != hex {
@@ -53,5 +53,5 @@ func (m *Manager) promoted(ctx context.Context, s slot, j joiner, own membership
 			m.log.Warn("the etcd slot was not freed; it expires by itself", "node", j.Name, "err", err)
 		}
 	}
-	return Answer{Promoted: true}, nil
+	return membership.Progress{Promoted: true}, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/membership"
 	"github.com/slipway-project/slipway/internal/core/pin"
+	"github.com/slipway-project/slipway/internal/core/wait"
 )
 
 // The slot's record.
@@ -41,7 +42,7 @@ type holder struct {
 	Key     pin.Pin `json:"key,omitempty"`
 	PeerURL string  `json:"peerURL,omitempty"`
 	Member  string  `json:"member,omitempty"` // hex
-	Anew    bool    `json:"anew,omitempty"`
+	Discard bool    `json:"discard,omitempty"`
 	Phase   phase   `json:"phase"`
 	// For people only, and to make each renewal another version: clocks of several machines are not compared.
 	Since   time.Time `json:"since"`
@@ -65,8 +66,8 @@ func (h *holder) String() string {
 	return fmt.Sprintf("%s, which %s since %s", h.Node, verb, h.Since.UTC().Format(time.TimeOnly))
 }
 
-func (h *holder) wait() *Wait {
-	return &Wait{For: "the etcd slot", Provider: h.String(), Since: h.Since}
+func (h *holder) wait() *wait.For {
+	return &wait.For{What: "the etcd slot", Who: h.String(), Since: h.Since}
 }
 
 // slot is the record with the version that it was read in.

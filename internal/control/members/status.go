@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/slipway-project/slipway/internal/core/membership"
+	"github.com/slipway-project/slipway/internal/core/wait"
 )
 
 // Standing is where a node stands in etcd.
@@ -15,8 +16,8 @@ type Standing struct {
 	ID      string // hex
 	Healthy bool
 	Leader  bool
-	Unknown bool  // the member belongs to no node that has a record
-	Wait    *Wait // what its join waits for; as far as this control plane is being asked
+	Unknown bool      // the member belongs to no node that has a record
+	Wait    *wait.For // what its join waits for; as far as this control plane is being asked
 }
 
 // Status is where all stand: by node, and by what etcd calls a member that is no node's.
@@ -62,7 +63,7 @@ func (m *Manager) Status(ctx context.Context) (map[string]Standing, error) {
 
 // waits is what the node waits for. Each control plane knows only what it said itself: a node that votes, or that asks here no
 // more, has got on elsewhere. The lock is held.
-func (m *Manager) waits(node string, votes bool) *Wait {
+func (m *Manager) waits(node string, votes bool) *wait.For {
 	w, ok := m.waiting[node]
 	if !ok {
 		return nil
@@ -71,7 +72,7 @@ func (m *Manager) waits(node string, votes bool) *Wait {
 		delete(m.waiting, node)
 		return nil
 	}
-	return &w.Wait
+	return &w.For
 }
 
 func stand(one membership.Member) Standing {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/control/members"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/etcd/etcdfake"
 	"github.com/slipway-project/slipway/internal/etcd/etcdtest"
 )
@@ -152,7 +153,7 @@ func TestWaitEndsElsewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(6 * time.Second) // the clock is the test's: etcd settles
-		waits := func(node string) *members.Wait {
+		waits := func(node string) *wait.For {
 			standing, err := w.manager("a").Status(ctx)
 			if err != nil {
 				t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/membership"
 	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/etcd/etcdtest"
 	"github.com/slipway-project/slipway/internal/testkit"
@@ -132,10 +133,10 @@ func (m *machine) ask(ctx context.Context, via *members.Manager) (promoted bool)
 	if set != 1 {
 		m.w.t.Errorf("%s got %+v: not one answer", m.node.Name, answer)
 	}
-	if wait := answer.Wait; wait != nil {
-		m.waits[wait.For] = true
-		if wait.For == "" || wait.Provider == "" || wait.Since.IsZero() {
-			m.w.t.Errorf("%s waits without saying all: %+v", m.node.Name, wait)
+	if w := answer.Wait; w != nil {
+		m.waits[w.What] = true
+		if w.What == "" || w.Who == "" || w.Since.IsZero() {
+			m.w.t.Errorf("%s waits without saying all: %+v", m.node.Name, w)
 		}
 	}
 	if answer.Permit != nil && !bytes.Equal(answer.Permit, m.permit) {
@@ -144,13 +145,13 @@ func (m *machine) ask(ctx context.Context, via *members.Manager) (promoted bool)
 	return answer.Promoted
 }
 
-func (m *machine) install(answer members.Answer) {
-	if m.permit != nil && !answer.Anew {
+func (m *machine) install(answer membership.Progress) {
+	if m.permit != nil && !answer.Discard {
 		m.w.t.Errorf("%s got another permit, and not anew", m.node.Name)
 	}
 	m.w.lab.Kill(m.w.t, m.node.Name)
 	m.permit = answer.Permit
-	if err := m.w.lab.Start(m.w.t, m.node.Name, m.permit, answer.Anew); err != nil {
+	if err := m.w.lab.Start(m.w.t, m.node.Name, m.permit, answer.Discard); err != nil {
 		m.lastErr = err // as on a real machine: the next permit may be better
 		m.w.t.Logf("%s: %v", m.node.Name, err)
 		return

@@ -9,6 +9,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/pin"
+	"github.com/slipway-project/slipway/internal/core/wait"
 )
 
 // Admit decides about a machine and writes what was decided, and only then returns it: first the token's use, then the record.
@@ -56,7 +57,7 @@ func (r *Registry) judge(ctx context.Context, req admission.Request) (judgement,
 	}
 	b, err := r.book(ctx)
 	if errors.Is(err, errUnregistered) {
-		return judgement{}, &admission.Wait{For: "the records of the cluster's nodes", Provider: "the control plane's agent, which registers them when the API answers", Since: r.now()}
+		return judgement{}, &wait.Error{For: wait.For{What: "the records of the cluster's nodes", Who: "the control plane's agent, which registers them when the API answers", Since: r.now()}}
 	}
 	if err != nil {
 		return judgement{}, fmt.Errorf("admit machine: %w", err)
@@ -108,7 +109,7 @@ func (j judgement) answer() (admission.Node, error) {
 	case j.verdict.Refusal != nil:
 		return admission.Node{}, j.verdict.Refusal
 	case j.verdict.Wait != nil:
-		return admission.Node{}, j.verdict.Wait
+		return admission.Node{}, &wait.Error{For: *j.verdict.Wait}
 	}
 	return j.verdict.Node, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/wait"
 )
 
 func TestRegisterByAllControlPlanes(t *testing.T) {
@@ -78,8 +79,8 @@ func TestBeforeTheFirst(t *testing.T) {
 	if nodes, err := r.Nodes(t.Context()); !errors.Is(err, registry.ErrNotFound) {
 		t.Errorf("%v, %v", nodes, err)
 	}
-	var wait *admission.Wait
-	if _, err := r.Admit(t.Context(), join(6, "")); !errors.As(err, &wait) || wait.For == "" || wait.Since.IsZero() {
+	var wait *wait.Error
+	if _, err := r.Admit(t.Context(), join(6, "")); !errors.As(err, &wait) || wait.What == "" || wait.Since.IsZero() {
 		t.Errorf("admit: %v", err)
 	}
 	if err := r.DeleteNode(t.Context(), "dev-main-0"); !errors.Is(err, registry.ErrNotFound) {
@@ -153,8 +154,8 @@ func TestApproveAndDelete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var wait *admission.Wait
-	if _, err := let(2, registry.TokenSpec{Node: first.Name}); !errors.As(err, &wait) || wait.Provider != "slipway node approve dev-worker-0" {
+	var wait *wait.Error
+	if _, err := let(2, registry.TokenSpec{Node: first.Name}); !errors.As(err, &wait) || wait.Who != "slipway node approve dev-worker-0" {
 		t.Fatalf("another machine of the same name: %v", err)
 	}
 	if _, err := r.Admit(t.Context(), join(2, "")); !errors.As(err, &wait) {

@@ -19,11 +19,10 @@ import (
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
 	"github.com/slipway-project/slipway/internal/control/rollout"
+	"github.com/slipway-project/slipway/internal/core/wait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-const turn = "control-plane"
 
 // world is the records of a cluster and its control planes.
 type world struct {
@@ -45,10 +44,10 @@ func (w *world) cluster(name string) rollout.Cluster {
 	}
 }
 
-func keeper() *rollout.Keeper { return rollout.New(turn, slog.New(slog.DiscardHandler), time.Now) }
+func manager() *rollout.Manager { return rollout.New(slog.New(slog.DiscardHandler), time.Now) }
 
-// run runs a keeper until stop or the test's end, whichever is first.
-func (w *world) run(k *rollout.Keeper, name string) (stop func()) {
+// run runs a manager until stop or the test's end, whichever is first.
+func (w *world) run(k *rollout.Manager, name string) (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -69,10 +68,10 @@ type said struct {
 	all []string
 }
 
-func (s *said) waiting(reason, provider string) {
+func (s *said) waiting(w wait.For) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all = append(s.all, reason+" | "+provider)
+	s.all = append(s.all, w.What+" | "+w.Who)
 }
 
 func (s *said) String() string {
@@ -81,20 +80,20 @@ func (s *said) String() string {
 	return strings.Join(s.all, "\n")
 }
 
-func (w *world) take(k *rollout.Keeper, item string, limit time.Duration, s *said) (pass func(), err error) {
+func (w *world) take(k *rollout.Manager, item string, limit time.Duration, s *said) (release func(), err error) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), limit)
 	defer cancel()
-	return k.Take(ctx, turn, item, s.waiting)
+	return k.Acquire(ctx, item, s.waiting)
 }
 
-// taken is a turn that nobody keeps from the keeper.
-func (w *world) taken(k *rollout.Keeper, item string) (pass func()) {
+// taken acquires a lease that is free.
+func (w *world) taken(k *rollout.Manager, item string) (release func()) {
 	w.t.Helper()
-	pass, err := w.take(k, item, time.Second, &said{})
+	release, err := w.take(k, item, time.Second, &said{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return pass
+	return release
 }
 
 func TestOneAtATime(t *testing.T) {
@@ -104,60 +103,60 @@ func TestOneAtATime(t *testing.T) {
 		var at, most atomic.Int32
 		var work sync.WaitGroup
 		for _, name := range []string{"a", "b", "c"} {
-			k := keeper()
+			k := manager()
 			w.run(k, name)
 			work.Go(func() {
 				for _, item := range []string{"unit/etcd", "unit/kube-apiserver"} {
-					pass, err := w.take(k, item, time.Hour, &said{})
+					release, err := w.take(k, item, time.Hour, &said{})
 					if err != nil {
 						t.Error(err)
 						return
 					}
 					most.Store(max(most.Load(), at.Add(1)))
-					time.Sleep(time.Minute) // longer than an unrenewed turn lives
+					time.Sleep(time.Minute) // longer than a lease lives without renewal
 					at.Add(-1)
-					pass()
+					release()
 				}
 			})
 		}
 		work.Wait()
 		if most.Load() != 1 {
-			t.Errorf("%d control planes at once", most.Load())
+			t.Errorf("got %d holders at once, want 1", most.Load())
 		}
 	})
 }
 
-// Items of one machine share its turn: the others see one machine at work.
+// Items of one machine share its lease: the others see one machine at work.
 func TestItemsOfOneMachineShare(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		a, b := keeper(), keeper()
+		a, b := manager(), manager()
 		w.run(a, "a")
 		w.run(b, "b")
 		first, second := w.taken(a, "unit/kube-scheduler"), w.taken(a, "unit/kube-controller-manager")
 		first()
 		var s said
 		if _, err := w.take(b, "unit/etcd", time.Minute, &s); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("b got the turn while a was at work: %v", err)
+			t.Errorf("b acquired the lease while a was at work: %v", err)
 		}
-		if !strings.HasPrefix(s.String(), "a restarts unit/kube-scheduler since 00:") || !strings.HasSuffix(s.String(), "| a") {
-			t.Errorf("b was told %q", s.String())
+		if !strings.HasPrefix(s.String(), "a, which restarts unit/kube-scheduler since 00:") || !strings.HasSuffix(s.String(), "| a") {
+			t.Errorf("b waits for %q", s.String())
 		}
 		second()
-		pass, err := w.take(b, "unit/etcd", 5*time.Second, &said{})
+		release, err := w.take(b, "unit/etcd", 5*time.Second, &said{})
 		if err != nil {
-			t.Fatalf("a has passed its turn on: %v", err)
+			t.Fatalf("a has released the lease: %v", err)
 		}
-		pass()
+		release()
 	})
 }
 
-func TestWhoDiesLosesIt(t *testing.T) {
+func TestDeadHolderLosesTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		a, b := keeper(), keeper()
+		a, b := manager(), manager()
 		dies := w.run(a, "a")
 		w.run(b, "b")
 		w.taken(a, "unit/etcd")
@@ -167,17 +166,17 @@ func TestWhoDiesLosesIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); took < 20*time.Second || took > 40*time.Second {
-			t.Errorf("b waited %s for a dead holder", took)
+			t.Errorf("b waited %s for a dead holder, want 20s to 40s", took)
 		}
 	})
 }
 
-// The control role ends and begins with each plan; a turn outlives that, and so does what an agent held that began anew.
-func TestHeldOverRoleAndAgent(t *testing.T) {
+// The control role restarts with each plan. The lease outlives that, and the restart of the agent.
+func TestHeldWhileRoleAndAgentRestart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		a, b := keeper(), keeper()
+		a, b := manager(), manager()
 		stop := w.run(a, "a")
 		w.run(b, "b")
 		w.taken(a, "unit/etcd")
@@ -185,13 +184,13 @@ func TestHeldOverRoleAndAgent(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		stop = w.run(a, "a")
 		if _, err := w.take(b, "unit/etcd", 2*time.Minute, &said{}); err == nil {
-			t.Fatal("b got the turn that a still needs")
+			t.Fatal("b acquired the lease that a still needs")
 		}
 		stop()
 		w.unwell.Store("etcd of a, which is not healthy")
-		w.run(keeper(), "a") // the next agent
+		w.run(manager(), "a") // the next agent
 		if _, err := w.take(b, "unit/etcd", 50*time.Second, &said{}); err == nil {
-			t.Fatal("b got the turn while what a had begun was not well")
+			t.Fatal("b acquired the lease while what a had begun was not well")
 		}
 		w.unwell.Store("")
 		if _, err := w.take(b, "unit/etcd", 5*time.Second, &said{}); err != nil {
@@ -200,70 +199,70 @@ func TestHeldOverRoleAndAgent(t *testing.T) {
 	})
 }
 
-// An agent dies over what it has broken: the next one keeps the turn until that is mended, and asks for none that it has not.
-func TestHeldUntilMended(t *testing.T) {
+// An agent dies after it broke a component: the next agent keeps the lease until that is repaired, and does not acquire a lease that it does not hold.
+func TestKeptUntilRepaired(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		a, b := keeper(), keeper()
+		a, b := manager(), manager()
 		dies := w.run(a, "a")
 		w.run(b, "b")
 		w.taken(a, "unit/etcd")
 		w.unwell.Store("etcd of a, which is not healthy")
 		dies()
-		next := keeper()
-		pass := next.Hold(turn, "unit/etcd")
+		next := manager()
+		release := next.Keep("unit/etcd")
 		w.run(next, "a")
 		if _, err := w.take(b, "unit/etcd", time.Hour, &said{}); err == nil {
-			t.Fatal("b got the turn while what a had broken was not mended")
+			t.Fatal("b acquired the lease before what a had broken was repaired")
 		}
 		w.unwell.Store("")
-		pass()
+		release()
 		began := time.Now()
 		if _, err := w.take(b, "unit/etcd", time.Hour, &said{}); err != nil || time.Since(began) > 5*time.Second {
-			t.Errorf("b waited %s for what was mended: %v", time.Since(began), err)
+			t.Errorf("b waited %s for what was repaired: %v", time.Since(began), err)
 		}
-		next.Hold(turn, "unit/etcd") // it is b's now
+		next.Keep("unit/etcd") // b holds it now
 		time.Sleep(time.Minute)
 		if _, err := w.take(next, "unit/kube-scheduler", time.Minute, &said{}); err == nil {
-			t.Error("whoever holds what it has not got the turn")
+			t.Error("next acquired the lease that b holds")
 		}
 	})
 }
 
-// All items that the turn was taken for are held over an agent's death, also when the cluster says that it is well; what was not
-// taken in this turn keeps it from nobody, for it may never become ready.
-func TestHeldForWhatItWasTakenFor(t *testing.T) {
+// The lease is kept for all items that it was acquired for, over the death of the agent and also while the cluster is well. An item
+// that it was not acquired for does not keep it: that item may never become ready.
+func TestKeptForWhatItWasAcquiredFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		a, b := keeper(), keeper()
+		a, b := manager(), manager()
 		dies := w.run(a, "a")
 		w.run(b, "b")
 		w.taken(a, "unit/kube-apiserver")
 		w.taken(a, "unit/kube-controller-manager")
-		synctest.Wait() // the record knows both
+		synctest.Wait() // the record names both
 		dies()
-		next := keeper()
-		next.Hold(turn, "unit/kube-scheduler")
-		ready := next.Hold(turn, "unit/kube-controller-manager")
+		next := manager()
+		next.Keep("unit/kube-scheduler")
+		ready := next.Keep("unit/kube-controller-manager")
 		w.run(next, "a")
 		if _, err := w.take(b, "unit/etcd", time.Hour, &said{}); err == nil {
-			t.Fatal("b got the turn while what a had exchanged was not ready")
+			t.Fatal("b acquired the lease while what a had replaced was not ready")
 		}
 		ready()
 		began := time.Now()
 		if _, err := w.take(b, "unit/etcd", time.Hour, &said{}); err != nil || time.Since(began) > 5*time.Second {
-			t.Errorf("b waited %s for what was not exchanged in a's turn: %v", time.Since(began), err)
+			t.Errorf("b waited %s for what was not replaced under a's lease: %v", time.Since(began), err)
 		}
 	})
 }
 
-func TestUnwell(t *testing.T) {
+func TestPeerIsNotWell(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		a := keeper()
+		a := manager()
 		w.run(a, "a")
 		w.unwell.Store("etcd of b, which is not healthy")
 		var s said
@@ -272,20 +271,20 @@ func TestUnwell(t *testing.T) {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); took < 2*time.Minute || took > 3*time.Minute {
-			t.Errorf("it waited %s for a control plane that stays unwell", took)
+			t.Errorf("waited %s for a control plane that stays unwell, want 2m to 3m", took)
 		}
-		if !strings.HasPrefix(s.String(), "etcd of b, which is not healthy (at ") {
-			t.Errorf("told %q", s.String())
+		if !strings.HasPrefix(s.String(), "etcd of b, which is not healthy (this machine continues at ") {
+			t.Errorf("waits for %q", s.String())
 		}
 	})
 }
 
-// No answer is not no: it waits, says so, and gets its turn when there are answers again.
+// Records that do not answer are not a free lease: the caller waits and says so, and acquires the lease when they answer again.
 func TestRecordsDoNotAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		a := keeper()
+		a := manager()
 		w.run(a, "a")
 		w.store.SetFault(func(registrytest.Op) registrytest.Fault {
 			return registrytest.Fault{Err: errors.New("connection refused")}
@@ -300,20 +299,20 @@ func TestRecordsDoNotAnswer(t *testing.T) {
 			t.Errorf("it waited %s", took)
 		}
 		if !strings.Contains(s.String(), "connection refused | the API servers") {
-			t.Errorf("told %q", s.String())
+			t.Errorf("waits for %q", s.String())
 		}
 	})
 }
 
-// The answer to a take is lost, and nobody here asks again: what the record says of this machine is passed on all the same.
-func TestTakenWithoutKnowing(t *testing.T) {
+// The answer to an acquisition is lost and no item asks again: the lease that the record gives to this machine is released all the same.
+func TestAcquiredWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		a := keeper()
+		a := manager()
 		w.run(a, "a")
 		w.taken(a, "unit/etcd")()
-		time.Sleep(time.Minute) // it is passed on
+		time.Sleep(time.Minute) // it is released
 		w.store.SetFault(func(op registrytest.Op) (f registrytest.Fault) {
 			if op.Verb == "put" {
 				f.Lost = errors.New("the connection is lost")
@@ -321,26 +320,26 @@ func TestTakenWithoutKnowing(t *testing.T) {
 			return f
 		})
 		if _, err := w.take(a, "unit/etcd", 100*time.Millisecond, &said{}); err == nil {
-			t.Fatal("it got the turn without an answer")
+			t.Fatal("acquired the lease without an answer")
 		}
 		w.store.SetFault(nil)
 		time.Sleep(2 * time.Second)
-		b := keeper()
+		b := manager()
 		w.run(b, "b")
 		w.taken(b, "unit/etcd")()
 	})
 }
 
-func TestAloneNobodyIsAsked(t *testing.T) {
+func TestSingleControlPlaneNeedsNoLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		k := keeper()
+		k := manager()
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var s said
 		took := make(chan error)
 		go func() {
-			_, err := k.Take(ctx, turn, "unit/etcd", s.waiting)
+			_, err := k.Acquire(ctx, "unit/etcd", s.waiting)
 			took <- err
 		}()
 		time.Sleep(time.Minute)
@@ -352,13 +351,6 @@ func TestAloneNobodyIsAsked(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-func TestUnknownTurn(t *testing.T) {
-	t.Parallel()
-	if _, err := keeper().Take(t.Context(), "workers", "unit/kubelet", func(string, string) {}); err == nil || !strings.Contains(err.Error(), `"workers"`) {
-		t.Errorf("an unknown turn: %v", err)
-	}
 }
 
 // records answer as they are told.

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/core/wait"
 )
 
 var (
@@ -205,8 +207,8 @@ func (d decision) waits(n Node, fresh bool) Verdict {
 		}
 		n.PendingKey, n.PendingAt = d.req.Key, d.now
 	}
-	return Verdict{Node: n, UseToken: fresh, Wait: &Wait{
-		For: "approval of node " + n.Name + ", which had another key before", Provider: "slipway node approve " + n.Name, Since: n.PendingAt,
+	return Verdict{Node: n, UseToken: fresh, Wait: &wait.For{
+		What: "approval of node " + n.Name + ", which had another key before", Who: "slipway node approve " + n.Name, Since: n.PendingAt,
 	}}
 }
 

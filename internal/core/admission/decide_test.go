@@ -202,7 +202,7 @@ func TestDecide(t *testing.T) {
 				t.Errorf("uses the token: %v", v.UseToken)
 			}
 			if tt.wait != "" {
-				if v.Wait == nil || v.Wait.Provider != "slipway node approve "+tt.wait || v.Node.Key == req.Key || v.Node.PendingKey != req.Key {
+				if v.Wait == nil || v.Wait.Who != "slipway node approve "+tt.wait || v.Node.Key == req.Key || v.Node.PendingKey != req.Key {
 					t.Errorf("waits %v with %+v", v.Wait, v.Node)
 				}
 				return

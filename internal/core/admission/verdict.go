@@ -5,10 +5,10 @@ package admission
 import (
 	"fmt"
 	"net/netip"
-	"time"
 
 	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/pin"
+	"github.com/slipway-project/slipway/internal/core/wait"
 )
 
 // Request is what a machine asks with. Key and Address are proven by its connection, Evidence by a verifier; the rest it says.
@@ -48,7 +48,7 @@ type Pool struct {
 // use, then the record, by [Records.Replace]. A no has a record only where it has to be remembered.
 type Verdict struct {
 	Refusal  *Refusal
-	Wait     *Wait
+	Wait     *wait.For
 	Node     Node // the record as it has to be from now on
 	UseToken bool // the token's UsedBy becomes the machine's key
 }
@@ -60,15 +60,6 @@ type Refusal struct {
 }
 
 func (r *Refusal) Error() string { return fmt.Sprintf("%s: %s", r.Reason, r.Text) }
-
-// Wait is a "later": what is waited for, and who brings it.
-type Wait struct {
-	For      string // "approval of node dev-worker-0"
-	Provider string // "slipway node approve dev-worker-0"
-	Since    time.Time
-}
-
-func (w *Wait) Error() string { return fmt.Sprintf("wait for %s: %s", w.For, w.Provider) }
 
 // Reason is why a machine is not let in. The words are stable: audits and tests compare them.
 type Reason string

@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/slipway-project/slipway/internal/core/wait"
 )
 
 // What whoever changes members answers when the cluster does not allow a change. Any other error means that nobody knows whether
@@ -77,7 +79,7 @@ type Verb string
 
 // The verbs.
 const (
-	Wait       Verb = "wait"        // nothing now: For and Provider say what for
+	Wait       Verb = "wait"        // nothing now: For says what for
 	AddLearner Verb = "add learner" // Name, PeerURL
 	Promote    Verb = "promote"     // ID
 	Remove     Verb = "remove"      // ID
@@ -92,8 +94,19 @@ type Change struct {
 	Name     string
 	PeerURL  string
 	Reason   string // always: the arithmetic in words
-	For      string // Wait: what must happen first
-	Provider string // Wait and Refuse: who can make it happen
+	wait.For        // Wait: what must happen first; Wait and Refuse: who can make it happen
+}
+
+// Progress is how far a control plane is on its way into etcd. One of Permit, Promoted and Wait is set.
+type Progress struct {
+	// Permit is an environment file that lets the node's etcd start. It names the member that it is for: two permits are equal only
+	// if they are for the same member.
+	Permit []byte
+	// Discard: the node's etcd data, if any, belongs to a member that was removed, and must be deleted before etcd starts. It comes
+	// with each copy of the permit: a node that has this very permit on its disk has done it, and must not do it again.
+	Discard  bool
+	Promoted bool      // its member is a voter, and the lease is free again
+	Wait     *wait.For // what must happen first
 }
 
 // Is tells whether the member is the candidate's.

@@ -57,7 +57,7 @@ func (c *cluster) apply(t fataler, w membership.Wanted, ch membership.Change) {
 			t.Fatalf("the model is wrong: %+v", c.all[i])
 		}
 	}
-	if ch.Reason == "" || ch.Do == membership.Wait && ch.For == "" {
+	if ch.Reason == "" || ch.Do == membership.Wait && ch.What == "" {
 		t.Fatalf("%+v: no reason", ch)
 	}
 	at := slices.IndexFunc(c.all, func(m membership.Member) bool { return m.ID == ch.ID })

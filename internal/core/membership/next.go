@@ -5,13 +5,15 @@ package membership
 import (
 	"fmt"
 	"slices"
+
+	"github.com/slipway-project/slipway/internal/core/wait"
 )
 
 // Next is the one next safe change.
 func Next(seen []Member, w Wanted) Change {
 	t := count(seen)
 	if t.voters == 0 {
-		return Change{Do: Wait, Reason: "no voter is known", For: "the members of etcd", Provider: "etcd"}
+		return Change{Do: Wait, Reason: "no voter is known", For: wait.For{What: "the members of etcd", Who: "etcd"}}
 	}
 	if q := Quorum(t.voters); t.healthy < q {
 		return t.wait(fmt.Sprintf("%s answer; any change needs %d", t, q))
@@ -31,11 +33,11 @@ func Next(seen []Member, w Wanted) Change {
 }
 
 func (t tally) wait(reason string) Change {
-	silent := Change{Do: Wait, Reason: reason, Provider: t.provider()}
+	silent := Change{Do: Wait, Reason: reason, For: wait.For{Who: t.provider()}}
 	if len(t.silent) == 1 {
-		silent.For = "voter " + t.silent[0]
+		silent.What = "voter " + t.silent[0]
 	} else {
-		silent.For = fmt.Sprintf("%d voters of etcd", len(t.silent))
+		silent.What = fmt.Sprintf("%d voters of etcd", len(t.silent))
 	}
 	return silent
 }
@@ -52,7 +54,7 @@ func leave(seen []Member, name string, t tally) Change {
 		return remove
 	}
 	if other, open := learner(seen, m); open {
-		return Change{Do: Wait, Reason: "one change at a time", For: "learner " + other.String(), Provider: "the join that brought it"}
+		return Change{Do: Wait, Reason: "one change at a time", For: wait.For{What: "learner " + other.String(), Who: "the join that brought it"}}
 	}
 	rest := tally{voters: t.voters - 1, healthy: t.healthy, silent: slices.DeleteFunc(slices.Clone(t.silent), func(s string) bool { return s == m.String() })}
 	if m.Healthy {
@@ -61,13 +63,13 @@ func leave(seen []Member, name string, t tally) Change {
 	if rest.voters == 0 {
 		return Change{
 			Do: Refuse, ID: m.ID, Name: name, Reason: name + " is the last voter: the cluster's state is nowhere else",
-			Provider: "you: let another control plane join first, or reset the whole cluster",
+			For: wait.For{Who: "you: let another control plane join first, or reset the whole cluster"},
 		}
 	}
 	if q := Quorum(rest.voters); rest.healthy < q {
 		return Change{
 			Do: Refuse, ID: m.ID, Name: name, Reason: fmt.Sprintf("without %s, %s would answer; they need %d", name, rest, q),
-			Provider: rest.provider(),
+			For: wait.For{Who: rest.provider()},
 		}
 	}
 	remove.Reason = fmt.Sprintf("without %s, %s answer; they need %d", name, rest, Quorum(rest.voters))
@@ -77,7 +79,7 @@ func leave(seen []Member, name string, t tally) Change {
 func join(seen []Member, c Candidate, t tally) Change {
 	m, ok := Find(seen, c.Name, c.PeerURL)
 	if other, open := learner(seen, m); open {
-		return Change{Do: Wait, Reason: "one change at a time", For: "learner " + other.String(), Provider: "the join that brought it"}
+		return Change{Do: Wait, Reason: "one change at a time", For: wait.For{What: "learner " + other.String(), Who: "the join that brought it"}}
 	}
 	if ok && (!c.Is(m) || m.Name != "" && m.Name != c.Name) {
 		return stranger(m, c)
@@ -93,7 +95,7 @@ func join(seen []Member, c Candidate, t tally) Change {
 		return Change{Do: AddLearner, Name: c.Name, PeerURL: c.PeerURL, Reason: fmt.Sprintf("%s answer, and no other learner is on its way", t)}
 	}
 	if !c.Started || !m.Started || !m.Healthy {
-		return Change{Do: Wait, ID: m.ID, Name: c.Name, PeerURL: m.PeerURL, Reason: "only a learner that answers is promoted", For: "etcd of " + c.Name, Provider: c.Name}
+		return Change{Do: Wait, ID: m.ID, Name: c.Name, PeerURL: m.PeerURL, Reason: "only a learner that answers is promoted", For: wait.For{What: "etcd of " + c.Name, Who: c.Name}}
 	}
 	return Change{Do: Promote, ID: m.ID, Name: c.Name, PeerURL: m.PeerURL, Reason: fmt.Sprintf("it answers, and so do %s", t)}
 }
@@ -106,7 +108,7 @@ func stranger(m Member, c Candidate) Change {
 	}
 	return Change{
 		Do: Wait, ID: m.ID, Name: c.Name, Reason: what + "; the node is " + c.Name + " at " + c.PeerURL,
-		For: "the voter " + m.String() + " to leave", Provider: "slipway node remove " + m.String(),
+		For: wait.For{What: "the voter " + m.String() + " to leave", Who: "slipway node remove " + m.String()},
 	}
 }
 

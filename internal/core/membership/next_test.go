@@ -84,10 +84,10 @@ func TestNext(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got := membership.Next(c.seen, c.wanted)
-			if diff := cmp.Diff(c.want, want{got.Do, got.ID, got.Reason, got.Provider}); diff != "" {
+			if diff := cmp.Diff(c.want, want{got.Do, got.ID, got.Reason, got.Who}); diff != "" {
 				t.Error(diff)
 			}
-			if got.Do == membership.Wait && got.For == "" {
+			if got.Do == membership.Wait && got.What == "" {
 				t.Error("it waits for nothing")
 			}
 		})

@@ -111,7 +111,7 @@ func EffectOf(e Entry, v Verb) Effect {
 	switch {
 	case v == Create || !isUnit && !isPod || u.Oneshot:
 		return Live
-	case v == Replace && e.Turn != "":
+	case v == Replace && e.Rolling:
 		return Rolling
 	}
 	return Restart

@@ -12,15 +12,15 @@ func TestEffectOf(t *testing.T) {
 		verb  Verb
 		want  Effect
 	}{
-		"a file":                           {Entry{Item: File{}}, Replace, Live},
-		"a removed file":                   {Entry{Item: File{}}, Remove, Live},
-		"a new unit":                       {Entry{Item: unit, Turn: "x"}, Create, Live},
-		"a unit with a rollout lock":       {Entry{Item: unit, Turn: "x"}, Replace, Rolling},
-		"a unit without a rollout lock":    {Entry{Item: unit}, Replace, Restart},
-		"a removed unit":                   {Entry{Item: unit, Turn: "x"}, Remove, Restart},
-		"a oneshot":                        {Entry{Item: Unit{Oneshot: true}}, Replace, Live},
-		"a static pod with a rollout lock": {Entry{Item: StaticPod{}, Turn: "x"}, Replace, Rolling},
-		"a user's static pod":              {Entry{Item: StaticPod{}}, Replace, Restart},
+		"a file":                        {Entry{Item: File{}}, Replace, Live},
+		"a removed file":                {Entry{Item: File{}}, Remove, Live},
+		"a new unit":                    {Entry{Item: unit, Rolling: true}, Create, Live},
+		"a rolling unit":                {Entry{Item: unit, Rolling: true}, Replace, Rolling},
+		"a unit without a rollout lock": {Entry{Item: unit}, Replace, Restart},
+		"a removed unit":                {Entry{Item: unit, Rolling: true}, Remove, Restart},
+		"a oneshot":                     {Entry{Item: Unit{Oneshot: true}}, Replace, Live},
+		"a rolling static pod":          {Entry{Item: StaticPod{}, Rolling: true}, Replace, Rolling},
+		"a user's static pod":           {Entry{Item: StaticPod{}}, Replace, Restart},
 	} {
 		if got := EffectOf(tc.entry, tc.verb); got != tc.want {
 			t.Errorf("%s: %s, want %s", name, got, tc.want)

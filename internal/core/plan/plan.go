@@ -37,9 +37,8 @@ type Entry struct {
 	// Deadline bounds one attempt to apply the item, not the time spent waiting for it. 0 means one
 	// minute.
 	Deadline time.Duration `json:"deadline,omitempty"`
-	// Turn names what only one machine of the cluster at a time may do: while the item runs, it is exchanged only in this machine's
-	// turn. Empty: whenever it differs.
-	Turn string `json:"turn,omitempty"`
+	// Rolling: while the item runs, it is replaced only by the holder of the cluster's rollout lease, so on one machine at a time.
+	Rolling bool `json:"rolling,omitempty"`
 }
 
 // Ref identifies an entry: "unit/etcd", "file//etc/kubernetes/audit-policy.yaml". Only a Builder or the
@@ -137,9 +136,9 @@ func (b *Builder) Add(it Item, needs ...Ref) Ref {
 	return ref
 }
 
-// InTurn has an entry exchanged only in its machine's turn, see [Entry.Turn].
-func (b *Builder) InTurn(r Ref, turn string) Ref {
-	b.entries[b.index[r]].Turn = turn
+// Rolling marks an entry as rolling, see [Entry.Rolling].
+func (b *Builder) Rolling(r Ref) Ref {
+	b.entries[b.index[r]].Rolling = true
 	return r
 }
 

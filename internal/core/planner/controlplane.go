@@ -14,12 +14,9 @@ import (
 	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
-// Turn is what the control planes of a cluster exchange their running components by, one machine at a time.
-const Turn = "control-plane"
-
-// inTurn adds a component of the control plane, which restarts on one machine at a time.
-func (n *node) inTurn(name string, c spec.Component, u plan.Unit, p pod, needs ...plan.Ref) plan.Ref {
-	return n.InTurn(n.component(name, c, u, p, needs...), Turn)
+// rolling adds a component of the control plane, which is restarted on one machine at a time.
+func (n *node) rolling(name string, c spec.Component, u plan.Unit, p pod, needs ...plan.Ref) plan.Ref {
+	return n.Rolling(n.component(name, c, u, p, needs...))
 }
 
 // etcd needs a permit to start, which says whether it bootstraps a cluster or joins one. It starts first: everything waits
@@ -38,7 +35,7 @@ func (n *node) etcd() plan.Ref {
 		Name: "etcd-permit", Provider: "init, or the control plane that adds this machine's etcd as a member",
 		Ready: plan.Probe{Kind: plan.ProbeFile, Path: config.EtcdPermit},
 	}))
-	unit := n.inTurn("etcd", c, plan.Unit{
+	unit := n.rolling("etcd", c, plan.Unit{
 		EnvFile:   config.EtcdPermit,
 		Inputs:    n.refs("etcd-ca"),
 		Ready:     etcdProbe(c),
@@ -64,7 +61,7 @@ func (n *node) controlPlane(etcd plan.Ref) {
 	api := n.apiServer(etcd)
 
 	kcm := n.cfg.Cluster.ControllerManager
-	last := n.inTurn("kube-controller-manager", kcm, plan.Unit{
+	last := n.rolling("kube-controller-manager", kcm, plan.Unit{
 		Ready:    health(kcm, "10257"),
 		Inputs:   append(n.refs("ca", "service-account"), n.confs[config.ControllerManagerConf]),
 		OOMScore: -997,
@@ -78,7 +75,7 @@ func (n *node) controlPlane(etcd plan.Ref) {
 	if n.asPods() { // one manifest at a time
 		needs = append(needs, last)
 	}
-	n.inTurn("kube-scheduler", sched, plan.Unit{
+	n.rolling("kube-scheduler", sched, plan.Unit{
 		Ready:    health(sched, "10259"),
 		Inputs:   append(n.refs("ca"), conf, n.confs[config.SchedulerConf]),
 		OOMScore: -997,
@@ -95,7 +92,7 @@ func (n *node) apiServer(etcd plan.Ref) plan.Ref {
 
 	needs := n.refs("ca", "front-proxy-ca", "etcd-ca", "service-account", "apiserver", "apiserver-kubelet-client", "front-proxy-client",
 		"apiserver-etcd-client")
-	return n.inTurn("kube-apiserver", n.cfg.Cluster.APIServer, plan.Unit{
+	return n.rolling("kube-apiserver", n.cfg.Cluster.APIServer, plan.Unit{
 		// readyz includes the bootstrap of RBAC.
 		Ready:    plan.Probe{Kind: plan.ProbeHTTP, URL: n.apiURL() + "/readyz", CA: config.PKIDir + "/ca.crt"},
 		Inputs:   append(n.refs("ca", "etcd-ca", "service-account"), audit, encryption),

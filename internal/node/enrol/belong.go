@@ -18,6 +18,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/node/rosterfile"
@@ -38,7 +39,7 @@ func (e *Enrolment) belongs(ctx context.Context, now lock.State) error {
 		return fmt.Errorf("take back the permit to make a cluster: %w", err)
 	}
 	e.spendEtcdPermit()
-	e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Waiting, For: "the cluster's roster", Provider: "a control plane"})
+	e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Waiting, For: wait.For{What: "the cluster's roster", Who: "a control plane"}})
 	defer e.unsay(itemRoster)
 	e.sayLostKey(now)
 	defer e.unsay(itemKey)
@@ -92,7 +93,7 @@ func (e *Enrolment) joinCA(ctx context.Context) *x509.Certificate {
 		if err == nil {
 			return ca
 		}
-		e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Failing, Error: err.Error(), Provider: "a backup, or another node's copy"})
+		e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Failing, Error: err.Error(), For: wait.For{Who: "a backup, or another node's copy"}})
 		if sleep.For(ctx, lookForCA) != nil {
 			return nil
 		}
@@ -122,16 +123,16 @@ func (e *Enrolment) routed(problem string) {
 		e.say(reconcile.Status{Ref: itemRoutes, Phase: reconcile.Ready})
 		return
 	}
-	e.say(reconcile.Status{Ref: itemRoutes, Phase: reconcile.Failing, Error: problem, Provider: "this machine, which tries again"})
+	e.say(reconcile.Status{Ref: itemRoutes, Phase: reconcile.Failing, Error: problem, For: wait.For{Who: "this machine, which tries again"}})
 }
 
 // touch says whether the node is in touch with the cluster.
 func (e *Enrolment) touch(s joinclient.Status) {
-	if s.For == "" {
+	if s.What == "" {
 		e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Ready})
 		return
 	}
-	e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Waiting, For: withDetail(s), Provider: s.Provider, Since: s.Since})
+	e.say(reconcile.Status{Ref: itemRoster, Phase: reconcile.Waiting, For: wait.For{What: withDetail(s), Who: s.Who, Since: s.Since}})
 }
 
 // places are the join services that the roster names, and those that the machine was told of when it joined.

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/node"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/node/lock"
@@ -85,7 +86,7 @@ func (e *Enrolment) settle(ctx context.Context) error {
 			"restore it from a backup, or remove the machine from its cluster (slipway node remove) and make it anew")
 	case now.Phase == lock.Committed && !installed:
 		e.say(reconcile.Status{
-			Ref: itemLock, Phase: reconcile.Failing, Provider: "slipway up",
+			Ref: itemLock, Phase: reconcile.Failing, For: wait.For{Who: "slipway up"},
 			Error: fmt.Sprintf("this machine belongs to cluster %s, and its plan is lost", now.Cluster),
 		})
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/durable"
 	"github.com/slipway-project/slipway/internal/node"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
@@ -125,7 +126,7 @@ func TestNoResetByANewKey(t *testing.T) {
 		t.Errorf("the lock is %s", s)
 	}
 	e.sayLostKey(c.Lock.State())
-	if s := status(t, c.Board, itemKey); s.Phase != reconcile.Failing || !strings.Contains(s.Provider, "n1") {
+	if s := status(t, c.Board, itemKey); s.Phase != reconcile.Failing || !strings.Contains(s.Who, "n1") {
 		t.Errorf("said: %+v", s)
 	}
 	generation := e.unlessLost(func() uint64 { return 7 })
@@ -176,7 +177,7 @@ func TestClaimThatCannotGoOn(t *testing.T) {
 	must(t, c.Lock.Claim(lock.Init, "request-1"))
 	must(t, durable.Save(c.Paths.Request, 99, "x"))
 	must(t, newEnrolment(t, c).initialise(t.Context()))
-	if s := status(t, c.Board, itemLock); s.Phase != reconcile.Failing || !strings.Contains(s.Error, "request-1") || s.Provider == "" {
+	if s := status(t, c.Board, itemLock); s.Phase != reconcile.Failing || !strings.Contains(s.Error, "request-1") || s.Who == "" {
 		t.Errorf("said: %+v", s)
 	}
 	if s := c.Lock.State(); s.Phase != lock.Claimed {
@@ -219,14 +220,14 @@ func TestMemberWaits(t *testing.T) {
 	c := newConfig(t)
 	e := newEnrolment(t, c)
 	since := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
-	e.memberWaits(joinclient.Status{For: "the etcd slot", Provider: "n2, which joins", Since: since})
-	if s := status(t, c.Board, itemEtcd); s.Phase != reconcile.Waiting || s.For != "the etcd slot" || s.Provider != "n2, which joins" || !s.Since.Equal(since) {
+	e.memberWaits(joinclient.Status{For: wait.For{What: "the etcd slot", Who: "n2, which joins", Since: since}})
+	if s := status(t, c.Board, itemEtcd); s.Phase != reconcile.Waiting || s.What != "the etcd slot" || s.Who != "n2, which joins" || !s.Since.Equal(since) {
 		t.Errorf("said: %+v", s)
 	}
 	c.Board.Reset()
 	c.Board.Announce(plan.Plan{})
 	e.Announce()
-	if s := status(t, c.Board, itemEtcd); s.For != "the etcd slot" {
+	if s := status(t, c.Board, itemEtcd); s.What != "the etcd slot" {
 		t.Errorf("said again: %+v", s)
 	}
 	e.memberWaits(joinclient.Status{})

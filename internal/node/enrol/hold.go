@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/node/rosterfile"
 	"github.com/slipway-project/slipway/internal/reconcile"
@@ -35,8 +36,8 @@ func (e *Enrolment) Hold(ctx context.Context) {
 		e.say(reconcile.Status{
 			Ref: itemPlace, Phase: reconcile.Failing,
 			Error: fmt.Sprintf("it has no leave to run here, at %s: the cluster knows this node at %s, and does not let it in twice", e.cfg.Facts.Address, there),
-			Provider: fmt.Sprintf("a control plane, once the machine at %s has been silent for a minute; or slipway node approve %s, if this machine is the one that is wanted",
-				there, e.cfg.Lock.State().Node),
+			For: wait.For{Who: fmt.Sprintf("a control plane, once the machine at %s has been silent for a minute; or slipway node approve %s, if this machine is the one that is wanted",
+				there, e.cfg.Lock.State().Node)},
 		})
 		if sleep.For(ctx, lookPlaced) != nil {
 			return

@@ -18,6 +18,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/node/initserver"
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/reconcile"
@@ -41,8 +42,7 @@ func (e *Enrolment) initialise(ctx context.Context) error {
 		e.cfg.Log.Error("no init service", "error", err)
 		if now.Phase == lock.Claimed && now.By == lock.Init { // nobody else goes on with it
 			e.say(reconcile.Status{
-				Ref: itemLock, Phase: reconcile.Failing, Error: err.Error(), Since: now.Since,
-				Provider: "the slipway that began it, or else you: make the machine anew",
+				Ref: itemLock, Phase: reconcile.Failing, Error: err.Error(), For: wait.For{Since: now.Since, Who: "the slipway that began it, or else you: make the machine anew"},
 			})
 		}
 		return nil
@@ -153,7 +153,7 @@ func (f founder) tell(ctx context.Context, report func(initserver.Event)) {
 			return
 		case <-changes.C:
 			for _, s := range changes.Take() {
-				text := s.For
+				text := s.What
 				switch {
 				case s.Phase == reconcile.Failing:
 					text = s.Error

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/pki"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/node"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/node/lock"
@@ -25,7 +26,7 @@ func (e *Enrolment) joins(ctx context.Context) error {
 	for {
 		target, changed := e.aim()
 		if target == nil {
-			e.say(reconcile.Status{Ref: itemLock, Phase: reconcile.Waiting, For: "a cluster to belong to", Provider: "slipway up, init or join"})
+			e.say(reconcile.Status{Ref: itemLock, Phase: reconcile.Waiting, For: wait.For{What: "a cluster to belong to", Who: "slipway up, init or join"}})
 			select {
 			case <-changed:
 				continue
@@ -51,7 +52,7 @@ func (e *Enrolment) joins(ctx context.Context) error {
 			continue
 		}
 		e.cfg.Log.Error("join undone", "error", err)
-		e.say(reconcile.Status{Ref: itemLock, Phase: reconcile.Failing, Error: err.Error(), Provider: "this machine, which tries again"})
+		e.say(reconcile.Status{Ref: itemLock, Phase: reconcile.Failing, Error: err.Error(), For: wait.For{Who: "this machine, which tries again"}})
 		if sleep.For(ctx, joinAgain) != nil {
 			return nil //nolint:nilerr // ctx has ended
 		}
@@ -69,7 +70,7 @@ func (e *Enrolment) join(ctx context.Context, target node.JoinTarget) error {
 		Slipway: e.cfg.Slipway, Log: e.cfg.Log, Node: target.Node, Token: func() string { return target.Token },
 		Dial: e.cfg.Dial(target.Pin), Now: e.cfg.Now, Clock: e.cfg.Clock(target.Pin), Random: e.cfg.Random,
 		Report: func(s joinclient.Status) {
-			e.say(reconcile.Status{Ref: itemLock, Phase: reconcile.Waiting, For: withDetail(s), Provider: s.Provider, Since: s.Since})
+			e.say(reconcile.Status{Ref: itemLock, Phase: reconcile.Waiting, For: wait.For{What: withDetail(s), Who: s.Who, Since: s.Since}})
 		},
 	})
 	if err != nil {
@@ -100,9 +101,9 @@ func (e *Enrolment) join(ctx context.Context, target node.JoinTarget) error {
 
 func withDetail(s joinclient.Status) string {
 	if s.Detail == "" {
-		return s.For
+		return s.What
 	}
-	return s.For + " (" + s.Detail + ")"
+	return s.What + " (" + s.Detail + ")"
 }
 
 // keys are those of one join: made once for each Want, written when their certificates are there.

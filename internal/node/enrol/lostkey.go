@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -27,7 +28,7 @@ func (e *Enrolment) sayLostKey(now lock.State) {
 	}
 	e.say(reconcile.Status{
 		Ref: itemKey, Phase: reconcile.Failing, Error: "the machine's key was lost: its cluster takes it for a stranger",
-		Provider: fmt.Sprintf("slipway node approve %s", now.Node),
+		For: wait.For{Who: fmt.Sprintf("slipway node approve %s", now.Node)},
 	})
 }
 

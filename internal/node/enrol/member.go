@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/reconcile"
 	"github.com/slipway-project/slipway/internal/sleep"
@@ -53,7 +54,7 @@ func (e *Enrolment) member(ctx context.Context, s *joinclient.Sync) error {
 			return nil
 		}
 		e.cfg.Log.Warn("way into etcd", "error", err)
-		e.say(reconcile.Status{Ref: itemEtcd, Phase: reconcile.Failing, Error: err.Error(), Provider: "this machine, which tries again"})
+		e.say(reconcile.Status{Ref: itemEtcd, Phase: reconcile.Failing, Error: err.Error(), For: wait.For{Who: "this machine, which tries again"}})
 		if sleep.For(ctx, time.Second) != nil {
 			return nil
 		}
@@ -72,17 +73,17 @@ func (e *Enrolment) hasCounted() bool {
 
 // memberWaits says whose turn it is before this node's: that etcd's permit is missing tells nobody why.
 func (e *Enrolment) memberWaits(w joinclient.Status) {
-	if w.For == "" {
-		e.say(reconcile.Status{Ref: itemEtcd, Phase: reconcile.Starting, For: "its own etcd", Provider: etcdUnit})
+	if w.What == "" {
+		e.say(reconcile.Status{Ref: itemEtcd, Phase: reconcile.Starting, For: wait.For{What: "its own etcd", Who: etcdUnit}})
 		return
 	}
-	e.cfg.Log.Info("waiting for a way into etcd", "for", w.For, "provider", w.Provider, "since", w.Since)
-	e.say(reconcile.Status{Ref: itemEtcd, Phase: reconcile.Waiting, For: w.For, Provider: w.Provider, Since: w.Since})
+	e.cfg.Log.Info("waiting for a way into etcd", "for", w.What, "provider", w.Who, "since", w.Since)
+	e.say(reconcile.Status{Ref: itemEtcd, Phase: reconcile.Waiting, For: wait.For{What: w.What, Who: w.Who, Since: w.Since}})
 }
 
 // permit lets etcd start. What an etcd with another permit has left belongs to a member that the cluster has removed: it never
 // counted, so it is nothing that anybody misses.
-func (e *Enrolment) permit(content []byte, anew bool) error {
+func (e *Enrolment) permit(content []byte, discard bool) error {
 	e.cfg.Pass("permit")
 	have, err := os.ReadFile(e.cfg.Paths.Permit)
 	if err == nil && bytes.Equal(have, content) {
@@ -91,7 +92,7 @@ func (e *Enrolment) permit(content []byte, anew bool) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if anew || err == nil {
+	if discard || err == nil {
 		if err := e.cfg.Agent.Discard(etcdUnit); err != nil {
 			return err
 		}

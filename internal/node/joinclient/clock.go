@@ -12,6 +12,7 @@ import (
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
 	"github.com/slipway-project/slipway/internal/core/pin"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
@@ -93,6 +94,6 @@ func (e *early) Error() string { return e.what }
 
 func clockStatus(what string) Status {
 	return Status{
-		For: "clocks that agree", Provider: "whoever sets the clock of this machine, or of the control plane if that is wrong (chrony, systemd-timesyncd, date): it goes on by itself then", Detail: what,
+		For: wait.For{What: "clocks that agree", Who: "whoever sets the clock of this machine, or of the control plane if that is wrong (chrony, systemd-timesyncd, date): it goes on by itself then"}, Detail: what,
 	}
 }

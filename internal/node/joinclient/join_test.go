@@ -54,7 +54,7 @@ func TestJoin(t *testing.T) {
 	if g.Ticket.Plan.Node != "n1" || len(g.Secrets) != 1 || string(g.Secrets[0].Content) != "secret" || len(g.Certificates) != 1 || g.Endpoint != at(1) {
 		t.Errorf("granted %+v", g)
 	}
-	if said := c.said(); len(said) != 2 || said[1] != (joinclient.Status{}) || said[0].Provider != "a control plane at 192.0.2.1:9440" {
+	if said := c.said(); len(said) != 2 || said[1] != (joinclient.Status{}) || said[0].Who != "a control plane at 192.0.2.1:9440" {
 		t.Errorf("said %+v", said)
 	}
 }
@@ -154,7 +154,7 @@ func TestWaits(t *testing.T) {
 			s := c.honest()
 			if asked++; asked <= 5 {
 				s.proof = func(*stream) (*joinv1.JoinReply, error) {
-					return &joinv1.JoinReply{Message: &joinv1.JoinReply_Wait{Wait: &joinv1.Wait{For: "approval of node n1", Provider: "slipway node approve n1", SinceUnixNano: begun.UnixNano()}}}, nil
+					return &joinv1.JoinReply{Message: &joinv1.JoinReply_Wait{Wait: &joinv1.Wait{What: "approval of node n1", Who: "slipway node approve n1", SinceUnixNano: begun.UnixNano()}}}, nil
 				}
 			}
 			return s
@@ -166,7 +166,7 @@ func TestWaits(t *testing.T) {
 			t.Errorf("five waits took %s", took)
 		}
 		s := c.said()
-		if len(s) != 3 || s[1].For != "approval of node n1" || s[1].Provider != "slipway node approve n1" || !s[1].Since.Equal(begun) {
+		if len(s) != 3 || s[1].What != "approval of node n1" || s[1].Who != "slipway node approve n1" || !s[1].Since.Equal(begun) {
 			t.Errorf("said %+v", s)
 		}
 	})
@@ -214,7 +214,7 @@ func TestRefused(t *testing.T) {
 					t.Errorf("asked again after %s in the end", gap)
 				}
 				s := c.said()
-				if last := s[len(s)-1]; len(s) != 2 || last.For != "leave to join the cluster" || !strings.Contains(last.Detail, "(id 12ab)") || !last.Since.Before(tries[1]) {
+				if last := s[len(s)-1]; len(s) != 2 || last.What != "leave to join the cluster" || !strings.Contains(last.Detail, "(id 12ab)") || !last.Since.Before(tries[1]) {
 					t.Errorf("said %+v", s)
 				}
 			})

@@ -24,6 +24,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/sleep"
 )
 
@@ -63,12 +64,10 @@ type Grant struct {
 	Endpoint     netip.AddrPort    // who let it in
 }
 
-// Status is what is waited for.
+// Status is what is waited for; the zero value says that nothing is waited for any more.
 type Status struct {
-	For      string    // "a join service"; empty: nothing any more
-	Provider string    // who should provide it
-	Since    time.Time // since when it is waited for
-	Detail   string    // what was heard last
+	wait.For
+	Detail string // what was heard last
 }
 
 // How soon something is asked again.

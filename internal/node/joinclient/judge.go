@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
@@ -26,15 +27,13 @@ type (
 		at  netip.AddrPort
 		err error
 	}
-	wait    struct{ *joinv1.Wait } // let in later
-	local   struct{ err error }    // this machine's own fault
-	strange struct{ what string }  // an answer that no service of this cluster gives
+	local   struct{ err error }   // this machine's own fault
+	strange struct{ what string } // an answer that no service of this cluster gives
 )
 
 func (p *pause) Error() string   { return "nobody answers" }
 func (b *broken) Error() string  { return b.at.String() + ": " + b.err.Error() }
 func (b *broken) Unwrap() error  { return b.err }
-func (w *wait) Error() string    { return "wait for " + w.GetFor() }
 func (l *local) Error() string   { return l.err.Error() }
 func (l *local) Unwrap() error   { return l.err }
 func (s *strange) Error() string { return s.what }
@@ -82,9 +81,9 @@ func (j *joining) judge(err error) time.Duration {
 		j.says.tell(p.status)
 		return p.until
 	}
-	if w, ok := errors.AsType[*wait](err); ok {
+	if w, ok := errors.AsType[*wait.Error](err); ok {
 		j.refused, j.slow = 0, 0
-		j.says.tell(Status{For: w.GetFor(), Provider: w.GetProvider(), Since: since(w.GetSinceUnixNano())})
+		j.says.tell(Status{For: w.For})
 		return waitPause
 	}
 	b, ok := errors.AsType[*broken](err)
@@ -97,7 +96,7 @@ func (j *joining) judge(err error) time.Duration {
 		return 0
 	}
 	if l, ok := errors.AsType[*local](err); ok {
-		j.says.tell(Status{For: "this machine to make its keys", Provider: "this machine", Detail: l.Error()})
+		j.says.tell(Status{For: wait.For{What: "this machine to make its keys", Who: "this machine"}, Detail: l.Error()})
 		j.refused++
 		return j.places.pause(pauseFirst, pauseMost, j.refused-1)
 	}
@@ -122,14 +121,14 @@ func (j *joining) denied(at netip.AddrPort, what string) time.Duration {
 }
 
 func refusalStatus(at netip.AddrPort, what string) Status {
-	return Status{For: "leave to join the cluster", Provider: "the cluster's operator: the audit of " + at.String() + " says why", Detail: what}
+	return Status{For: wait.For{What: "leave to join the cluster", Who: "the cluster's operator: the audit of " + at.String() + " says why"}, Detail: what}
 }
 
 // unreachable is what is waited for while nobody lets the machine in: an answer, or another answer.
 func (j *joining) unreachable(endpoints []netip.AddrPort) Status {
 	endpoints = unique(endpoints)
 	if len(endpoints) == 0 {
-		return Status{For: "the address of a join service", Provider: "slipway join --endpoint HOST:PORT"}
+		return Status{For: wait.For{What: "the address of a join service", Who: "slipway join --endpoint HOST:PORT"}}
 	}
 	if what, ok := j.places.clock(endpoints); ok {
 		return clockStatus(what)
@@ -142,7 +141,7 @@ func (j *joining) unreachable(endpoints []netip.AddrPort) Status {
 		texts[i] = at.String()
 	}
 	return Status{
-		For: "a join service of cluster " + j.Pin.ClusterID(), Provider: "a control plane at " + strings.Join(texts, ", "), Detail: j.places.heard(endpoints),
+		For: wait.For{What: "a join service of cluster " + j.Pin.ClusterID(), Who: "a control plane at " + strings.Join(texts, ", ")}, Detail: j.places.heard(endpoints),
 	}
 }
 
@@ -154,9 +153,11 @@ func plainly(err error) string {
 	return err.Error()
 }
 
-func since(nano int64) time.Time {
-	if nano <= 0 {
-		return time.Time{}
+// fromWire reads what a join service says is waited for.
+func fromWire(w *joinv1.Wait) wait.For {
+	out := wait.For{What: w.GetWhat(), Who: w.GetWho()}
+	if nano := w.GetSinceUnixNano(); nano > 0 {
+		out.Since = time.Unix(0, nano)
 	}
-	return time.Unix(0, nano)
+	return out
 }

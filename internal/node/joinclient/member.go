@@ -12,9 +12,9 @@ import (
 
 // Member is a control plane's way into etcd. The functions are called by Run, one at a time.
 type Member struct {
-	Started func() bool                           // whether its etcd runs; asked every 50 ms
-	Permit  func(content []byte, anew bool) error // lets its etcd start; anew: what an earlier try left must go before
-	Waiting func(Status)                          // optional: whose turn it is first; the zero Status: nobody's
+	Started func() bool                              // whether its etcd runs; asked every 50 ms
+	Permit  func(content []byte, discard bool) error // lets its etcd start; discard: what an earlier attempt left must be deleted first
+	Waiting func(Status)                             // optional: whose turn it is first; the zero Status: nobody's
 }
 
 const (
@@ -85,11 +85,11 @@ func (k *keeper) askMember(l *line) error {
 // permitted hands a permit on, once: a new stream brings the same again.
 func (k *keeper) permitted(p *joinv1.Permit) {
 	m := k.member
-	if m == nil || m.permit != nil && bytes.Equal(m.permit.GetContent(), p.GetContent()) && m.permit.GetAnew() == p.GetAnew() {
+	if m == nil || m.permit != nil && bytes.Equal(m.permit.GetContent(), p.GetContent()) && m.permit.GetDiscard() == p.GetDiscard() {
 		return
 	}
 	m.Waiting(Status{})
-	if err := m.Permit(p.GetContent(), p.GetAnew()); err != nil {
+	if err := m.Permit(p.GetContent(), p.GetDiscard()); err != nil {
 		k.memberDone(err)
 		return
 	}
@@ -105,6 +105,6 @@ func (k *keeper) memberDone(err error) {
 
 func (k *keeper) memberWaits(w *joinv1.Wait) {
 	if k.member != nil {
-		k.member.Waiting(Status{For: w.GetFor(), Provider: w.GetProvider(), Since: since(w.GetSinceUnixNano())})
+		k.member.Waiting(Status{For: fromWire(w)})
 	}
 }

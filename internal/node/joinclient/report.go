@@ -13,11 +13,11 @@ type reporter struct {
 func (r *reporter) tell(s Status) {
 	if s.Since.IsZero() {
 		s.Since = time.Now()
-		if r.last.For == s.For {
+		if r.last.What == s.What {
 			s.Since = r.last.Since
 		}
 	}
-	if s.For == r.last.For && s.Provider == r.last.Provider && s.Detail == r.last.Detail && s.Since.Equal(r.last.Since) {
+	if s.What == r.last.What && s.Who == r.last.Who && s.Detail == r.last.Detail && s.Since.Equal(r.last.Since) {
 		return
 	}
 	r.last = s
@@ -26,7 +26,7 @@ func (r *reporter) tell(s Status) {
 
 // nothing is waited for any more.
 func (r *reporter) nothing() {
-	if r.last.For != "" {
+	if r.last.What != "" {
 		r.last = Status{}
 		r.report(Status{})
 	}

@@ -49,7 +49,7 @@ func (j *joining) round(ctx context.Context) (Grant, error) {
 	if len(due) == 0 {
 		return Grant{}, &pause{soon, j.unreachable(endpoints)}
 	}
-	if j.says.last.For == "" {
+	if j.says.last.What == "" {
 		j.says.tell(j.unreachable(endpoints))
 	}
 	open := func(race context.Context, at netip.AddrPort) (*talk, error) {

@@ -18,6 +18,7 @@ import (
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
 	"github.com/slipway-project/slipway/internal/core/pin"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/rpc"
 	"github.com/slipway-project/slipway/internal/sleep"
 )
@@ -207,14 +208,14 @@ func (k *keeper) unreachable(endpoints []netip.AddrPort) Status {
 		return clockStatus(what)
 	}
 	if at, no, ok := k.places.no(endpoints); ok {
-		return Status{For: "leave to stay in the cluster", Provider: "the cluster's operator: the audit of " + at.String() + " says why", Detail: no}
+		return Status{For: wait.For{What: "leave to stay in the cluster", Who: "the cluster's operator: the audit of " + at.String() + " says why"}, Detail: no}
 	}
 	if len(endpoints) == 0 {
-		return Status{For: "the address of a join service", Provider: "slipway up or join: this machine has lost the roster and where it has joined"}
+		return Status{For: wait.For{What: "the address of a join service", Who: "slipway up or join: this machine has lost the roster and where it has joined"}}
 	}
 	var texts []string
 	for _, at := range unique(endpoints) {
 		texts = append(texts, at.String())
 	}
-	return Status{For: "a join service", Provider: "a control plane at " + strings.Join(texts, ", "), Detail: k.places.heard(endpoints)}
+	return Status{For: wait.For{What: "a join service", Who: "a control plane at " + strings.Join(texts, ", ")}, Detail: k.places.heard(endpoints)}
 }

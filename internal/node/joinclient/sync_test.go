@@ -189,7 +189,7 @@ func TestSyncRefused(t *testing.T) {
 		}
 		time.Sleep(time.Second) // on the test's own clock: the pause after the last no is longer
 		said := c.said()
-		if last := said[len(said)-1]; len(said) != 1 || last.For != "leave to stay in the cluster" || !strings.Contains(last.Detail, "12ab") {
+		if last := said[len(said)-1]; len(said) != 1 || last.What != "leave to stay in the cluster" || !strings.Contains(last.Detail, "12ab") {
 			t.Errorf("said %+v", said)
 		}
 	})
@@ -211,7 +211,7 @@ func TestSyncWithoutEndpoints(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		if said := c.said(); len(said) != 1 || said[0].For != "the address of a join service" || !strings.Contains(said[0].Provider, "slipway up") {
+		if said := c.said(); len(said) != 1 || said[0].What != "the address of a join service" || !strings.Contains(said[0].Who, "slipway up") {
 			t.Errorf("said %+v", said)
 		}
 		told.Store(true)

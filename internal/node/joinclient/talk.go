@@ -12,6 +12,7 @@ import (
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/wait"
 )
 
 // talk goes on from the challenge to the certificates.
@@ -65,7 +66,7 @@ func (j *joining) verdict(ctx context.Context, t *talk) (*joinv1.Grant, error) {
 		case *joinv1.JoinReply_Grant:
 			return m.Grant, nil
 		case *joinv1.JoinReply_Wait:
-			return nil, &wait{m.Wait}
+			return nil, &wait.Error{For: fromWire(m.Wait)}
 		case *joinv1.JoinReply_Challenge:
 			if j.Answer == nil {
 				return nil, odd("it asks more than this machine can answer")

@@ -25,7 +25,6 @@ import (
 	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
-	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/durable"
 	"github.com/slipway-project/slipway/internal/node"
 	"github.com/slipway-project/slipway/internal/node/enrol"
@@ -52,7 +51,7 @@ type agent struct {
 	custody custody
 	node    *node.Agent
 	enrol   *enrol.Enrolment
-	turns   *rollout.Keeper
+	rollout *rollout.Manager
 	mislaid atomic.Bool // the answer of the write under way
 
 	joins atomic.Pointer[joinService]
@@ -95,11 +94,11 @@ func newAgent(m *machine, root string) (*agent, error) {
 	if verbose {
 		log = slog.New(slog.NewTextHandler(noter{m}, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	}
-	a.turns = rollout.New(planner.Turn, log, time.Now)
+	a.rollout = rollout.New(log, time.Now)
 	facts := coremachine.Facts{Address: m.address}
 	a.node, err = node.New(node.Config{
 		Host: host{a}, Facts: facts, Key: a.pin, PlanFile: root + planFile, TraceFile: root + "/var/lib/slipway/plan/trace.json", Version: "sim", Log: log, Board: a.board, Root: root,
-		Control: a.control, Turn: a.turns, Enrolment: func() node.Enrolment { return a.enrol }, Announce: func() { a.enrol.Announce() }, Pass: a.pass,
+		Control: a.control, Rollout: a.rollout, Enrolment: func() node.Enrolment { return a.enrol }, Announce: func() { a.enrol.Announce() }, Pass: a.pass,
 		Hold: func(ctx context.Context) { a.enrol.Hold(ctx) },
 	})
 	if err != nil {

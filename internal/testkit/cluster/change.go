@@ -15,8 +15,8 @@ import (
 
 	"github.com/slipway-project/slipway/internal/control/lease"
 	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/control/rollout"
 	"github.com/slipway-project/slipway/internal/core/admission"
-	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/sleep"
 )
@@ -143,7 +143,7 @@ func (t *teller) turn(args []string) error {
 			Since, Renewed time.Time
 		}
 	}
-	_, err = registry.New(c.store, time.Now).Load(t.ctx, lease.Kind, planner.Turn, &now)
+	_, err = registry.New(c.store, time.Now).Load(t.ctx, lease.Kind, rollout.Name, &now)
 	switch {
 	case err != nil:
 		return err

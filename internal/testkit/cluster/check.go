@@ -187,8 +187,8 @@ func (m *machine) says() string {
 	all, _ := a.board.All()
 	var text []string
 	for _, s := range all {
-		if s.Phase != reconcile.Ready && s.For+s.Error != "" {
-			text = append(text, s.Ref+" "+string(s.Phase)+": "+s.For+s.Error+" ("+s.Provider+")")
+		if s.Phase != reconcile.Ready && s.What+s.Error != "" {
+			text = append(text, s.Ref+" "+string(s.Phase)+": "+s.What+s.Error+" ("+s.Who+")")
 		}
 	}
 	return strings.Join(text, "; ")

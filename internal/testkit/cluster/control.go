@@ -28,6 +28,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/rosters"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/pin"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	agentnode "github.com/slipway-project/slipway/internal/node"
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/node/rosterfile"
@@ -47,7 +48,7 @@ type joinService struct {
 
 // control is the control role: it registers the operator's nodes when the API answers, and runs the join service beside.
 func (a *agent) control(ctx context.Context, text []byte, board *reconcile.Board) error {
-	board.Set(reconcile.Status{Ref: "control/records", Phase: reconcile.Waiting, For: "the API server", Provider: "this machine"})
+	board.Set(reconcile.Status{Ref: "control/records", Phase: reconcile.Waiting, For: wait.For{What: "the API server", Who: "this machine"}})
 	board.Set(reconcile.Status{Ref: agentnode.ControlRole, Phase: reconcile.Ready})
 	var doc document
 	if err := json.Unmarshal(text, &doc); err != nil {
@@ -103,7 +104,7 @@ func (a *agent) serveJoins(ctx context.Context, doc document) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.members.Run(ctx) })
-	group.Go(func() error { return a.turns.Run(ctx, a.others(s.cluster, doc)) })
+	group.Go(func() error { return a.rollout.Run(ctx, a.others(s.cluster, doc)) })
 	group.Go(func() error { return s.rosters.Run(ctx) })
 	group.Go(func() error { return s.server.Run(ctx) })
 	a.joins.Store(s)
@@ -122,7 +123,7 @@ func (a *agent) joinService(doc document) (*joinService, error) {
 	id := c.pin.ClusterID()
 	log := slog.New(slog.DiscardHandler)
 	s := &joinService{pin: c.pin, cluster: c, records: records, ended: make(chan struct{})}
-	s.members = members.New(members.Config{Etcd: etcd{a, c, doc.Self}, Records: records, Log: log, Now: a.now})
+	s.members = members.New(members.Config{Etcd: etcd{a, c, doc.Self}, Records: records, Log: log, Now: a.now, Promoted: func() { s.rosters.Poke() }})
 	s.rosters = rosters.New(rosters.Config{
 		CA: joinCA, Sign: a.signRoster, Records: records, Voters: voters(s.members), Log: log,
 		Floor: func() uint64 { return rosterfile.Open(a.root+rosterFile, joinCA).Generation() },
@@ -135,7 +136,7 @@ func (a *agent) joinService(doc document) (*joinService, error) {
 			signed, _, _ := s.rosters.Current()
 			return signed
 		}},
-		Signer: a.custody, Members: admits{s.members, s.rosters}, Rosters: s.rosters,
+		Signer: a.custody, Members: s.members, Rosters: s.rosters,
 		Alive: func(ctx context.Context, node string) (bool, error) {
 			return a.m.w.hears(node), store{a, c, a.m}.ask(ctx)
 		},
@@ -176,22 +177,4 @@ func voters(m *members.Manager) func(ctx context.Context) ([]string, error) {
 		}
 		return names, err
 	}
-}
-
-// admits gives etcd's membership the join service's words.
-type admits struct {
-	*members.Manager
-	rosters *rosters.Keeper
-}
-
-func (m admits) Admit(ctx context.Context, n admission.Node, started bool) (joinserver.MemberAnswer, error) {
-	answer, err := m.Manager.Admit(ctx, n, started)
-	out := joinserver.MemberAnswer{Permit: answer.Permit, Anew: answer.Anew, Promoted: answer.Promoted}
-	if answer.Promoted {
-		m.rosters.Poke()
-	}
-	if answer.Wait != nil {
-		out.Wait = (*joinserver.Wait)(answer.Wait)
-	}
-	return out, err
 }

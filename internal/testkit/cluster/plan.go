@@ -15,7 +15,6 @@ import (
 	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/core/planner"
 )
 
 // member is a node that the operator's document names.
@@ -81,11 +80,11 @@ func planOf(name, pool string, flags map[string]string) plan.Plan {
 func apiServer(b *plan.Builder, ca, join plan.Ref, name string, flags map[string]string) plan.Ref {
 	server := b.Add(plan.Cert{Want: leafWant("join-server", "join-ca", name, true)}, join)
 	permit := b.Add(plan.Precondition{Name: "etcd-permit", Provider: "a control plane", Ready: plan.Probe{Kind: plan.ProbeFile, Path: permitFile}})
-	unit := b.InTurn(b.Add(plan.Unit{Name: "etcd", Args: argsOf("etcd", name, flags), EnvFile: permitFile, DataGuard: plan.DataGuard{Mark: etcdMark, Data: etcdData}}, permit, join), planner.Turn)
+	unit := b.Rolling(b.Add(plan.Unit{Name: "etcd", Args: argsOf("etcd", name, flags), EnvFile: permitFile, DataGuard: plan.DataGuard{Mark: etcdMark, Data: etcdData}}, permit, join))
 	voter := b.Add(plan.Precondition{Name: "etcd-voter", Provider: "a control plane", Ready: plan.Probe{Kind: plan.ProbeFile, Path: voterFile}})
 	mark := b.Add(plan.File{Path: etcdMark, Mode: 0o600, Content: "it was here\n"}, unit, voter)
 	b.Add(plan.Kubeconfig{Path: adminFile, Cluster: "dev", User: "admin", Server: "https://127.0.0.1:6443"}, ca)
-	return b.InTurn(b.Add(plan.Unit{Name: "kube-apiserver", Args: argsOf("kube-apiserver", name, flags)}, mark, ca, server), planner.Turn)
+	return b.Rolling(b.Add(plan.Unit{Name: "kube-apiserver", Args: argsOf("kube-apiserver", name, flags)}, mark, ca, server))
 }
 
 func argsOf(unit, name string, flags map[string]string) []string {

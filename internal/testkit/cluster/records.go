@@ -14,9 +14,9 @@ import (
 	"github.com/slipway-project/slipway/internal/control/members"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/control/registry/registrytest"
+	"github.com/slipway-project/slipway/internal/control/rollout"
 	"github.com/slipway-project/slipway/internal/core/membership"
 	"github.com/slipway-project/slipway/internal/core/pin"
-	"github.com/slipway-project/slipway/internal/core/planner"
 	"github.com/slipway-project/slipway/internal/etcd/etcdfake"
 )
 
@@ -110,7 +110,7 @@ func (s store) Put(ctx context.Context, item registry.Item) (out registry.Item, 
 		return out, err
 	}
 	what := "put " + item.Kind
-	if item.Kind == lease.Kind && item.Name == planner.Turn {
+	if item.Kind == lease.Kind && item.Name == rollout.Name {
 		what = "put turn"
 	}
 	s.a.pass(what)

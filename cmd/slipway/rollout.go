@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-project/slipway/internal/node/rosterfile"
 )
 
-// others is what a control plane knows of the others for its turns: it asks the API servers of its roster, its own one first.
+// others is what a control plane knows of its peers for the rollout lease: it asks the API servers of its roster, its own one first.
 func others(doc control.Document, own lease.Records, client *kube.Client, members *etcd.Client, joinCA *x509.Certificate) rollout.Cluster {
 	servers := func() map[netip.Addr]*kube.Client { return apiServers(client, joinCA) }
 	peers := rollout.Peers{Etcd: members, Self: doc.Self, API: func(ctx context.Context, at netip.Addr) string {
@@ -29,21 +29,21 @@ func others(doc control.Document, own lease.Records, client *kube.Client, member
 		if server := all[at]; server != nil {
 			return server.Unready(ctx)
 		}
-		return "" // nobody is sent there
+		return "" // no client is sent there
 	}}
 	return rollout.Cluster{
 		Self: doc.Self, Several: doc.ControlPlanes > 1, Unwell: peers.Unwell,
-		Records: rollout.Ways(func() []lease.Records {
-			ways := []lease.Records{own}
+		Records: rollout.Replicas(func() []lease.Records {
+			all := []lease.Records{own}
 			for _, server := range servers() {
-				ways = append(ways, registry.New(server.Records(), time.Now))
+				all = append(all, registry.New(server.Records(), time.Now))
 			}
-			return ways
+			return all
 		}),
 	}
 }
 
-// apiServers are those of the roster that lies on the disk; none while there is no roster.
+// apiServers are those of the roster on the disk; none while there is no roster.
 func apiServers(client *kube.Client, joinCA *x509.Certificate) map[netip.Addr]*kube.Client {
 	r, err := rosterfile.Load(config.RosterFile, joinCA)
 	if err != nil {

@@ -14,11 +14,12 @@ import (
 
 	"github.com/slipway-project/slipway/internal/backend/fake"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-// gate is a turn that is given when the test opens it.
-type gate struct {
+// fakeLease is a rollout lease that is acquired when the test opens it.
+type fakeLease struct {
 	open chan struct{}
 
 	mu     sync.Mutex // guards the fields below
@@ -28,19 +29,19 @@ type gate struct {
 	let    int // how many of them were let go
 }
 
-func newGate(isOpen bool) *gate {
-	g := &gate{open: make(chan struct{})}
+func newLease(isOpen bool) *fakeLease {
+	g := &fakeLease{open: make(chan struct{})}
 	if isOpen {
 		close(g.open)
 	}
 	return g
 }
 
-func (g *gate) Take(ctx context.Context, turn, item string, waiting func(reason, provider string)) (func(), error) {
+func (g *fakeLease) Acquire(ctx context.Context, item string, waiting func(wait.For)) (func(), error) {
 	g.mu.Lock()
-	g.asked = append(g.asked, turn+" "+item)
+	g.asked = append(g.asked, item)
 	g.mu.Unlock()
-	waiting("n2 restarts unit/etcd", "n2")
+	waiting(wait.For{What: "n2, which restarts unit/etcd", Who: "n2"})
 	select {
 	case <-g.open:
 	case <-ctx.Done():
@@ -53,10 +54,10 @@ func (g *gate) Take(ctx context.Context, turn, item string, waiting func(reason,
 	}, nil
 }
 
-func (g *gate) Hold(turn, item string) func() {
+func (g *fakeLease) Keep(item string) func() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.held = append(g.held, turn+" "+item)
+	g.held = append(g.held, item)
 	return func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -64,77 +65,77 @@ func (g *gate) Hold(turn, item string) func() {
 	}
 }
 
-func (g *gate) holds() (held string, let int) {
+func (g *fakeLease) holds() (held string, let int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return strings.Join(g.held, ", "), g.let
 }
 
-func (g *gate) seen() (asked string, passed int) {
+func (g *fakeLease) seen() (asked string, passed int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return strings.Join(g.asked, ", "), g.passed
 }
 
-// shared is a plan of which one unit is exchanged in turn, and one is not.
+// shared is a plan with a rolling unit and another one.
 func shared(arg string) plan.Plan {
 	return build(func(b *plan.Builder) {
 		api := unit("api")
 		api.Args = append(api.Args, arg)
-		ref := b.InTurn(b.Add(api), "control-plane")
+		ref := b.Rolling(b.Add(api))
 		proxy := unit("proxy")
 		proxy.Args = append(proxy.Args, arg)
 		b.Add(proxy, ref)
 	})
 }
 
-// inTurn is a machine that has the first form of the plan, and a loop for the second.
-func inTurn(t *testing.T, g *gate) (*fake.Host, *reconcile.Loop) {
+// rolling is a machine that has the first form of the plan, and a loop for the second.
+func rolling(t *testing.T, g *fakeLease) (*fake.Host, *reconcile.Loop) {
 	t.Helper()
 	h := newFake(t)
 	l := newLoop(h)
-	l.Turn = g
+	l.Rollout = g
 	converge(t, l, shared("one"), plan.Plan{})
 	if asked, _ := g.seen(); asked != "" {
-		t.Fatalf("a first start asked for a turn: %s", asked)
+		t.Fatalf("a first start acquired the lease for %s", asked)
 	}
 	return h, l
 }
 
-func TestExchangedInTurn(t *testing.T) {
+func TestReplacedUnderTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(false)
-		h, l := inTurn(t, g)
+		g := newLease(false)
+		h, l := rolling(t, g)
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			converge(t, l, shared("two"), plan.Plan{})
 		}()
 		time.Sleep(10 * time.Minute)
-		if got := phase(l.Board, "unit/api"); got.Phase != reconcile.Waiting || got.For != "its turn: n2 restarts unit/etcd" || got.Provider != "n2" {
-			t.Errorf("before its turn the board says %+v", got)
+		if got := phase(l.Board, "unit/api"); got.Phase != reconcile.Waiting || got.What != "the rollout lease: n2, which restarts unit/etcd" || got.Who != "n2" {
+			t.Errorf("without the lease the board says %+v", got)
 		}
 		if h.Starts("api") != 1 || h.Starts("proxy") != 1 {
-			t.Errorf("started before the turn: api %d, proxy %d", h.Starts("api"), h.Starts("proxy"))
+			t.Errorf("started without the lease: api %d, proxy %d", h.Starts("api"), h.Starts("proxy"))
 		}
 		close(g.open)
 		<-done
 		if h.Starts("api") != 2 || h.Starts("proxy") != 2 {
-			t.Errorf("after the turn: api %d starts, proxy %d", h.Starts("api"), h.Starts("proxy"))
+			t.Errorf("with the lease: api %d starts, proxy %d", h.Starts("api"), h.Starts("proxy"))
 		}
-		if asked, passed := g.seen(); asked != "control-plane unit/api" || passed != 1 {
-			t.Errorf("asked %q, passed %d times", asked, passed)
+		if asked, passed := g.seen(); asked != "unit/api" || passed != 1 {
+			t.Errorf("asked %q, released %d times", asked, passed)
 		}
 	})
 }
 
-// The turn is held over failed attempts, and passed on only when the unit is ready.
-func TestTurnIsHeldUntilReady(t *testing.T) {
+// The lease is held over failed attempts, and released only when the unit is ready.
+func TestLeaseIsHeldUntilReady(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(true)
-		h, l := inTurn(t, g)
+		g := newLease(true)
+		h, l := rolling(t, g)
 		h.FailDo("unit/api", errors.New("no"), 3)
 		h.Behave("api", fake.Behaviour{HoldReady: true})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -144,62 +145,62 @@ func TestTurnIsHeldUntilReady(t *testing.T) {
 			_ = l.Converge(ctx, shared("two"), plan.Plan{})
 		}()
 		time.Sleep(time.Hour)
-		if asked, passed := g.seen(); asked != "control-plane unit/api" || passed != 0 {
-			t.Errorf("asked %q, passed %d times before it is ready", asked, passed)
+		if asked, passed := g.seen(); asked != "unit/api" || passed != 0 {
+			t.Errorf("asked %q, released %d times before it is ready", asked, passed)
 		}
 		cancel()
 		<-done
 		if _, passed := g.seen(); passed != 1 {
-			t.Errorf("passed %d times when it was given up", passed)
+			t.Errorf("released %d times when it was given up", passed)
 		}
 	})
 }
 
-// An agent that begins anew over an item that its predecessor exchanged has the turn kept until that item is ready.
-func TestTurnIsHeldForThePredecessor(t *testing.T) {
+// An agent that restarts keeps the lease until the item that the previous agent replaced is ready.
+func TestLeaseIsKeptForThePreviousAgent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(false)
+		g := newLease(false)
 		h := newFake(t)
 		h.Behave("api", fake.Behaviour{ReadyAfter: time.Hour})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_ = newLoop(h).Converge(ctx, shared("one"), plan.Plan{})
 		l := newLoop(h)
-		l.Turn = g
+		l.Rollout = g
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			converge(t, l, shared("one"), plan.Plan{})
 		}()
 		time.Sleep(time.Minute)
-		if held, let := g.holds(); held != "control-plane unit/api" || let != 0 {
+		if held, let := g.holds(); held != "unit/api" || let != 0 {
 			t.Errorf("before it is ready: holds %q, let %d go", held, let)
 		}
 		<-done
-		if held, let := g.holds(); held != "control-plane unit/api" || let != 1 {
+		if held, let := g.holds(); held != "unit/api" || let != 1 {
 			t.Errorf("when it is ready: holds %q, let %d go", held, let)
 		}
 	})
 }
 
-// It is held from the first moment: what waits for its needs, or for what is taken away first, is not looked at for long.
-func TestTurnIsHeldBeforeItsNeeds(t *testing.T) {
+// The lease is kept from the first moment: an item that waits for its needs is not observed for a long time.
+func TestLeaseIsKeptBeforeItsNeeds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(false)
-		h, l := inTurn(t, g)
+		g := newLease(false)
+		h, l := rolling(t, g)
 		h.FailObserve("unit/api", errors.New("a slow disk"), 1000)
 		ctx, cancel := context.WithCancel(t.Context())
 		want := shared("one")
-		want.Entries[len(want.Entries)-1].Turn = "control-plane" // needs the API
+		want.Entries[len(want.Entries)-1].Rolling = true // needs the API
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			_ = l.Converge(ctx, want, plan.Plan{})
 		}()
 		time.Sleep(time.Second)
-		if held, let := g.holds(); !strings.HasSuffix(held, "control-plane unit/api, control-plane unit/proxy") || let != 1 { // of the first form
+		if held, let := g.holds(); !strings.HasSuffix(held, "unit/api, unit/proxy") || let != 1 { // of the first form
 			t.Errorf("holds %q, let %d go", held, let)
 		}
 		cancel()
@@ -210,12 +211,12 @@ func TestTurnIsHeldBeforeItsNeeds(t *testing.T) {
 	})
 }
 
-// What dies while it waits for its turn waits no longer.
-func TestWhatIsDownNeedsNoTurn(t *testing.T) {
+// An item that dies while it waits for the lease waits no longer.
+func TestDownNeedsNoLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(false)
-		h, l := inTurn(t, g)
+		g := newLease(false)
+		h, l := rolling(t, g)
 		go func() {
 			time.Sleep(time.Minute)
 			h.Behave("api", fake.Behaviour{Exit: true}) // it dies at each start
@@ -229,7 +230,7 @@ func TestWhatIsDownNeedsNoTurn(t *testing.T) {
 			t.Errorf("converged after %s", took)
 		}
 		if _, passed := g.seen(); passed != 0 {
-			t.Errorf("a turn that was never had was passed on %d times", passed)
+			t.Errorf("a lease that was never acquired was released %d times", passed)
 		}
 	})
 }

@@ -67,7 +67,7 @@ func (a *agent) others(c *cluster, doc document) rollout.Cluster {
 	}}
 	return rollout.Cluster{
 		Self: doc.Self, Several: doc.ControlPlanes > 1, Unwell: peers.Unwell,
-		Records: rollout.Ways(func() []lease.Records {
+		Records: rollout.Replicas(func() []lease.Records {
 			ways := []lease.Records{registry.New(store{a, c, a.m}, time.Now)}
 			for _, m := range servers() {
 				ways = append(ways, registry.New(store{a, c, m}, time.Now))

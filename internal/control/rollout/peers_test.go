@@ -15,13 +15,13 @@ import (
 	"github.com/slipway-project/slipway/internal/core/membership"
 )
 
-func TestWays(t *testing.T) {
+func TestReplicas(t *testing.T) {
 	t.Parallel()
 	away := errors.New("connection refused")
 	for name, c := range map[string]struct {
 		first, second error
 		wantErr       error
-		wantSecond    int // times the second way was asked
+		wantSecond    int // times the second server was asked
 	}{
 		"the first answers":          {},
 		"the first is away":          {first: away, wantSecond: 1},
@@ -33,15 +33,15 @@ func TestWays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a, b := &records{err: c.first}, &records{err: c.second}
-			w := rollout.Ways(func() []lease.Records { return []lease.Records{a, b} })
+			w := rollout.Replicas(func() []lease.Records { return []lease.Records{a, b} })
 			_, err := w.Save(t.Context(), lease.Kind, "x", "", nil)
 			if !errors.Is(err, c.wantErr) || b.asked != c.wantSecond {
 				t.Errorf("error %v, want %v; second asked %d times, want %d", err, c.wantErr, b.asked, c.wantSecond)
 			}
 		})
 	}
-	if _, err := rollout.Ways(func() []lease.Records { return nil }).Load(t.Context(), lease.Kind, "x", nil); err == nil {
-		t.Error("no way at all is no error")
+	if _, err := rollout.Replicas(func() []lease.Records { return nil }).Load(t.Context(), lease.Kind, "x", nil); err == nil {
+		t.Error("got no error without any server")
 	}
 }
 
@@ -79,7 +79,7 @@ func TestPeers(t *testing.T) {
 			etcd: etcd{members: []membership.Member{member("other", 9, false)}},
 			want: "the API server of other: it says no",
 		},
-		"nobody knows": {etcd: etcd{err: errors.New("no leader")}, want: "etcd's members, which cannot be asked: no leader"},
+		"nobody knows": {etcd: etcd{err: errors.New("no leader")}, want: "the list of etcd's members: no leader"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
