@@ -94,7 +94,7 @@ init n1
 wait 32m
 expect init request-n1 "did not come to be"
 expect free n1
-mend n1
+repair n1
 init n1 as request-two
 wait 20s
 expect init request-two committed

@@ -186,7 +186,7 @@ func anyStep(dice *rand.Rand) string {
 		"give /etc/kubernetes/pki/ca.crt", "give /etc/kubernetes/pki/ca.key", "give /var/lib/slipway/state/etcd-permit", "give /var/lib/slipway/state/etcd-voter",
 		"spend token", "send hello", "got challenge", "send proof", "got grant", "send keys", "got certificates", "got permit", "got roster", "got promoted",
 		"heard hello", "answer challenge", "heard proof", "answer grant", "answered grant", "heard keys", "answer certificates", "sign kubelet",
-		"put nodes", "put nodes done", "put token", "put token done", "put slot", "put slot done", "put roster", "put roster done",
+		"put nodes", "put nodes done", "put token", "put token done", "put lease", "put lease done", "put roster", "put roster done",
 		"add learner", "add learner done", "promote", "promote done", "remove member", "remove member done",
 		"make ca", "create cert/join-ca done", "create unit/etcd", "create unit/etcd done", "create unit/kube-apiserver done", "take back the create permit",
 		"init keep request", "init claim", "init claimed", "init install", "init installed", "init keep", "init kept", "init commit", "init committed",

@@ -9,7 +9,7 @@ kill n1 at "add learner done"
 kill n2 at "commit"
 kill n2 at "permit"
 wait
-expect fell n1 n2
+expect crashed n1 n2
 expect init request-n1 committed
 expect members 2
 expect nodes 2

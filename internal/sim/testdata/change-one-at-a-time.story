@@ -16,4 +16,4 @@ expect runs kube-apiserver v3 3
 expect clusters 1
 expect members 3
 expect nodes 4
-expect turn free
+expect lease free

@@ -5,7 +5,7 @@ init n1
 cut n2 at "permit"
 join n2 control-plane
 wait 1m
-expect fell n2
+expect crashed n2
 expect members 1
 heal n2
 wait

@@ -1,4 +1,4 @@
-# TC-2, B1-8: a second request on a machine that belongs to a cluster is refused and changes nothing.
+# TC-2, B1-8: a second request on a machine of a cluster is refused and changes nothing.
 machines 1
 init n1
 wait

@@ -4,7 +4,7 @@ init n1
 wait
 stall n2 at "claim" 2s
 join n2 control-plane token via n1
-expect fell n2
+expect crashed n2
 init n2
 wait 1m
 expect init request-n2 committed

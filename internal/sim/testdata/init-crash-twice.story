@@ -2,13 +2,13 @@
 machines 1
 crash n1 at "init installed"
 init n1
-expect fell n1
+expect crashed n1
 crash n1 at "init keep"
 start n1
-expect fell n1
+expect crashed n1
 crash n1 at "init commit"
 start n1
-expect fell n1
+expect crashed n1
 start n1
 wait
 expect init request-n1 committed

@@ -5,7 +5,7 @@ init n1
 crash n1 at "wipe"
 wait 16m
 start n1
-mend n1
+repair n1
 wait 1m
 expect init request-n1 "did not come to be"
 expect free n1

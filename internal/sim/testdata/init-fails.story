@@ -7,7 +7,7 @@ wait 20m
 expect init request-n1 "did not come to be"
 expect free n1
 expect lacks n1 /etc/kubernetes/pki/ca.key /var/lib/slipway/plan/plan.json /var/lib/slipway/state/create-permit
-mend n1
+repair n1
 init n1 as request-two
 wait 10s
 expect init request-two committed

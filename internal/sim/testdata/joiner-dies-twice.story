@@ -4,14 +4,14 @@ machines 2
 init n1
 crash n2 at "claimed"
 join n2 worker
-expect fell n2
+expect crashed n2
 crash n2 at "forget plan.json"
 start n2
-expect fell n2
+expect crashed n2
 kill n2 at "committed"
 start n2
 wait
-expect fell n2
+expect crashed n2
 expect name n2 dev-worker-0
 expect records 2
 expect nodes 2

@@ -4,7 +4,7 @@ init n1
 join n2 control-plane
 wait
 clone n2 n3
-join n3 control-plane token in-vain
+join n3 control-plane token unawaited
 wait 1m
 expect refused n3 address-moved
 expect free n3

@@ -7,7 +7,7 @@ join n2 control-plane
 wait 1s
 join n3 control-plane
 wait 2m
-expect fell n2
+expect crashed n2
 expect ready n3
 start n2
 wait

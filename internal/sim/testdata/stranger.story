@@ -3,7 +3,7 @@
 machines 2
 init n1
 wait
-join n2 worker unknown in-vain
+join n2 worker unknown unawaited
 wait 5m
 expect refused n2 key-unknown
 expect free n2

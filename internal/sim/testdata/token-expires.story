@@ -4,7 +4,7 @@ init n1
 wait
 token t1 worker ttl 5m
 cut n2
-join n2 worker token t1 in-vain
+join n2 worker token t1 unawaited
 wait 1h
 heal n2
 wait 2m

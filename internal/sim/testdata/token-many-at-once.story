@@ -3,12 +3,12 @@ machines 7
 init n1
 wait
 token t1 worker
-join n2 worker token t1 in-vain
-join n3 worker token t1 in-vain
-join n4 worker token t1 in-vain
-join n5 worker token t1 in-vain
-join n6 worker token t1 in-vain
-join n7 worker token t1 in-vain
+join n2 worker token t1 unawaited
+join n3 worker token t1 unawaited
+join n4 worker token t1 unawaited
+join n5 worker token t1 unawaited
+join n6 worker token t1 unawaited
+join n7 worker token t1 unawaited
 wait 2m
 expect records 2
 expect nodes 2

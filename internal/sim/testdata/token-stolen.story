@@ -3,7 +3,7 @@ machines 3
 init n1
 wait
 token t1 worker for n3
-join n2 worker token t1 in-vain
+join n2 worker token t1 unawaited
 wait 1m
 expect refused n2 token-other-key
 expect free n2

@@ -9,7 +9,7 @@ join n2 worker token t1
 start n1
 wait
 expect nodes 2
-join n3 worker token t1 in-vain
+join n3 worker token t1 unawaited
 wait 1m
 expect refused n3 token-used
 expect free n3

@@ -5,17 +5,17 @@ init n1
 join n2 control-plane
 join n3 control-plane
 wait
-mislay n1 at "put turn done" #1
-mislay n1 at "put turn done" #2
-mislay n2 at "put turn done" #1
-mislay n2 at "put turn done" #3
-mislay n3 at "put turn done" #2
-mislay n3 at "put turn done" #4
+lose-answer n1 at "put turn done" #1
+lose-answer n1 at "put turn done" #2
+lose-answer n2 at "put turn done" #1
+lose-answer n2 at "put turn done" #3
+lose-answer n3 at "put turn done" #2
+lose-answer n3 at "put turn done" #4
 change etcd v2
 change kube-apiserver v2
 wait
-expect fell n1 n2 n3
+expect crashed n1 n2 n3
 expect runs etcd v2 3
 expect runs kube-apiserver v2 3
 expect nodes 3
-expect turn free
+expect lease free

@@ -10,10 +10,10 @@ wait 1m
 kill n1 n2 n3
 wait 5m
 expect runs etcd broken 1
-expect turn etcd broken
+expect lease etcd broken
 change etcd v2
 wait
 expect runs etcd v2 3
 expect members 3
 expect nodes 3
-expect turn free
+expect lease free

@@ -10,9 +10,9 @@ wait 1m
 kill n1 n2 n3
 wait 5m
 expect runs kube-apiserver broken 1
-expect turn kube-apiserver broken
+expect lease kube-apiserver broken
 change kube-apiserver v2
 wait
 expect runs kube-apiserver v2 3
 expect nodes 3
-expect turn free
+expect lease free

@@ -5,16 +5,16 @@ init n1
 join n2 control-plane
 join n3 control-plane
 wait
-mislay n1 at "put turn done" #4
-mislay n2 at "put turn done" #4
-mislay n3 at "put turn done" #4
+lose-answer n1 at "put turn done" #4
+lose-answer n2 at "put turn done" #4
+lose-answer n3 at "put turn done" #4
 change kube-apiserver broken
 wait 5m
 expect runs kube-apiserver broken 1
-expect turn kube-apiserver broken
+expect lease kube-apiserver broken
 expect nodes 0
 change kube-apiserver v2
 wait
 expect runs kube-apiserver v2 3
 expect nodes 3
-expect turn free
+expect lease free

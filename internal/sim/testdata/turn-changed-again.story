@@ -15,4 +15,4 @@ wait
 expect runs kube-apiserver v3 3
 expect runs etcd v3 3
 expect nodes 3
-expect turn free
+expect lease free

@@ -8,7 +8,7 @@ wait
 crash n1 at "exchange unit/etcd"
 change etcd v2
 wait 6m
-expect fell n1
+expect crashed n1
 expect runs etcd v2 2
 expect members 3
 expect nodes 2
@@ -16,4 +16,4 @@ start n1
 wait
 expect runs etcd v2 3
 expect nodes 3
-expect turn free
+expect lease free

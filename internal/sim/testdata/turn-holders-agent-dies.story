@@ -12,8 +12,8 @@ kill n1 at "replace unit/kube-apiserver done"
 change etcd v2
 change kube-apiserver v2
 wait
-expect fell n1 n2 n3
+expect crashed n1 n2 n3
 expect runs etcd v2 3
 expect runs kube-apiserver v2 3
 expect nodes 3
-expect turn free
+expect lease free

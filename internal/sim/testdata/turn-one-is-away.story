@@ -15,4 +15,4 @@ start n3
 wait
 expect runs etcd v2 3
 expect nodes 3
-expect turn free
+expect lease free

@@ -10,8 +10,8 @@ change kube-apiserver v2
 wait 6m
 heal n1
 wait
-expect fell n1
+expect crashed n1
 expect runs etcd v2 3
 expect runs kube-apiserver v2 3
 expect nodes 3
-expect turn free
+expect lease free

@@ -16,4 +16,4 @@ expect runs etcd v2 3
 expect runs kube-apiserver v2 3
 expect members 3
 expect nodes 3
-expect turn free
+expect lease free

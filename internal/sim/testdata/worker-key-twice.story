@@ -4,7 +4,7 @@ init n1
 join n2 worker
 wait
 clone n2 n3
-join n3 worker token in-vain
+join n3 worker token unawaited
 wait 2m
 expect refused n3 key-in-use
 expect free n3

@@ -69,10 +69,10 @@ func expectations() map[string]func(t *teller, args []string) error {
 		"inits":    (*teller).initsWon,
 		"has":      (*teller).has,
 		"lacks":    (*teller).lacks,
-		"fell":     (*teller).fallen,
+		"crashed": (*teller).crashed,
 		"same":     (*teller).same,
 		"runs":     (*teller).running,
-		"turn":     (*teller).turn,
+		"lease": (*teller).turn,
 	}
 }
 
@@ -292,8 +292,8 @@ func (t *teller) lacks(args []string) error {
 	return nil
 }
 
-// fell n2 …: the crashes that were prepared for the machines have happened.
-func (t *teller) fallen(args []string) error {
+// crashed n2 …: the crashes that were prepared for the machines have happened.
+func (t *teller) crashed(args []string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, c := range t.pending {

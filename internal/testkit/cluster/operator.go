@@ -102,7 +102,7 @@ func (t *teller) controlPlane() (*agent, *joinService, error) {
 	return nil, nil, errors.New("no control plane responds")
 }
 
-// joinWord: join n2 control-plane|worker [token [NAME]] [via n1 …] [in-vain].
+// joinWord: join n2 control-plane|worker [token [NAME]] [via n1 …] [unawaited].
 func (t *teller) joinWord(args []string) error {
 	if len(args) < 2 {
 		return errors.New("join MACHINE ROLE")
@@ -114,7 +114,7 @@ func (t *teller) joinWord(args []string) error {
 	rest := args[2:]
 	m.mu.Lock()
 	m.joining = true
-	m.hopeless = len(rest) > 0 && rest[len(rest)-1] == "in-vain"
+	m.hopeless = len(rest) > 0 && rest[len(rest)-1] == "unawaited"
 	m.mu.Unlock()
 	t.work.Go(func() {
 		if err := t.invite(m, pool(args[1]), rest); err != nil && t.ctx.Err() == nil {
@@ -139,7 +139,7 @@ func (t *teller) invite(m *machine, pool string, rest []string) error {
 	for i := 0; i < len(rest); i++ {
 		switch {
 		case rest[i] == "via":
-			via = slices.DeleteFunc(slices.Clone(rest[i+1:]), func(s string) bool { return s == "in-vain" })
+			via = slices.DeleteFunc(slices.Clone(rest[i+1:]), func(s string) bool { return s == "unawaited" })
 			i = len(rest)
 		case rest[i] == "token" && i+1 < len(rest) && t.token(rest[i+1]) != "":
 			target.Token = t.token(rest[i+1])

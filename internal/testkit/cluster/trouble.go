@@ -25,7 +25,7 @@ func (t *teller) failWord(args []string) error {
 	return nil
 }
 
-func (m *machine) mend() {
+func (m *machine) repair() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.broken = nil

@@ -15,9 +15,9 @@ import (
 func commands() map[string]func(t *teller, args []string) error {
 	return map[string]func(t *teller, args []string) error{
 		"init": (*teller).initWord, "join": (*teller).joinWord, "token": (*teller).tokenWord, "approve": (*teller).approveWord, "remove": (*teller).removeWord, "reset": (*teller).resetWord,
-		"cut": (*teller).cutWord, "fail": (*teller).failWord, "mend": on((*machine).mend), "catchup": (*teller).catchUpWord, "clone": (*teller).cloneWord, "lose": (*teller).loseWord, "clock": (*teller).clockWord, "stall": (*teller).stallWord, "within": (*teller).withinWord, "heal": on(func(m *machine) { m.cut(false) }),
+		"cut": (*teller).cutWord, "fail": (*teller).failWord, "repair": on((*machine).repair), "catchup": (*teller).catchUpWord, "clone": (*teller).cloneWord, "lose": (*teller).loseWord, "clock": (*teller).clockWord, "stall": (*teller).stallWord, "within": (*teller).withinWord, "heal": on(func(m *machine) { m.cut(false) }),
 		"crash": (*teller).crashWord, "kill": (*teller).killWord, "start": (*teller).startWord, "pause": (*teller).pauseWord,
-		"wait": (*teller).waitWord, "expect": (*teller).expectWord, "remember": (*teller).rememberWord, "change": (*teller).changeWord, "mislay": (*teller).mislayWord,
+		"wait": (*teller).waitWord, "expect": (*teller).expectWord, "remember": (*teller).rememberWord, "change": (*teller).changeWord, "lose-answer": (*teller).mislayWord,
 	}
 }
 
