@@ -34,15 +34,15 @@ import (
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-// agent is one life of a machine's agent, put together as cmd/slipway does it.
+// agent is one process of a machine's agent, assembled as in cmd/slipway.
 type agent struct {
 	m      *machine
 	root   string
-	ctx    context.Context //nolint:containedctx // the agent's whole life, which many goroutines share
+	ctx    context.Context //nolint:containedctx // ends with the process; many goroutines share it
 	cancel context.CancelFunc
 	dead   atomic.Bool
-	gone   chan struct{} // closed when it is dead
-	done   chan struct{} // closed when nothing of it runs any more
+	gone   chan struct{} // closed when it dies
+	done   chan struct{} // closed when all its goroutines have ended
 
 	key     *ecdsa.PrivateKey
 	pin     pin.Pin
@@ -58,7 +58,7 @@ type agent struct {
 	inits atomic.Pointer[listener]
 }
 
-// Files of a machine, below its root.
+// Files of a machine, relative to its root.
 const (
 	stateDir   = "/var/lib/slipway/state"
 	lockFile   = stateDir + "/lock"
@@ -122,7 +122,7 @@ func newAgent(m *machine, root string) (*agent, error) {
 	return a, err
 }
 
-// noter brings the agent's log into the run's.
+// noter writes the agent's log to that of the run.
 type noter struct{ m *machine }
 
 func (n noter) Write(p []byte) (int, error) {
@@ -130,7 +130,7 @@ func (n noter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// run lives until the agent is killed or ends by itself.
+// run runs the agent until it is killed or ends by itself.
 func (a *agent) run() {
 	group, ctx := errgroup.WithContext(a.ctx)
 	group.Go(func() error { return a.node.Run(ctx) })
@@ -142,7 +142,7 @@ func (a *agent) run() {
 	close(a.done)
 }
 
-// die makes the agent a dead one at once, whatever its goroutines still do.
+// die ends the agent at once: what its goroutines still do has no effect.
 func (a *agent) die() {
 	if !a.dead.Swap(true) {
 		close(a.gone)
@@ -150,7 +150,7 @@ func (a *agent) die() {
 	}
 }
 
-// errDead is what a dead agent gets from the world.
+// errDead is the answer of the world to a dead agent.
 var errDead = errors.New("this agent is dead")
 
 func (a *agent) alive() error {
@@ -160,7 +160,7 @@ func (a *agent) alive() error {
 	return nil
 }
 
-// pass is called between any two things that a crash may divide.
+// pass is called between any two actions that a crash may separate.
 func (a *agent) pass(name string) {
 	if a.dead.Load() {
 		return
@@ -195,7 +195,7 @@ func machineKey(path string) (*ecdsa.PrivateKey, pin.Pin, error) {
 	return key, pin.Of(spki), err
 }
 
-// rebase puts a machine's root in front of a Want's paths.
+// rebase prefixes the paths of a Want with a machine's root.
 func rebase(root string, w pki.Want) pki.Want {
 	for _, path := range []*string{&w.CertPath, &w.KeyPath, &w.SignerCert, &w.SignerKey, &w.Permit} {
 		if *path != "" {

@@ -21,7 +21,8 @@ import (
 	"github.com/slipway-project/slipway/internal/sleep"
 )
 
-// changeWord: change etcd FLAG: the operator hands every control plane a plan whose etcd has that flag, and goes on until it is kept.
+// changeWord: change etcd FLAG: the operator gives every control plane a plan whose etcd has that flag, and retries until
+// it is stored.
 func (t *teller) changeWord(args []string) error {
 	if len(args) != 2 {
 		return errors.New("change UNIT FLAG")
@@ -44,7 +45,7 @@ func (t *teller) changeWord(args []string) error {
 		m.handed = over
 		t.work.Go(func() {
 			defer close(over)
-			if before != nil { // an operator hands over one plan after the other
+			if before != nil { // an operator sends one plan after the other
 				<-before
 			}
 			if err := t.hand(m, mine, flags); err != nil && t.ctx.Err() == nil {
@@ -58,7 +59,8 @@ func (t *teller) changeWord(args []string) error {
 	return nil
 }
 
-// hand gives one machine its plan, unless it is no control plane or another change has come. An agent that dies over it is asked again.
+// hand gives one machine its plan, unless it is not a control plane or a newer change has come. If the agent crashes, the
+// next one is asked.
 func (t *teller) hand(m *machine, revision int, flags map[string]string) error {
 	for ; t.ctx.Err() == nil; _ = sleep.For(t.ctx, time.Second) {
 		t.mu.Lock()
@@ -95,7 +97,7 @@ func (t *teller) hand(m *machine, revision int, flags map[string]string) error {
 	return nil
 }
 
-// document is what the operator tells a control plane.
+// document returns the operator's document for a control plane.
 func (w *World) document(self string, flags map[string]string) (document, error) {
 	doc := document{Self: self, ControlPlanes: w.planes, Flags: flags}
 	for i, n := range w.prepared {
@@ -109,7 +111,7 @@ func (w *World) document(self string, flags map[string]string) (document, error)
 	return doc, nil
 }
 
-// runs UNIT FLAG N: on so many machines the unit runs with this flag.
+// runs UNIT FLAG N: on this number of machines the unit runs with the flag.
 func (t *teller) running(args []string) error {
 	if len(args) != 3 {
 		return errors.New("runs UNIT FLAG N")
@@ -125,12 +127,12 @@ func (t *teller) running(args []string) error {
 		}
 	}
 	if strconv.Itoa(n) != args[2] {
-		return fmt.Errorf("%d machines run %s with %s, want %s:%s", n, args[0], args[1], args[2], who)
+		return fmt.Errorf("got %d machines that run %s with %s, want %s:%s", n, args[0], args[1], args[2], who)
 	}
 	return nil
 }
 
-// turn free, or turn UNIT FLAG: whoever has the turn runs the unit with this flag.
+// lease free, or lease UNIT FLAG: the holder of the rollout lease runs the unit with this flag.
 func (t *teller) turn(args []string) error {
 	c, err := t.only()
 	if err != nil {
@@ -150,7 +152,7 @@ func (t *teller) turn(args []string) error {
 	case now.Holder == nil && args[0] == "free":
 		return nil
 	case now.Holder == nil || args[0] == "free":
-		return fmt.Errorf("the turn is held by %v, want %v", now.Holder, args)
+		return fmt.Errorf("got rollout lease of %v, want %v", now.Holder, args)
 	}
 	for _, m := range t.order {
 		m.mu.Lock()
@@ -160,10 +162,10 @@ func (t *teller) turn(args []string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s has the turn for %s and does not run %v", now.Holder.Node, now.Holder.Item, args)
+	return fmt.Errorf("%s holds the rollout lease for %s and does not run %v", now.Holder.Node, now.Holder.Item, args)
 }
 
-// mislayWord: mislay n1 at "put turn done": it is done, and its answer is lost.
+// mislayWord: lose-answer n1 at "put turn done": the write happens, and its answer is lost.
 func (t *teller) mislayWord(args []string) error {
 	return t.fall(args, Crash{Mislay: true}, nil)
 }

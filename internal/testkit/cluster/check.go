@@ -17,7 +17,7 @@ import (
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-// pass counts a step, looks whether all that must always hold does, and lets the machine crash if that is due here.
+// pass counts a step, checks the invariants of the machine, and carries out the crash that is due at the step.
 func (w *World) pass(a *agent, name string) {
 	w.checkMachine(a)
 	w.mu.Lock()
@@ -45,7 +45,7 @@ func (w *World) pass(a *agent, name string) {
 	a.suffer(due)
 }
 
-// checkMachine: what is committed stays so, and nobody who is free is somebody.
+// checkMachine: a committed machine stays committed, and a free machine holds no credential.
 func (w *World) checkMachine(a *agent) {
 	a.m.mu.Lock()
 	now := a.lock.State()
@@ -61,7 +61,7 @@ func (w *World) checkMachine(a *agent) {
 		return
 	}
 	if held := credentials(a.root); len(held) > 0 && a.lock.State() == now && !a.dead.Load() {
-		w.wrong("%s belongs to nobody and holds %v", a.m.name, held)
+		w.wrong("%s is free and holds %v", a.m.name, held)
 	}
 }
 
@@ -80,7 +80,7 @@ func (m *machine) madeOnce(a *agent, name string, key pin.Pin) {
 	}
 }
 
-// checkRecords: no two records share what is one machine's, and a token lets one key in.
+// checkRecords: no two records share a name, pod CIDR, key or address, and a token admits one key.
 func (w *World) checkRecords(c *cluster, item registry.Item) {
 	switch item.Kind {
 	case "token":
@@ -96,7 +96,7 @@ func (w *World) checkRecords(c *cluster, item registry.Item) {
 		}
 		w.mu.Unlock()
 		if before != "" && t.UsedBy != before {
-			w.wrong("token %s let in %s, and now %q", t.ID, before, t.UsedBy)
+			w.wrong("token %s admitted %s, and now %q", t.ID, before, t.UsedBy)
 		}
 	case "nodes":
 		nodes, err := registry.New(c.store, time.Now).Nodes(context.Background())
@@ -123,18 +123,18 @@ func (w *World) checkRecords(c *cluster, item registry.Item) {
 	}
 }
 
-// checkMembers: one change at a time, and never the quorum's end by us.
+// checkMembers: there is at most one learner, and no change of ours loses the quorum.
 func (w *World) checkMembers(c *cluster, what string, hadQuorum bool) {
 	now := last(c.etcd.History())
 	if strings.Count(now, ":learner") > 1 {
 		w.wrong("%s: two learners at once: %s", what, now)
 	}
 	if hadQuorum && !c.hasQuorum() {
-		w.wrong("%s: the quorum is lost by it: %s", what, now)
+		w.wrong("%s loses the quorum: %s", what, now)
 	}
 }
 
-// hasQuorum tells whether the cluster's etcd agrees on anything now.
+// hasQuorum tells whether the cluster's etcd has a quorum now.
 func (c *cluster) hasQuorum() bool {
 	now := last(c.etcd.History())
 	for member := range strings.FieldsSeq(now) {
@@ -149,14 +149,14 @@ func (c *cluster) hasQuorum() bool {
 	return false
 }
 
-// heard keeps what join services have decided.
+// heard stores an audit entry of a join service.
 func (w *World) heard(e joinserver.Entry) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.audits = append(w.audits, e)
 }
 
-// ready tells whether a machine is a node with nothing left to do.
+// ready tells whether the machine is a node with all items ready.
 func (m *machine) ready() bool {
 	a := m.running()
 	if a == nil || a.lock.State().Phase != lock.Committed {
@@ -173,7 +173,7 @@ func (m *machine) ready() bool {
 	return seen
 }
 
-// says is what the machine tells of itself that is not ready; empty: it is silent.
+// says returns the machine's status of what is not ready, or nothing.
 func (m *machine) says() string {
 	a := m.running()
 	if a == nil {
@@ -194,10 +194,10 @@ func (m *machine) says() string {
 	return strings.Join(text, "; ")
 }
 
-// maxSilence is how long a machine may have nothing to say: a moment between two words.
+// maxSilence is how long a machine that is not done may have no status, as between two items.
 const maxSilence = 5 * time.Second
 
-// checkVoices: every machine that is not done says what it waits for.
+// checkVoices: every machine that is not done reports what it waits for.
 func (w *World) checkVoices() {
 	for _, m := range w.order {
 		m.mu.Lock()
@@ -220,7 +220,7 @@ func (w *World) checkVoices() {
 					state += "; " + s.Ref + " " + string(s.Phase)
 				}
 			}
-			w.wrong("%s is not done and says nothing: %s", m.name, state)
+			w.wrong("%s is not done and has no status: %s", m.name, state)
 		}
 	}
 }

@@ -32,13 +32,13 @@ import (
 	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
-// World is all that there is in one run.
+// World is the state of one run.
 type World struct {
 	dir  string
 	seed uint64
 	slow time.Duration // the longest delay of a message; most are far shorter
 
-	mu       sync.Mutex // guards the fields below; it is never held while anything waits
+	mu       sync.Mutex // guards the fields below; no goroutine waits while it holds it
 	dice     *rand.Rand
 	order    []*machine
 	machines map[string]*machine
@@ -47,7 +47,7 @@ type World struct {
 	tokens   map[string]string    // by the story's name
 	network  chan struct{}        // closed and replaced when a machine is cut, healed, switched on or off
 	armed    []*Crash
-	pending  []*Crash // that a story has told of
+	pending  []*Crash // prepared by the story
 	steps    []Step
 	counts   map[string]int
 	events   []string
@@ -55,33 +55,33 @@ type World struct {
 	audits   []joinserver.Entry
 	begun    time.Time
 
-	catchUp   time.Duration // what a learner's etcd takes
+	catchUp   time.Duration // that a learner's etcd takes
 	planes    int           // how many control planes the operator's document names
 	changedAt int           // how many steps there were before the first change of the plan
 
-	over chan struct{}  // closed when the run is over: nobody comes back
-	bg   sync.WaitGroup // who would
+	over chan struct{}  // closed when the run is over: no machine starts again
+	bg   sync.WaitGroup // delayed starts
 }
 
-// Step is one point that a crash may divide from the next.
+// Step is a point in a run at which a machine can crash.
 type Step struct {
 	Machine, Name string
-	N             int // the how many-th of this name on this machine
+	N             int // 1 for the first of this name on this machine
 }
 
 func (s Step) String() string { return fmt.Sprintf("%s %q #%d", s.Machine, s.Name, s.N) }
 
-// Crash is to happen at a step.
+// Crash is a crash of a machine that happens at a step.
 type Crash struct {
 	Machine, Name string
 	N             int           // 0: the next one
-	AgentOnly     bool          // only the agent dies; what it supervises lives on
-	cutOnly       bool          // nothing dies: the machine is cut off
-	stall         time.Duration // nothing dies: the step takes so long
+	AgentOnly     bool          // only the agent dies; the processes that it supervises stay
+	cutOnly       bool          // the machine is cut off instead
+	stall         time.Duration // the step takes this long instead
 	done          chan struct{}
-	Mislay        bool          // nothing dies: the answer is lost
-	Agentless     time.Duration // with agentOnly: until the next agent; 0: at once
-	Back          time.Duration // 0: somebody else switches the machine on again
+	Mislay        bool          // the answer to the write is lost instead
+	Agentless     time.Duration // with AgentOnly: time until the next agent; 0: at once
+	Back          time.Duration // time until the machine starts again
 	Then          *Crash        // armed when this one has happened
 }
 
@@ -111,7 +111,7 @@ func (w *World) StepsOfChange() []Step { return w.steps[w.changedAt:] }
 // Happened tells whether the run reached the step of a crash.
 func (w *World) Happened(c *Crash) bool { return !slices.Contains(w.armed, c) }
 
-// epoch is when every run begins: after this program was made, or its own clock checks would refuse to issue anything.
+// epoch is when every run starts. It is later than the build of this program, or its clock checks would refuse to sign.
 var epoch = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 // newWorld must be called in a synctest bubble.
@@ -132,7 +132,7 @@ func newWorld(t testing.TB, seed uint64, machines int) *World {
 	return w
 }
 
-// scratch is a folder in memory, where there is one: a run writes some hundred small files, each made durable.
+// scratch returns a temporary directory, in memory if possible: a run writes hundreds of small files, each with fsync.
 func scratch(t testing.TB) string {
 	dir, err := os.MkdirTemp("/dev/shm", "sim-") //nolint:usetesting // t.TempDir is on a disk, and this is ten times as quick
 	if err != nil {
@@ -142,14 +142,14 @@ func scratch(t testing.TB) string {
 	return dir
 }
 
-// intn is a number in [0, n).
+// intn returns a random number in [0, n).
 func (w *World) intn(n int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.dice.IntN(n)
 }
 
-// delay is how long something takes: a little, and now and then much.
+// delay returns a random duration: mostly short, sometimes long.
 func (w *World) delay() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -171,7 +171,7 @@ func (w *World) noteLocked(format string, args ...any) {
 	w.events = append(w.events, fmt.Sprintf("%9.3fs ", time.Since(w.begun).Seconds())+fmt.Sprintf(format, args...))
 }
 
-// wrong says that an invariant is broken.
+// wrong records that an invariant does not hold.
 func (w *World) wrong(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -202,7 +202,7 @@ func (w *World) networkChange() <-chan struct{} {
 	return w.network
 }
 
-// at finds the machine with an address.
+// at returns the machine with an address, or nil.
 func (w *World) at(a netip.Addr) *machine {
 	for _, m := range w.order {
 		if m.address == a {
@@ -212,7 +212,7 @@ func (w *World) at(a netip.Addr) *machine {
 	return nil
 }
 
-// end switches everything off and waits until nothing runs any more.
+// end switches all machines off and waits until every goroutine has ended.
 func (w *World) end() {
 	close(w.over)
 	w.bg.Wait()
@@ -221,7 +221,7 @@ func (w *World) end() {
 	}
 }
 
-// later does something after a while, unless the run is over.
+// later calls do after d, unless the run is over.
 func (w *World) later(d time.Duration, do func()) {
 	w.bg.Go(func() {
 		timer := time.NewTimer(d)

@@ -35,7 +35,7 @@ import (
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-// joinService is the join service of one control plane, put together as cmd/slipway does it.
+// joinService is the join service of one control plane, assembled as in cmd/slipway.
 type joinService struct {
 	pin     pin.Pin // of the join CA
 	cluster *cluster
@@ -43,10 +43,11 @@ type joinService struct {
 	members *members.Manager
 	rosters *rosters.Keeper
 	server  *joinserver.Server
-	ended   chan struct{} // closed when it serves no more
+	ended   chan struct{} // closed when it has stopped serving
 }
 
-// control is the control role: it registers the operator's nodes when the API answers, and runs the join service beside.
+// control is the control role: it registers the operator's nodes as soon as the API server responds, and runs the join
+// service.
 func (a *agent) control(ctx context.Context, text []byte, board *reconcile.Board) error {
 	board.Set(reconcile.Status{Ref: "control/records", Phase: reconcile.Waiting, For: wait.For{What: "the API server", Who: "this machine"}})
 	board.Set(reconcile.Status{Ref: agentnode.ControlRole, Phase: reconcile.Ready})
@@ -60,8 +61,8 @@ func (a *agent) control(ctx context.Context, text []byte, board *reconcile.Board
 	return group.Wait()
 }
 
-// cluster is the one that the machine belongs to by its disk. What a dead agent still writes is on no disk, and begins no cluster:
-// it is read first, and life is looked at afterwards.
+// cluster returns the cluster of the join CA on the machine's disk, or nil. It reads the disk before it checks that the
+// agent is alive, because the writes of a dead agent must not start a cluster.
 func (a *agent) cluster() *cluster {
 	pin := certPin(a.root + pkiDir + "/join-ca.crt")
 	if a.alive() != nil {
@@ -118,7 +119,7 @@ func (a *agent) joinService(doc document) (*joinService, error) {
 	joinCA := readCert(a.root + pkiDir + "/join-ca.crt")
 	c, records := a.records(doc)
 	if joinCA == nil || c == nil {
-		return nil, errors.New("there is no join CA")
+		return nil, errors.New("the join CA does not exist")
 	}
 	id := c.pin.ClusterID()
 	log := slog.New(slog.DiscardHandler)
@@ -157,12 +158,12 @@ func (a *agent) signRoster(digest []byte) ([]byte, error) {
 	}
 	block, _ := pem.Decode(text)
 	if block == nil {
-		return nil, errors.New("no key")
+		return nil, errors.New("no PEM block")
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	key, ok := parsed.(*ecdsa.PrivateKey)
 	if err != nil || !ok {
-		return nil, fmt.Errorf("no ECDSA key: %w", err)
+		return nil, fmt.Errorf("not an ECDSA key: %w", err)
 	}
 	return ecdsa.SignASN1(rand.Reader, key, digest)
 }

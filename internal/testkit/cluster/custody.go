@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/pki"
 )
 
-// custody is the real one, on the machine's own disk.
+// custody is the real custody of keys, on the machine's disk.
 type custody struct {
 	a     *agent
 	local *ca.Local
@@ -26,7 +26,7 @@ func newCustody(a *agent) custody {
 	}}}
 }
 
-// Request is enrol.Custody.
+// Request implements enrol.Custody.
 func (c custody) Request(w pki.Want) (request []byte, finish func([]byte) error, err error) {
 	request, done, err := c.local.Request(rebase(c.a.root, w))
 	return request, func(certificate []byte) error {
@@ -35,7 +35,7 @@ func (c custody) Request(w pki.Want) (request []byte, finish func([]byte) error,
 	}, err
 }
 
-// Sign is joinserver.Signer.
+// Sign implements joinserver.Signer.
 func (c custody) Sign(w pki.Want, pub crypto.PublicKey) ([]byte, error) {
 	c.a.pass("sign " + w.Name)
 	if err := c.a.alive(); err != nil {

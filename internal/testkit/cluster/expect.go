@@ -69,10 +69,10 @@ func expectations() map[string]func(t *teller, args []string) error {
 		"inits":    (*teller).initsWon,
 		"has":      (*teller).has,
 		"lacks":    (*teller).lacks,
-		"crashed": (*teller).crashed,
+		"crashed":  (*teller).crashed,
 		"same":     (*teller).same,
 		"runs":     (*teller).running,
-		"lease": (*teller).turn,
+		"lease":    (*teller).turn,
 	}
 }
 

@@ -18,45 +18,45 @@ import (
 	"github.com/slipway-project/slipway/internal/node/initserver"
 )
 
-// machine is a computer: a disk, processes, a place in the network, and at most one agent at a time.
+// machine is a computer: a disk, processes, a network address, and at most one agent at a time.
 type machine struct {
 	w       *World
 	name    string
 	address netip.Addr
 
 	mu        sync.Mutex // guards the fields below
-	root      string     // its disk; a new copy after each crash, so that an agent that is dead writes nowhere
+	root      string     // its disk; a new copy after each crash, so that the writes of a dead agent have no effect
 	copies    int        // of the disk
 	agent     *agent     // nil: off, or between two agents
-	last      *agent     // the one before, which may not have ended yet
+	last      *agent     // the previous one, which may not have ended yet
 	on        bool
 	isCut     bool
-	clockOff  time.Duration // how far its clock is off
-	processes *fake.Host    // they live as long as the machine is on
-	etcd      string        // the node whose etcd runs here; empty: none does
-	etcdIn    *cluster      // where
+	clockOff  time.Duration // the error of its clock
+	processes *fake.Host    // they run while the machine is on
+	etcd      string        // the node whose etcd runs here; empty: etcd is not running
+	etcdIn    *cluster      // the cluster of that etcd
 	apiserver bool
 	wanted    map[string]plan.Unit // units that the machine's supervisor keeps
 	changed   chan struct{}        // closed and replaced when a process comes or goes
 	target    *node.JoinTarget
-	stopped   error // why the last agent ended by itself
+	stopped   error // the error with which the last agent ended by itself
 	resetting bool
-	broken    map[string]bool // items that cannot be done
-	committed string          // the cluster that it was committed to
-	told      bool            // it has kept its target
-	returning bool            // it is off and comes back by itself
-	kubelet   bool            // it runs
-	voiceless time.Time       // since when nobody hears the kubelet; zero: it is heard, if it runs
-	node      string          // that it was last
-	joining   bool            // the operator does something about it
-	hopeless  bool            // nobody expects it to get in
-	quiet     time.Time       // since when it says nothing; of the story's goroutine
-	handed    chan struct{}   // closed when the last plan has been handed over; of the story's goroutine
+	broken    map[string]bool // items that cannot be created or replaced
+	committed string          // the ID of the cluster that it was committed to
+	told      bool            // it has stored its target
+	returning bool            // it is off and starts again by itself
+	kubelet   bool            // it is running
+	voiceless time.Time       // when the kubelet's last heartbeat was; zero: it sends heartbeats while it is running
+	node      string          // its last node name
+	joining   bool            // the operator has sent a request to it
+	hopeless  bool            // the story does not wait for its join
+	quiet     time.Time       // since when it has no status; only used by the story's goroutine
+	handed    chan struct{}   // closed when the last plan has been handed over; only used by the story's goroutine
 	exchanges
 	made map[string]pin.Pin // pin of each CA by claim and name: none is made twice
 }
 
-// secret is what a machine is initialised with.
+// secret returns the machine's init secret.
 func (m *machine) secret() string { return "secret-of-" + m.name }
 
 func (m *machine) disk() string {
@@ -65,7 +65,7 @@ func (m *machine) disk() string {
 	return m.root
 }
 
-// prepare gives the machine its init secret, as whoever installs machines does.
+// prepare writes the machine's init secret to its disk, as an installation of the machine does.
 func (m *machine) prepare() error {
 	path := m.disk() + "/var/lib/slipway/init-secret.json"
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -92,7 +92,7 @@ func (m *machine) start() {
 	m.boot()
 }
 
-// boot begins an agent, unless the machine is off or has one.
+// boot starts an agent, unless the machine is off or has one.
 func (m *machine) boot() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -116,7 +116,7 @@ func (m *machine) boot() {
 	}
 }
 
-// ended hears that an agent is over.
+// ended is called when an agent has ended.
 func (m *machine) ended(a *agent, err error) {
 	m.mu.Lock()
 	mine := m.agent == a
@@ -134,7 +134,7 @@ func (m *machine) ended(a *agent, err error) {
 	}
 }
 
-// kill ends the agent as SIGKILL does; the machine starts another one.
+// kill ends the agent as SIGKILL does. The machine starts another one.
 func (m *machine) kill() {
 	m.fell(true)
 	m.w.later(50*time.Millisecond, m.boot)
@@ -143,8 +143,8 @@ func (m *machine) kill() {
 // crash is a power cut.
 func (m *machine) crash() { m.fell(false) }
 
-// fell lets agent and, in a power cut, all processes end now. What is on the disk now stays; what the dead agent still does reaches
-// nobody.
+// fell ends the agent and, in a power cut, all processes. The disk keeps its content of this moment, and what the dead
+// agent still does has no effect.
 func (m *machine) fell(agentOnly bool) {
 	m.mu.Lock()
 	a := m.agent
@@ -187,7 +187,7 @@ func (m *machine) changes() <-chan struct{} {
 	return m.changed
 }
 
-// off ends everything for good and waits for it.
+// off switches the machine off for good and waits until its agent has ended.
 func (m *machine) off() {
 	m.crash()
 	m.mu.Lock()
@@ -198,7 +198,7 @@ func (m *machine) off() {
 	}
 }
 
-// cut separates the machine from all others.
+// cut cuts the machine off from all others, or ends that.
 func (m *machine) cut(isCut bool) {
 	m.mu.Lock()
 	m.isCut = isCut
@@ -214,26 +214,26 @@ func (m *machine) cut(isCut bool) {
 	m.w.changeNetwork()
 }
 
-// reachable tells whether others can talk to the machine.
+// reachable tells whether other machines can connect to the machine.
 func (m *machine) reachable() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.on && !m.isCut
 }
 
-// running is the agent, or nil.
+// running returns the agent, or nil.
 func (m *machine) running() *agent {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.agent
 }
 
-// tell has the machine join a cluster, as soon as it listens.
+// tell tells the machine to join a cluster, and retries until the agent has stored the target.
 func (m *machine) tell(t node.JoinTarget) {
 	for range 600 {
 		a := m.running()
 		if a == nil {
-			return // the next agent is told anew
+			return // the next agent is told again
 		}
 		if err := a.enrol.Join(a.ctx, t); err == nil && a.alive() == nil {
 			m.mu.Lock()

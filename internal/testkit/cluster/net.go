@@ -22,11 +22,11 @@ import (
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
-// silence is after how long a side finds out that it hears nothing any more.
+// silence is the time after which a side notices that it receives nothing.
 const silence = 20 * time.Second
 
-// link is a connection from one agent to the join service of another. It breaks at once when one of the two processes dies, and
-// after a silence when a machine is cut off or has lost its power.
+// link is a connection from one agent to the join service of another. It breaks at once when one of the two processes
+// dies, and after silence when a machine is cut off or has lost its power.
 type link struct {
 	from, to *agent
 	service  *joinService
@@ -47,7 +47,7 @@ func (a *agent) dialer(ca pin.Pin) joinclient.Dialer {
 			return nil, err
 		}
 		peer := a.m.w.at(to.Addr())
-		for peer == nil || !a.reaches(peer) { // nobody says no: only time does
+		for peer == nil || !a.reaches(peer) { // there is no refusal, only a timeout
 			select {
 			case <-a.m.w.networkChange():
 			case <-ctx.Done():
@@ -75,14 +75,14 @@ func (a *agent) dialer(ca pin.Pin) joinclient.Dialer {
 	}
 }
 
-// now is the time by the machine's clock.
+// now returns the time of the machine's clock.
 func (a *agent) now() time.Time {
 	a.m.mu.Lock()
 	defer a.m.mu.Unlock()
 	return time.Now().Add(a.m.clockOff)
 }
 
-// askTime is joinclient.Clock: a server of the right CA says what time it is there.
+// askTime implements joinclient.Clock: it returns the time of the server's clock.
 func (a *agent) askTime(ctx context.Context, to netip.AddrPort) (time.Time, error) {
 	if err := sleep.For(ctx, a.m.w.delay()); err != nil {
 		return time.Time{}, err
@@ -99,10 +99,10 @@ func (a *agent) reaches(m *machine) bool {
 	return a.m == m || a.m.reachable() && m.reachable()
 }
 
-// up tells whether a message gets through now.
+// up tells whether a message would arrive now.
 func (l *link) up() bool { return l.from.reaches(l.to.m) }
 
-// watch ends the link when one of its ends is gone.
+// watch ends the link when one of its ends has died or is unreachable.
 func (l *link) watch() {
 	var since time.Time // of silence
 	for {
@@ -122,7 +122,7 @@ func (l *link) watch() {
 		case <-l.from.gone:
 			l.end(errLink)
 		case <-l.to.gone:
-			if !l.to.m.reachable() { // its power is gone: nobody says so
+			if !l.to.m.reachable() { // a power cut sends no reset
 				select {
 				case <-time.After(silence):
 				case <-l.broken:
@@ -194,7 +194,7 @@ func (p *pipe[M]) pump() {
 	}
 }
 
-// travel is the way of one message; false: it never arrives.
+// travel waits until one message arrives, and returns false if it never does.
 func (p *pipe[M]) travel() bool {
 	timer := time.NewTimer(p.link.from.m.w.delay())
 	defer timer.Stop()
@@ -244,7 +244,7 @@ func (p *pipe[M]) finish(err error) {
 	})
 }
 
-// recv gives the next message, or why there is none.
+// recv returns the next message, or the error that ended the stream.
 func (p *pipe[M]) recv(ctx context.Context) (m M, err error) {
 	select {
 	case m, ok := <-p.out:

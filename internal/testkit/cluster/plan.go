@@ -22,7 +22,7 @@ type member struct {
 	name, pool, machine string
 }
 
-// document is what the control role is told: the operator's nodes.
+// document is the document of the control role: the operator's nodes.
 type document struct {
 	Self          string
 	Nodes         []admission.Node
@@ -62,7 +62,7 @@ func leafWant(name, signer, cn string, local bool) pki.Want {
 	return w
 }
 
-// planOf is the plan of a node, with all that the real one has of gates, permits, keys and marks, and few of everything else.
+// planOf returns the plan of a node. It has all preconditions, permits, keys and marks of a real one, and few other items.
 func planOf(name, pool string, flags map[string]string) plan.Plan {
 	var b plan.Builder
 	dir := b.Add(plan.Dir{Path: pkiDir, Mode: 0o755})
@@ -82,7 +82,7 @@ func apiServer(b *plan.Builder, ca, join plan.Ref, name string, flags map[string
 	permit := b.Add(plan.Precondition{Name: "etcd-permit", Provider: "a control plane", Ready: plan.Probe{Kind: plan.ProbeFile, Path: permitFile}})
 	unit := b.Rolling(b.Add(plan.Unit{Name: "etcd", Args: argsOf("etcd", name, flags), EnvFile: permitFile, DataGuard: plan.DataGuard{Mark: etcdMark, Data: etcdData}}, permit, join))
 	voter := b.Add(plan.Precondition{Name: "etcd-voter", Provider: "a control plane", Ready: plan.Probe{Kind: plan.ProbeFile, Path: voterFile}})
-	mark := b.Add(plan.File{Path: etcdMark, Mode: 0o600, Content: "it was here\n"}, unit, voter)
+	mark := b.Add(plan.File{Path: etcdMark, Mode: 0o600, Content: "created\n"}, unit, voter)
 	b.Add(plan.Kubeconfig{Path: adminFile, Cluster: "dev", User: "admin", Server: "https://127.0.0.1:6443"}, ca)
 	return b.Rolling(b.Add(plan.Unit{Name: "kube-apiserver", Args: argsOf("kube-apiserver", name, flags)}, mark, ca, server))
 }
@@ -95,7 +95,7 @@ func argsOf(unit, name string, flags map[string]string) []string {
 	return args
 }
 
-// initTicket is what the operator hands the first machine.
+// initTicket returns the operator's ticket for the bootstrap node.
 func (w *World) initTicket(name string, m *machine) (plan.Ticket, error) {
 	doc, err := w.document(name, nil)
 	if err != nil {
@@ -113,7 +113,7 @@ func (w *World) initTicket(name string, m *machine) (plan.Ticket, error) {
 	}}, nil
 }
 
-// tickets is joinserver.Tickets.
+// tickets implements joinserver.Tickets.
 type tickets struct {
 	a      *agent
 	id     string
@@ -128,7 +128,7 @@ func (t tickets) For(ctx context.Context, n admission.Node) (plan.Ticket, []plan
 	out := plan.Ticket{Version: plan.Version, Cluster: t.id, Plan: planOf(n.Name, n.Pool, t.doc.Flags)}
 	roster := t.roster()
 	if roster == nil {
-		return plan.Ticket{}, nil, errors.New("there is no roster yet")
+		return plan.Ticket{}, nil, errors.New("the roster does not exist yet")
 	}
 	public, err := t.read(0o644, "ca.crt", "join-ca.crt")
 	if err != nil {

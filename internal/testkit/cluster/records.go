@@ -20,7 +20,7 @@ import (
 	"github.com/slipway-project/slipway/internal/etcd/etcdfake"
 )
 
-// cluster is what the control planes of one join CA have in common: etcd, and the records that their API servers keep in it.
+// cluster is what the control planes of one join CA share: etcd, and the records that their API servers store in it.
 type cluster struct {
 	pin   pin.Pin
 	etcd  *etcdfake.Cluster
@@ -45,7 +45,8 @@ func (w *World) cluster(ca pin.Pin) *cluster {
 	return c
 }
 
-// hears tells what Kubernetes says of a node: its kubelet, or that of a copy of its disk, was heard less than 40 s ago.
+// hears tells whether Kubernetes considers a node alive: its kubelet, or that of a copy of its disk, has sent a heartbeat
+// in the last 40 s.
 func (w *World) hears(node string) bool {
 	for _, m := range w.order {
 		name := m.nodeName()
@@ -62,7 +63,7 @@ func (w *World) hears(node string) bool {
 	return false
 }
 
-// store is the records as one control plane reaches them: through its own API server or another machine's, which need etcd.
+// store accesses the records as a control plane does: through its own API server or another machine's, which need etcd.
 type store struct {
 	a  *agent
 	c  *cluster
@@ -70,7 +71,7 @@ type store struct {
 }
 
 var (
-	errNoAPI   = errors.New("the API server does not answer")
+	errNoAPI   = errors.New("the API server does not respond")
 	errMislaid = errors.New("the answer is lost")
 )
 
@@ -81,7 +82,7 @@ func (s store) ask(ctx context.Context) error {
 	if err := s.a.alive(); err != nil {
 		return err
 	}
-	if !s.a.reaches(s.at) { // nobody says no
+	if !s.a.reaches(s.at) { // there is no refusal, only a timeout
 		<-ctx.Done()
 		return ctx.Err()
 	}
@@ -142,7 +143,7 @@ func (s store) Delete(ctx context.Context, kind, name, version string) error {
 	return s.c.store.Delete(ctx, kind, name, version)
 }
 
-// Watch hears nothing while the API server is away, and all of it afterwards.
+// Watch implements registry.Store. While the API server does not respond, it delays the call of changed.
 func (s store) Watch(ctx context.Context, kind string, changed func()) error {
 	return s.c.store.Watch(ctx, kind, func() {
 		for s.ask(ctx) != nil {
@@ -154,7 +155,7 @@ func (s store) Watch(ctx context.Context, kind string, changed func()) error {
 	})
 }
 
-// etcd is the members as one control plane reaches them.
+// etcd accesses etcd's members as a control plane does.
 type etcd struct {
 	a    *agent
 	c    *cluster
@@ -194,7 +195,7 @@ func (e etcd) MoveLeader(ctx context.Context, id uint64) error {
 	return e.alter(ctx, "move leader", func() error { return e.c.etcd.Client(e.node).MoveLeader(ctx, id) })
 }
 
-// alter is one change: what it must not do is looked at around it.
+// alter makes one change of the members and checks the invariants afterwards.
 func (e etcd) alter(ctx context.Context, what string, do func() error) error {
 	if err := sleep.For(ctx, e.a.m.w.delay()); err != nil {
 		return err
@@ -223,7 +224,7 @@ func last(lines []string) string {
 	return lines[len(lines)-1]
 }
 
-// connect cuts a member off or takes it back. One that is alone is cut off from nobody.
+// connect connects a member to the others or cuts it off. A single member always stays connected.
 func (c *cluster) connect(name string, on bool) {
 	if on || len(strings.Fields(last(c.etcd.History()))) == 1 {
 		c.etcd.Heal(name)

@@ -18,24 +18,24 @@ import (
 	"github.com/slipway-project/slipway/internal/sleep"
 )
 
-// broken is the flag with which nothing comes up.
+// broken is the flag with which no unit starts.
 const broken = "broken"
 
-// exchanges is what a machine knows of the units that are exchanged in turn; guarded by its mu.
+// exchanges is the state of a machine's units that are restarted under the rollout lease; guarded by the machine's mu.
 type exchanges struct {
-	away     map[string]bool      // units that were stopped to be exchanged, and have not been seen well since
-	unwell   map[string]time.Time // since when a unit is of no use
-	apiReady time.Time            // when the API server that was started last answers
-	lifeless time.Time            // since when there is no agent
+	away     map[string]bool      // units that were stopped for a restart, and have not been healthy since
+	unwell   map[string]time.Time // since when a unit is unhealthy
+	apiReady time.Time            // when the API server that was started last begins to respond
+	lifeless time.Time            // since when the machine has no agent
 }
 
-// lifelessAfter is how long an agent may be dead and still have its turn.
+// lifelessAfter is how long an agent may be dead and still hold the rollout lease.
 const lifelessAfter = 20 * time.Second
 
-// forget: what is away now is so because of the story, not because of a turn.
+// forget forgets the restarts: what is down now is so because of the story.
 func (e *exchanges) forget() { e.away, e.unwell = nil, nil }
 
-// others is what this control plane knows of the others for its turns, put together as cmd/slipway does it.
+// others returns what this control plane knows of the others for its rollout lease, assembled as in cmd/slipway.
 func (a *agent) others(c *cluster, doc document) rollout.Cluster {
 	servers := func() (all []*machine) {
 		r, err := rosterfile.Load(a.root+rosterFile, readCert(a.root+pkiDir+"/join-ca.crt"))
@@ -77,7 +77,7 @@ func (a *agent) others(c *cluster, doc document) rollout.Cluster {
 	}
 }
 
-// exchange is the first half of a unit's restart: it stops what runs. Whoever dies after it has left nothing to exchange.
+// exchange is the first half of a unit's restart: it stops the unit.
 func (h host) exchange(ctx context.Context, u plan.Unit) error {
 	h.m.w.checkTurn(h.m, u.Name)
 	h.m.mu.Lock()
@@ -102,7 +102,7 @@ func (h host) exchange(ctx context.Context, u plan.Unit) error {
 	return sleep.For(ctx, time.Duration(h.m.w.intn(5000))*time.Millisecond)
 }
 
-// downLocked tells whether a unit has been of no use for so long that to exchange it takes nothing away.
+// downLocked tells whether a unit has been unhealthy for so long that a restart makes nothing worse.
 func (m *machine) downLocked(unit string, ready bool, after time.Duration) bool {
 	if m.unwell == nil {
 		m.unwell = map[string]time.Time{}
@@ -117,7 +117,7 @@ func (m *machine) downLocked(unit string, ready bool, after time.Duration) bool 
 	return time.Since(m.unwell[unit]) > after
 }
 
-// wellLocked tells whether a unit runs and comes up. A unit that waits for another one is well.
+// wellLocked tells whether a unit is running and starts properly. A unit that waits for another one is healthy.
 func (m *machine) wellLocked(unit string) bool {
 	if unit == "etcd" {
 		return m.etcd != ""
@@ -125,23 +125,23 @@ func (m *machine) wellLocked(unit string) bool {
 	return m.apiserver && !time.Now().Before(m.apiReady) && !slices.Contains(m.wanted[unit].Args, broken)
 }
 
-// checkTurn is called before a unit is exchanged: nobody takes away what works while another control plane is at it.
+// checkTurn is called before a unit is restarted: no control plane restarts a healthy unit while another one restarts.
 func (w *World) checkTurn(m *machine, unit string) {
 	m.mu.Lock()
 	works, in := m.wellLocked(unit), m.committed
 	m.mu.Unlock()
-	w.note("%s exchanges %s", m.name, unit)
+	w.note("%s restarts %s", m.name, unit)
 	for _, o := range w.order {
 		if o == m || !works {
 			continue
 		}
 		if other := o.isAway(in); other != "" {
-			w.wrong("%s exchanges %s while %s of %s is away", m.name, unit, other, o.name)
+			w.wrong("%s restarts %s while %s of %s is down", m.name, unit, other, o.name)
 		}
 	}
 }
 
-// isAway names a unit that this control plane of a cluster exchanges now.
+// isAway returns a unit that this control plane of a cluster is restarting now.
 func (m *machine) isAway(in string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -149,7 +149,7 @@ func (m *machine) isAway(in string) string {
 		return ""
 	}
 	if m.agent == nil && time.Since(m.lifeless) > lifelessAfter {
-		m.forget() // its turn is over, and the others have waited
+		m.forget() // its rollout lease has expired, and the others have waited
 	}
 	for _, unit := range slices.Sorted(maps.Keys(m.away)) {
 		if !m.wellLocked(unit) {
@@ -159,7 +159,7 @@ func (m *machine) isAway(in string) string {
 	return ""
 }
 
-// serves tells whether the machine's API server answers; without etcd it does not.
+// serves returns nil if the machine's API server responds, which needs etcd.
 func (m *machine) serves(ctx context.Context, c *cluster, node string) error {
 	m.mu.Lock()
 	up := m.wellLocked("kube-apiserver")

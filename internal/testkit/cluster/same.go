@@ -14,13 +14,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// rememberWord takes the picture that `expect same` compares with.
+// rememberWord: remember. It takes the picture that `expect same everything` compares with.
 func (t *teller) rememberWord([]string) (err error) {
 	t.picture, err = t.look()
 	return err
 }
 
-// same everything: whatever fell and came back, the cluster is what it was when it was remembered, and all of it is ready.
+// same everything: the cluster is the same as when the picture was taken, and all machines are ready.
 func (t *teller) same([]string) error {
 	for _, m := range t.order {
 		if !m.ready() {
@@ -32,13 +32,13 @@ func (t *teller) same([]string) error {
 		return err
 	}
 	if diff := cmp.Diff(t.picture, now); diff != "" {
-		return fmt.Errorf("the cluster is another one (-before +now):\n%s", diff)
+		return fmt.Errorf("the cluster has changed (-before +now):\n%s", diff)
 	}
 	return nil
 }
 
-// look is all of a cluster that must not change by itself: who is whose, etcd's members and their history, the records, what runs,
-// and each file of each machine, of which keys, certificates and plans are the ones that matter.
+// look returns everything in a cluster that must not change by itself: the states of the machines, the history of etcd's
+// members, the records, the running processes, and each file of each machine with keys, certificates and plans.
 func (t *teller) look() (map[string]string, error) {
 	c, err := t.only()
 	if err != nil {
@@ -71,7 +71,7 @@ func (t *teller) look() (map[string]string, error) {
 	return picture, nil
 }
 
-// files tells each file that has to stay; traces, earlier versions and what is given back to the machine's next owner need not.
+// files calls tell for each file below root, except traces and previous versions.
 func files(root string, tell func(path, digest string)) error {
 	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		name := strings.TrimPrefix(path, root)
