@@ -32,13 +32,13 @@ func csr(t testing.TB, tmpl x509.CertificateRequest, key crypto.Signer) []byte {
 	return der
 }
 
-// honest are the requests that a worker's plan wants.
+// honest returns the requests that a worker's plan needs.
 func honest(t testing.TB) map[string][]byte {
 	t.Helper()
 	return map[string][]byte{"kubelet": csr(t, x509.CertificateRequest{}, certtest.Key(t)), "kube-proxy": csr(t, x509.CertificateRequest{}, certtest.Key(t))}
 }
 
-// asking attacks with requests, after a grant that is right.
+// asking attacks with requests after a legitimate grant.
 func asking(reason joinserver.Reason, change func(t *testing.T, m *machine, r map[string][]byte)) attack {
 	return attack{machine: worker, joined: true, reason: reason, do: func(t *testing.T, m *machine) error {
 		r := honest(t)
@@ -47,12 +47,12 @@ func asking(reason joinserver.Reason, change func(t *testing.T, m *machine, r ma
 	}}
 }
 
-// kubelet attacks with one forged request beside an honest one: neither is signed.
+// kubelet attacks with one forged request next to an honest one: neither is signed.
 func kubelet(reason joinserver.Reason, forge func(t *testing.T) []byte) attack {
 	return asking(reason, func(t *testing.T, _ *machine, r map[string][]byte) { r["kubelet"] = forge(t) })
 }
 
-// holding is a request with something in it.
+// holding attacks with a request that contains more than a key.
 func holding(reason joinserver.Reason, tmpl x509.CertificateRequest) attack {
 	return kubelet(reason, func(t *testing.T) []byte { return csr(t, tmpl, certtest.Key(t)) })
 }
@@ -61,7 +61,7 @@ func extension(id asn1.ObjectIdentifier, value []byte) x509.CertificateRequest {
 	return x509.CertificateRequest{ExtraExtensions: []pkix.Extension{{Id: id, Critical: true, Value: value}}}
 }
 
-// TestHostileRequests: what a request may not hold, and what it may not be for. They kill the lines of checkRequest and checkFree.
+// TestHostileRequests has the content that a request must not have, and the keys that it must not be for.
 func TestHostileRequests(t *testing.T) {
 	t.Parallel()
 	isCA, err := asn1.Marshal(struct{ IsCA bool }{true})
@@ -91,7 +91,7 @@ func TestHostileRequests(t *testing.T) {
 		"key usage certSign":       ext(extension(asn1.ObjectIdentifier{2, 5, 29, 15}, []byte{3, 2, 2, 4})),
 		"unknown extension":        ext(extension(asn1.ObjectIdentifier{1, 2, 3, 4}, []byte{5, 0})),
 		"1000 SANs":                holding(joinserver.BadRequest, x509.CertificateRequest{DNSNames: names}),
-		"nobody's certificate":     asking(joinserver.BadWant, func(t *testing.T, _ *machine, r map[string][]byte) { rename(r, "kubelet", "apiserver") }),
+		"certificate of no plan":   asking(joinserver.BadWant, func(t *testing.T, _ *machine, r map[string][]byte) { rename(r, "kubelet", "apiserver") }),
 		"name of 64 KiB":           asking(joinserver.BadWant, func(t *testing.T, _ *machine, r map[string][]byte) { rename(r, "kubelet", strings.Repeat("a", 64<<10)) }),
 		"newline in a name":        asking(joinserver.BadWant, func(t *testing.T, _ *machine, r map[string][]byte) { rename(r, "kubelet", "a\nreason=granted") }),
 		"no name":                  asking(joinserver.BadWant, func(t *testing.T, _ *machine, r map[string][]byte) { rename(r, "kubelet", "") }),
@@ -130,7 +130,7 @@ func rename(r map[string][]byte, from, to string) {
 	delete(r, from)
 }
 
-// otherKey asks with a key that was stolen from another node.
+// otherKey attacks with a request for a key that was stolen from another node.
 func otherKey(choose func(other *machine) crypto.Signer) attack {
 	var other *machine
 	a := asking(joinserver.KeyTaken, func(t *testing.T, _ *machine, r map[string][]byte) {
@@ -144,14 +144,14 @@ func otherKey(choose func(other *machine) crypto.Signer) attack {
 	return a
 }
 
-// weakSealKey: with a point of low order everybody could open what is sealed.
+// weakSealKey attacks with a point of low order, with which anyone could open what is sealed.
 func weakSealKey(t *testing.T, m *machine) error {
 	k := m.talk(t)
 	k.hello.SealKey = make([]byte, 32)
 	return k.proven().end()
 }
 
-// TestHostileForms: requests that are forged below what a library makes.
+// TestHostileForms has requests that no library makes.
 func TestHostileForms(t *testing.T) {
 	t.Parallel()
 	good := func(t *testing.T) []byte { return csr(t, x509.CertificateRequest{}, certtest.Key(t)) }
@@ -160,7 +160,7 @@ func TestHostileForms(t *testing.T) {
 	}
 	runAttacks(t, 14, map[string]attack{
 		"RSA-1024": kubelet(joinserver.BadKey, func(t *testing.T) []byte {
-			n := new(big.Int).Lsh(big.NewInt(1), 1023) // the library makes no such keys any more
+			n := new(big.Int).Lsh(big.NewInt(1), 1023) // crypto/rsa refuses to make such keys
 			return forge(t, &rsa.PublicKey{N: n.SetBit(n, 0, 1), E: 65537}, nil)
 		}),
 		"RSA-16384": kubelet(joinserver.BadRequest, func(t *testing.T) []byte {
@@ -186,8 +186,8 @@ func TestHostileForms(t *testing.T) {
 			der[len(der)-1] ^= 1
 			return der
 		}),
-		"key of somebody else": kubelet(joinserver.BadProof, func(t *testing.T) []byte {
-			return forge(t, certtest.Key(t).Public(), nil) // signed by another
+		"key of another owner": kubelet(joinserver.BadProof, func(t *testing.T) []byte {
+			return forge(t, certtest.Key(t).Public(), nil) // signed by another key
 		}),
 		"signature with SHA-384": signed(x509.ECDSAWithSHA384),
 		"challenge password": kubelet(joinserver.BadExtension, func(t *testing.T) []byte {
@@ -202,7 +202,7 @@ func TestHostileForms(t *testing.T) {
 	})
 }
 
-// forge makes a request by hand, with attributes, signed by a key that is not its own.
+// forge makes a request byte by byte, with attributes, signed by another key.
 func forge(t *testing.T, public crypto.PublicKey, attributes []byte) []byte {
 	t.Helper()
 	spki, err := x509.MarshalPKIXPublicKey(public)

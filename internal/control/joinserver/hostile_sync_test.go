@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/admission"
 )
 
-// staying attacks on the stream of a node that is rightly in.
+// staying attacks on the stream of a legitimate node.
 func staying(reason joinserver.Reason, do func(t *testing.T, k *syncTalk)) attack {
 	return attack{machine: worker, joined: true, reason: reason, do: func(t *testing.T, m *machine) error {
 		k := m.sync(t)
@@ -25,7 +25,7 @@ func staying(reason joinserver.Reason, do func(t *testing.T, k *syncTalk)) attac
 	}}
 }
 
-// fromElsewhere comes with the node's key from an address that is remembered already as a refused one.
+// fromElsewhere uses the node's key from another address while the node is alive.
 func fromElsewhere(node string) func(t *testing.T, m *machine) error {
 	return func(t *testing.T, m *machine) error {
 		m.w.alive.Store(true)
@@ -36,10 +36,10 @@ func fromElsewhere(node string) func(t *testing.T, m *machine) error {
 	}
 }
 
-// greeted goes as far as the hello.
+// greeted sends the hello.
 func (k *syncTalk) greeted() *syncTalk { return k.sendHello(k.m.w.id, "dev-worker-0") }
 
-// TestHostileSyncs kill the rule of Sync, the checks of its hello, and that renewals and members pass the same doors.
+// TestHostileSyncs checks the rule of Sync, its hello, and that renewals and member requests get the same checks.
 func TestHostileSyncs(t *testing.T) {
 	t.Parallel()
 	outside := func(reason joinserver.Reason, m func(w *world) *machine) attack {
@@ -49,7 +49,7 @@ func TestHostileSyncs(t *testing.T) {
 	large.byGRPC = true
 	runAttacks(t, 20, map[string]attack{
 		"sync, message of 2 MiB":         large,
-		"sync by a stranger":             outside(joinserver.Stranger, stranger),
+		"sync by an unknown machine":     outside(joinserver.Stranger, stranger),
 		"sync by a machine with a token": outside(joinserver.Stranger, withToken(registry.TokenSpec{Pool: "worker"}, func(*machine) {})),
 		"sync while being removed": outside(joinserver.Removed, func(w *world) *machine {
 			m := worker(w)
@@ -69,7 +69,7 @@ func TestHostileSyncs(t *testing.T) {
 		"sync with the key of a worker that is alive elsewhere": {joined: true, machine: worker, reason: joinserver.Reason(admission.KeyInUse), do: fromElsewhere("dev-worker-0")},
 		"sync with the key of a control plane from elsewhere":   {joined: true, machine: controlPlane, reason: joinserver.Reason(admission.AddressMoved), do: fromElsewhere("dev-main-1")},
 		"sync as another node":                                  staying(joinserver.OtherNode, func(_ *testing.T, k *syncTalk) { k.sendHello(k.m.w.id, "dev-main-1") }),
-		"sync as nobody":                                        staying(joinserver.OtherNode, func(_ *testing.T, k *syncTalk) { k.sendHello(k.m.w.id, "") }),
+		"sync without a name":                                   staying(joinserver.OtherNode, func(_ *testing.T, k *syncTalk) { k.sendHello(k.m.w.id, "") }),
 		"sync as ANSI":                                          staying(joinserver.OtherNode, func(_ *testing.T, k *syncTalk) { k.sendHello(k.m.w.id, "\x1b[2J\nx") }),
 		"sync in another cluster":                               staying(joinserver.BadCluster, func(_ *testing.T, k *syncTalk) { k.sendHello("x", "dev-worker-0") }),
 		"sync, name of 64 KiB":                                  staying(joinserver.Malformed, func(_ *testing.T, k *syncTalk) { k.sendHello(k.m.w.id, strings.Repeat("a", 64<<10)) }),
@@ -81,7 +81,7 @@ func TestHostileSyncs(t *testing.T) {
 		"renewal with a forged subject": staying(joinserver.BadSubject, func(t *testing.T, k *syncTalk) {
 			k.greeted().sendKeys(map[string][]byte{"kubelet": csr(t, x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:dev-main-0"}}, certtest.Key(t))})
 		}),
-		"renewal of what is not its own": staying(joinserver.BadWant, func(t *testing.T, k *syncTalk) {
+		"renewal of another certificate": staying(joinserver.BadWant, func(t *testing.T, k *syncTalk) {
 			k.greeted().sendKeys(map[string][]byte{"apiserver-kubelet-client": csr(t, x509.CertificateRequest{}, certtest.Key(t))})
 		}),
 		"renewal with its machine key": staying(joinserver.KeyTaken, func(t *testing.T, k *syncTalk) {

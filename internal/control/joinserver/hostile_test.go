@@ -19,17 +19,17 @@ import (
 	"github.com/slipway-project/slipway/internal/testkit"
 )
 
-// attack is one hostile join or sync. Whatever it does, nothing is written and nothing is signed.
+// attack is one hostile join or sync. No attack may change a record or have a certificate signed.
 type attack struct {
-	machine func(w *world) *machine              // who attacks, with what it rightly has
-	joined  bool                                 // it is let in rightly first, so that its own record and grant are no success of the attack
-	do      func(t *testing.T, m *machine) error // what the attacker is told in the end
-	reason  joinserver.Reason                    // in the audit
-	public  string                               // what it may be told besides the id; "refused" when empty
-	byGRPC  bool                                 // gRPC answers such a message itself, with its size and nothing else
+	machine func(w *world) *machine              // the attacker, with its legitimate credentials
+	joined  bool                                 // it joins legitimately first, so that its own record and grant do not count as a success of the attack
+	do      func(t *testing.T, m *machine) error // returns the error that the attacker gets
+	reason  joinserver.Reason                    // of the audit entry
+	public  string                               // the message that it may get, besides the ID; empty: "refused"
+	byGRPC  bool                                 // gRPC itself rejects the message, naming only its size
 }
 
-// Who attacks.
+// Attackers.
 func stranger(w *world) *machine     { return w.machine("127.0.0.66") }
 func worker(w *world) *machine       { return w.machine("127.0.0.20").expected("dev-worker-0") }
 func controlPlane(w *world) *machine { return w.machine("127.0.0.11").expected("dev-main-1") }
@@ -57,7 +57,7 @@ func (a attack) run(t *testing.T) {
 	records, signed, heard := w.records(t), w.signed.Load(), len(w.audit())
 	told := a.do(t, m)
 	if status.Code(told) == codes.DeadlineExceeded {
-		t.Fatalf("nobody has ended it: %v; audit: %v", told, w.audit()[heard:])
+		t.Fatalf("the service did not end the call: %v; audit: %v", told, w.audit()[heard:])
 	}
 
 	var entries []joinserver.Entry
@@ -67,17 +67,17 @@ func (a attack) run(t *testing.T) {
 	})
 	last := entries[len(entries)-1]
 	if last.Reason != a.reason {
-		t.Errorf("refused for %q (%s), want %q", last.Reason, last.Detail, a.reason)
+		t.Errorf("got reason %q (%s), want %q", last.Reason, last.Detail, a.reason)
 	}
 	if diff := cmp.Diff(records, w.records(t)); diff != "" {
 		t.Errorf("records (-before +after):\n%s", diff)
 	}
 	if n := w.signed.Load() - signed; n != 0 {
-		t.Errorf("%d certificates were signed", n)
+		t.Errorf("got %d signed certificates, want 0", n)
 	}
 	for _, e := range entries {
 		if e.Reason == joinserver.Certified || e.Reason == joinserver.Granted && !a.joined {
-			t.Errorf("on the way: %s", e)
+			t.Errorf("got audit entry %s", e)
 		}
 	}
 	if !a.byGRPC {
@@ -86,35 +86,36 @@ func (a attack) run(t *testing.T) {
 	checkLine(t, last, m)
 }
 
-// checkTold: the attacker learns an id that the audit knows, and nothing else.
+// checkTold checks that the attacker gets the ID of the audit entry and nothing else.
 func checkTold(t *testing.T, told error, public string, e joinserver.Entry) {
 	t.Helper()
 	if public == "" {
 		public = "refused"
 	}
 	if got, want := status.Convert(told).Message(), public+" (id "+e.ID+")"; got != want {
-		t.Errorf("the attacker was told %q, want %q", got, want)
+		t.Errorf("message to the attacker: got %q, want %q", got, want)
 	}
 }
 
 var oneLine = regexp.MustCompile(`^[ -~…]*$`)
 
-// checkLine: the entry is one line of printable text, names who did it, and holds no secret.
+// checkLine checks that the entry is one line of printable text, names the attacker, and contains no secret.
 func checkLine(t *testing.T, e joinserver.Entry, m *machine) {
 	t.Helper()
 	line := e.String()
 	if !oneLine.MatchString(line) || len(line) > 1024 {
-		t.Errorf("audit of %d bytes: %.1024q", len(line), line)
+		t.Errorf("got audit entry of %d bytes: %.1024q", len(line), line)
 	}
 	if !strings.Contains(line, m.address.String()) || e.Detail == "" {
-		t.Errorf("audit does not say from where and why: %s", line)
+		t.Errorf("got audit entry without address or detail: %s", line)
 	}
 	if m.token != "" && strings.Contains(line, m.token) || strings.Contains(line, canary) {
-		t.Errorf("audit holds a secret: %s", line)
+		t.Errorf("got a secret in the audit entry: %s", line)
 	}
 }
 
-// records are all nodes and tokens, for comparison, but for where a refused key was shown: the operator is told of that.
+// records returns all nodes and tokens for comparison, without the addresses at which refused keys were seen, which the
+// service records for the operator.
 func (w *world) records(t *testing.T) string {
 	t.Helper()
 	nodes, err := w.registry.Nodes(t.Context())

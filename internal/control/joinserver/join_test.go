@@ -52,20 +52,20 @@ func TestGoodJoins(t *testing.T) {
 			m := tc.machine(w)
 			g := m.join(t)
 			if g.Ticket.Plan.Node != tc.node || len(g.Secrets) != tc.secrets || len(g.Certificates) != 2 || g.Endpoint != w.endpoint {
-				t.Errorf("granted node %q, %d secrets, %d certificates at %s", g.Ticket.Plan.Node, len(g.Secrets), len(g.Certificates), g.Endpoint)
+				t.Errorf("got node %q, %d secrets, %d certificates at %s", g.Ticket.Plan.Node, len(g.Secrets), len(g.Certificates), g.Endpoint)
 			}
 			for _, s := range g.Secrets {
 				if string(s.Content) != canary {
-					t.Errorf("secret %s came as %q", s.Path, s.Content)
+					t.Errorf("secret %s: got %q", s.Path, s.Content)
 				}
 			}
 			again := m.join(t)
 			if !reflect.DeepEqual(g.Ticket, again.Ticket) || !reflect.DeepEqual(g.Secrets, again.Secrets) {
-				t.Errorf("the second time it was let in as %+v, before as %+v", again.Ticket, g.Ticket)
+				t.Errorf("second join: got %+v, want %+v", again.Ticket, g.Ticket)
 			}
 			n, found, err := w.registry.ByKey(t.Context(), m.pin())
 			if err != nil || !found || n.Name != tc.node || n.Address != m.address {
-				t.Errorf("record: %+v, %v, %v", n, found, err)
+				t.Errorf("got record %+v, %v, %v", n, found, err)
 			}
 			var reasons []joinserver.Reason
 			for _, e := range w.audit() {
@@ -79,7 +79,8 @@ func TestGoodJoins(t *testing.T) {
 	}
 }
 
-// breaker breaks streams: the n-th act of the first, the second … as at says. After means that the act happens, and its answer is lost.
+// breaker breaks streams: the first one at its at[0]-th message, the second one at its at[1]-th. With after, the message
+// is sent and its answer is lost.
 type breaker struct {
 	joinclient.Dialer
 	mu    sync.Mutex // guards the fields below
@@ -87,7 +88,7 @@ type breaker struct {
 	after bool
 }
 
-var errBroken = errors.New("the stream broke")
+var errBroken = errors.New("stream broken")
 
 func (b *breaker) dial(ctx context.Context, to netip.AddrPort) (joinclient.Conn, error) {
 	c, err := b.Dialer(ctx, to)
@@ -149,7 +150,8 @@ func (s *breakingStream) Recv() (m *joinv1.JoinReply, err error) {
 	return m, err
 }
 
-// A join that breaks at any message, before or after it, once or twice, ends the same: one token, one record, the same ticket.
+// A join that breaks at any message, before or after it, once or twice, has the same result: one token, one record, the
+// same ticket.
 func TestBreaks(t *testing.T) {
 	t.Parallel()
 	for _, after := range []bool{false, true} {
@@ -167,17 +169,17 @@ func TestBreaks(t *testing.T) {
 						t.Fatal(err)
 					}
 					if len(b.at) > 1 {
-						t.Error("nothing broke")
+						t.Error("no stream broke")
 					}
 					if g.Ticket.Plan.Node != "dev-worker-1" {
-						t.Errorf("it became %s", g.Ticket.Plan.Node)
+						t.Errorf("got node %s, want dev-worker-1", g.Ticket.Plan.Node)
 					}
 					if again := m.join(t); !reflect.DeepEqual(g.Ticket, again.Ticket) {
-						t.Errorf("the same machine later: %+v", again.Ticket)
+						t.Errorf("second join: got %+v, want %+v", again.Ticket, g.Ticket)
 					}
 					nodes, err := w.registry.Nodes(t.Context())
 					if err != nil || len(nodes) != 4 {
-						t.Errorf("%d records, %v", len(nodes), err)
+						t.Errorf("got %d records, %v, want 4", len(nodes), err)
 					}
 				})
 			}

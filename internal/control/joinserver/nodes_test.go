@@ -54,11 +54,11 @@ func (w *world) count(reason joinserver.Reason) (n int) {
 	return n
 }
 
-// greets opens the node's stream by hand.
+// greets opens the node's stream and sends its hello.
 func (m *machine) greets(t *testing.T) *syncTalk { return m.sync(t).greeted() }
 
-// A worker's stream keeps a copy of its key out, whatever Kubernetes says; the copy is remembered, approved, and then the first one's
-// stream ends.
+// While a worker has a stream, a copy of its key is refused, whatever Kubernetes reports. The copy is recorded; once it is
+// approved, the first stream ends.
 func TestTwoStreams(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rpc.Limits{})
@@ -68,14 +68,14 @@ func TestTwoStreams(t *testing.T) {
 	second := first.copyAt("127.0.0.21")
 	for range 2 {
 		if err := second.greets(t).end(); status.Code(err) != codes.FailedPrecondition {
-			t.Fatalf("a copy was told %v", err)
+			t.Fatalf("a copy of the key: got %v, want FailedPrecondition", err)
 		}
 	}
 	if got := w.worker(t); got.Address != first.address || got.Elsewhere != second.address || !got.AsksElsewhere(time.Now()) {
-		t.Errorf("the record: %+v", got)
+		t.Errorf("got record %+v", got)
 	}
 	if n := w.count(joinserver.Reason(admission.KeyInUse)); n != 2 {
-		t.Errorf("%d refusals", n)
+		t.Errorf("got %d refusals, want 2", n)
 	}
 	synced := w.count(joinserver.Synced)
 	if _, err := w.registry.Approve(t.Context(), "dev-worker-0"); err != nil {
@@ -85,11 +85,12 @@ func TestTwoStreams(t *testing.T) {
 	second.greets(t)
 	testkit.Eventually(t, "the second one's stream", func() bool { return w.count(joinserver.Synced) > synced })
 	if got := w.worker(t); got.Address != second.address {
-		t.Errorf("the record: %+v", got)
+		t.Errorf("got record %+v", got)
 	}
 }
 
-// A worker that is off may come back at another address, by joining anew or with all its state; its first place is another's then.
+// A worker that was off may return at another address, with a new join or with all its state. Its first address is then
+// refused.
 func TestMovedWorker(t *testing.T) {
 	t.Parallel()
 	for name, come := range map[string]func(t *testing.T, m *machine){
@@ -106,14 +107,14 @@ func TestMovedWorker(t *testing.T) {
 			testkit.Eventually(t, "the record's new address", func() bool { return w.worker(t).Address == second.address })
 			w.alive.Store(true)
 			if err := first.greets(t).end(); status.Code(err) != codes.FailedPrecondition {
-				t.Errorf("at its old place it was told %v", err)
+				t.Errorf("at its old address: got %v, want FailedPrecondition", err)
 			}
 		})
 	}
 }
 
-// While nobody can say whether the worker is alive, nobody is judged, and nothing is remembered.
-func TestNobodyKnowsWhetherItIsAlive(t *testing.T) {
+// While the API server does not say whether the worker is alive, a copy of its key gets no decision and is not recorded.
+func TestUnknownWhetherAlive(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rpc.Limits{})
 	first := worker(w)
@@ -121,21 +122,21 @@ func TestNobodyKnowsWhetherItIsAlive(t *testing.T) {
 	w.silent.Store(true)
 	second := first.copyAt("127.0.0.21")
 	if err := second.greets(t).end(); status.Code(err) != codes.Unavailable {
-		t.Errorf("it was told %v", err)
+		t.Errorf("got %v, want Unavailable", err)
 	}
 	if got := w.worker(t); got.Address != first.address || got.Elsewhere.IsValid() {
-		t.Errorf("the record: %+v", got)
+		t.Errorf("got record %+v", got)
 	}
 	w.silent.Store(false)
 	second.greets(t)
 	testkit.Eventually(t, "the record's new address", func() bool { return w.worker(t).Address == netip.MustParseAddr("127.0.0.21") })
 	if !slices.ContainsFunc(w.audit(), func(e joinserver.Entry) bool { return e.Reason == joinserver.Moved }) {
-		t.Error("the audit does not say that it has moved")
+		t.Error("got no audit entry with the reason Moved")
 	}
 }
 
-// Where the spec says so, a machine takes the place of one that nobody hears from any more by its address alone, and the one that had
-// the place does not come back by its key. While that one lives, or nobody knows, nothing happens.
+// In a pool with replacement by address, a machine replaces a dead one by its address alone, and the replaced machine is
+// then refused. While the first one is alive, the second one is refused.
 func TestReplacedByAddress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rpc.Limits{})
@@ -147,7 +148,7 @@ func TestReplacedByAddress(t *testing.T) {
 	}
 	first, second := w.machine(here.String()), w.machine(here.String())
 	if got := first.join(t).Ticket.Plan.Node; got != "dev-cattle-0" {
-		t.Fatalf("the first one to come is %s", got)
+		t.Fatalf("got node %s, want dev-cattle-0", got)
 	}
 	knock := func(want admission.Reason) {
 		t.Helper()
@@ -164,17 +165,18 @@ func TestReplacedByAddress(t *testing.T) {
 	knock(admission.NodeAlive)
 	w.alive.Store(false)
 	if got := second.join(t).Ticket.Plan.Node; got != "dev-cattle-0" {
-		t.Errorf("it came as %s", got)
+		t.Errorf("got node %s, want dev-cattle-0", got)
 	}
 	n, err := w.registry.Node(t.Context(), "dev-cattle-0")
 	if err != nil || n.Key != second.pin() || n.Address != here || n.PodCIDR != place.PodCIDR {
-		t.Errorf("the record: %+v, %v", n, err)
+		t.Errorf("got record %+v, error %v", n, err)
 	}
 	second = first
 	knock(admission.KeyRemoved)
 }
 
-// Only the end of a removal lets a machine go: while it lasts, its etcd may still count, and the removal may be taken back.
+// A machine may leave only after the end of its removal: until then its etcd member may still count, and the removal may
+// be undone.
 func TestLetGo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rpc.Limits{})
@@ -189,23 +191,24 @@ func TestLetGo(t *testing.T) {
 		})
 	}
 	if gone, err := ask(time.Minute); gone || err != nil {
-		t.Errorf("a node of the cluster: %t, %v", gone, err)
+		t.Errorf("a node of the cluster: got %t, %v, want false", gone, err)
 	}
 	if _, err := w.registry.UpdateNode(t.Context(), "dev-main-1", func(n *admission.Node) error { n.Removing = true; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if gone, err := ask(time.Minute); gone || err == nil || !strings.Contains(err.Error(), "is being removed") {
-		t.Errorf("while it is being removed: %t, %v", gone, err)
+		t.Errorf("during the removal: got %t, %v, want an error", gone, err)
 	}
 	if err := w.registry.DeleteNode(t.Context(), "dev-main-1"); err != nil {
 		t.Fatal(err)
 	}
 	if gone, err := ask(time.Minute); !gone || err != nil {
-		t.Errorf("after its removal: %t, %v", gone, err)
+		t.Errorf("after the removal: got %t, %v, want true", gone, err)
 	}
 }
 
-// A stolen node cannot fill a control plane with streams; those of others go on, and its own begin again when the old ones end.
+// A compromised node cannot exhaust a control plane with streams. Those of other nodes are not affected, and its own are
+// accepted again when old ones have ended.
 func TestStreamsOfOneNode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rpc.Limits{})
@@ -224,18 +227,18 @@ func TestStreamsOfOneNode(t *testing.T) {
 		greeted()
 	}
 	if err := m.sync(t).greeted().end(); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("the ninth stream: %v", err)
+		t.Errorf("the ninth stream: got %v, want ResourceExhausted", err)
 	}
 	entries := w.audit()
 	if last := entries[len(entries)-1]; last.Reason != joinserver.TooMuch || last.Node != "dev-worker-0" {
-		t.Errorf("audit: %s", last)
+		t.Errorf("got audit entry %s", last)
 	}
 	stays := other.sync(t)
 	stays.sendHello(w.id, "dev-main-1")
 	if _, err := stays.stream.Recv(); err != nil {
 		t.Errorf("another node's stream: %v", err)
 	}
-	first.send(nil) // refused, and so over
+	first.send(nil) // refused, which ends the stream
 	_ = first.end()
 	testkit.Eventually(t, "room for a new one", func() bool {
 		k := m.sync(t).greeted()
@@ -244,7 +247,7 @@ func TestStreamsOfOneNode(t *testing.T) {
 	})
 }
 
-// Nor can it have certificates signed without an end.
+// Nor can it have an unlimited number of certificates signed.
 func TestRenewalsOfOneNode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rpc.Limits{})
@@ -256,10 +259,10 @@ func TestRenewalsOfOneNode(t *testing.T) {
 		k.sendKeys(request)
 	}
 	if err := k.end(); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("100 renewals at once: %v", err)
+		t.Errorf("100 renewals at once: got %v, want ResourceExhausted", err)
 	}
 	if err := m.sync(t).greeted().sendKeys(request).end(); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("one more on a new stream: %v", err)
+		t.Errorf("one more on a new stream: got %v, want ResourceExhausted", err)
 	}
 	signed := 0
 	for _, e := range w.audit() {
@@ -268,11 +271,11 @@ func TestRenewalsOfOneNode(t *testing.T) {
 		}
 	}
 	if signed < 16 || signed > 30 {
-		t.Errorf("%d certificates were signed", signed)
+		t.Errorf("got %d signed certificates, want 16 to 30", signed)
 	}
 }
 
-// silent is a stream whose other side says nothing.
+// silent is a stream whose other side sends nothing.
 type silent struct{ done <-chan struct{} }
 
 func (s silent) Send(*joinv1.SyncReply) error { return nil }
@@ -282,8 +285,8 @@ func (s silent) Recv() (*joinv1.SyncRequest, error) {
 	return nil, context.Canceled
 }
 
-// A stream has no limit of time, so who says nothing must not keep one: a stranger not for a moment, a node for ten seconds. Without
-// TLS, as a simulation runs the service.
+// A stream has no time limit, so the service ends one on which nothing is sent: of an unknown machine at once, of a node
+// after ten seconds. The test runs the service without TLS, as the simulation does.
 func TestSilenceEnds(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -291,8 +294,8 @@ func TestSilenceEnds(t *testing.T) {
 		reason joinserver.Reason
 		after  time.Duration
 	}{
-		"stranger": {false, joinserver.Stranger, 0},
-		"node":     {true, joinserver.Late, 10 * time.Second},
+		"unknown machine": {false, joinserver.Stranger, 0},
+		"node":            {true, joinserver.Late, 10 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -314,9 +317,9 @@ func TestSilenceEnds(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				rule := s.Rules()[joinv1.Join_Sync_FullMethodName] // or a stranger's connection would count as a node's
+				rule := s.Rules()[joinv1.Join_Sync_FullMethodName] // otherwise the connection of an unknown machine would count as a node's
 				if err := rule(t.Context(), rpc.Peer{Key: pinOf(t, m.Public()), Public: &m.PublicKey}); (err == nil) != tc.known {
-					t.Errorf("the rule says %v", err)
+					t.Errorf("rule: got %v, want an error: %t", err, !tc.known)
 				}
 				w.entries = nil
 				done := make(chan struct{})
@@ -324,10 +327,10 @@ func TestSilenceEnds(t *testing.T) {
 				begun := time.Now()
 				ch := channel{&m.PublicKey, pinOf(t, m.Public()), netip.MustParseAddrPort("127.0.0.66:1000")}
 				if err := s.Sync(t.Context(), ch, silent{done}); err == nil {
-					t.Error("it ended well")
+					t.Error("got no error")
 				}
 				if e := w.audit(); len(e) != 1 || e[0].Reason != tc.reason || time.Since(begun) != tc.after {
-					t.Errorf("after %s: %v", time.Since(begun), e)
+					t.Errorf("after %s: got audit %v, want one entry with the reason %s after %s", time.Since(begun), e, tc.reason, tc.after)
 				}
 			})
 		})
