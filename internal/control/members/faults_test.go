@@ -56,7 +56,7 @@ func lostAnswers(t *testing.T, w *world, etcd *etcdfake.Cluster, seed uint64) {
 	runs.Wait()
 }
 
-// A learner that somebody added and no slot speaks of goes after a grace; a voter without a record stays.
+// A learner that no lease mentions is removed after a grace period; a voter without a record stays.
 func TestOrphans(t *testing.T) {
 	t.Parallel()
 	story(t, func(t *testing.T, w *world, etcd *etcdfake.Cluster) {
@@ -76,7 +76,7 @@ func TestOrphans(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		if took := time.Since(added); took < 10*time.Second || took > 20*time.Second {
-			t.Errorf("the orphan was removed after %s", took)
+			t.Errorf("got the orphan removed after %s, want 10 s to 20 s", took)
 		}
 		time.Sleep(30 * time.Minute)
 		w.votes("a", "a:voter b:voter")
@@ -84,7 +84,7 @@ func TestOrphans(t *testing.T) {
 		if err != nil || !standing["b"].Unknown || standing["b"].Member != "voter" || standing["a"].Unknown || !standing["a"].Leader {
 			t.Errorf("%+v, %v", standing, err)
 		}
-		// With a join waiting, too.
+		// The same while a join waits.
 		if _, _, err := w.lab.Client(t, "a").AddLearner(ctx, w.lab.Peer("x")); err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +97,7 @@ func TestOrphans(t *testing.T) {
 	})
 }
 
-// Nobody else wants in: the control planes themselves clear the slot of a joiner that died.
+// Without another join, the control planes themselves clear the lease of a joining node that died.
 func TestRunClears(t *testing.T) {
 	t.Parallel()
 	story(t, func(t *testing.T, w *world, etcd *etcdfake.Cluster) {
@@ -117,14 +117,14 @@ func TestRunClears(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		if took := time.Since(died); took < 15*time.Second || took > 20*time.Second {
-			t.Errorf("its learner was removed after %s", took)
+			t.Errorf("got its learner removed after %s, want 15 s to 20 s", took)
 		}
 		stop()
 		runs.Wait()
 	})
 }
 
-// A joiner comes back in the moment in which its learner is removed: it is not promoted any more, and begins anew.
+// A joining node returns at the moment at which its learner is removed: it is not promoted, and starts from scratch.
 func TestBackWhileCleared(t *testing.T) {
 	t.Parallel()
 	story(t, func(t *testing.T, w *world, etcd *etcdfake.Cluster) {
@@ -141,7 +141,7 @@ func TestBackWhileCleared(t *testing.T) {
 			if moment == "remove before" && !asked {
 				asked = true
 				if answer, err := w.manager("c").Admit(ctx, b.node, true); err != nil || answer.Wait == nil {
-					t.Errorf("it got %+v, %v", answer, err)
+					t.Errorf("got %+v, %v, want a wait", answer, err)
 				}
 			}
 			return nil
@@ -160,7 +160,7 @@ func last(etcd *etcdfake.Cluster) string {
 	return history[len(history)-1]
 }
 
-// A joiner that is heard of and gets nowhere loses its turn after ten minutes, and others go first.
+// A joining node that sends heartbeats and makes no progress loses its lease after ten minutes, and others go first.
 func TestNoProgress(t *testing.T) {
 	t.Parallel()
 	story(t, func(t *testing.T, w *world, etcd *etcdfake.Cluster) {
@@ -169,7 +169,7 @@ func TestNoProgress(t *testing.T) {
 		began := time.Now()
 		b := w.node("b")
 		for !strings.Contains(last(etcd), w.lab.Peer("c")) {
-			if _, err := m.Admit(ctx, b, false); err != nil { // it never starts
+			if _, err := m.Admit(ctx, b, false); err != nil { // its etcd never starts
 				t.Fatal(err)
 			}
 			if _, err := m.Admit(ctx, w.node("c"), false); err != nil {
@@ -177,16 +177,16 @@ func TestNoProgress(t *testing.T) {
 			}
 			time.Sleep(200 * time.Millisecond)
 			if time.Since(began) > 20*time.Minute {
-				t.Fatal("it holds the slot for ever")
+				t.Fatal("the lease was not released in 20 minutes")
 			}
 		}
 		if took := time.Since(began); took < 10*time.Minute || took > 11*time.Minute {
-			t.Errorf("the other one had to wait for %s", took)
+			t.Errorf("got a wait of %s, want 10 to 11 minutes", took)
 		}
 	})
 }
 
-// Without a quorum nothing changes, and nobody is told anything but an error or a wait; when it is back, things go on.
+// Without a quorum nothing changes, and every answer is an error or a wait. When the quorum is back, joins continue.
 func TestNoQuorum(t *testing.T) {
 	t.Parallel()
 	story(t, func(t *testing.T, w *world, etcd *etcdfake.Cluster) {
@@ -200,11 +200,11 @@ func TestNoQuorum(t *testing.T) {
 		before, c := len(etcd.History()), w.machine("c")
 		for range 100 {
 			if answer, err := m.Admit(ctx, c.node, false); err == nil && answer.Wait == nil {
-				t.Fatalf("without a quorum: %+v", answer)
+				t.Fatalf("without a quorum: got %+v, want an error or a wait", answer)
 			}
 		}
 		if got := etcd.History(); len(got) != before {
-			t.Errorf("changes without a quorum: %q", got[before:])
+			t.Errorf("without a quorum: got changes %q, want none", got[before:])
 		}
 		etcd.Heal("b")
 		if err := c.join(ctx, m); err != nil {
@@ -219,7 +219,7 @@ func TestNoQuorum(t *testing.T) {
 		}
 		w.votes("a", "a:voter b:voter c:voter")
 		if !d.waits["voter c (2 of 3 voters answer; a fourth needs 3)"] {
-			t.Errorf("it waits for %v", d.waits)
+			t.Errorf("got waits %v", d.waits)
 		}
 		if err := w.lab.Start(t, "c", nil, false); err != nil {
 			t.Fatal(err)

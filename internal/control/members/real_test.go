@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// observe notes each list of members that etcd shows, until the function that it returns is called, which gives them.
+// observe records each list of members that etcd shows, until the function that it returns is called, which returns them.
 func observe(t *testing.T, w *world, via string) func() []string {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -51,7 +51,7 @@ func observe(t *testing.T, w *world, via string) func() []string {
 	}
 }
 
-// keep checks that what was written is there, by each control plane.
+// keeps checks that the written value can be read through each control plane.
 func (w *world) keeps(ctx context.Context, value string, by ...string) {
 	w.t.Helper()
 	for _, name := range by {
@@ -59,7 +59,7 @@ func (w *world) keeps(ctx context.Context, value string, by ...string) {
 		testkit.Until(w.t, time.Minute, "read by "+name, func() error {
 			got, err := client.Get(ctx, "k")
 			if err == nil && got != value {
-				w.t.Errorf("%s has %q, want %q", name, got, value)
+				w.t.Errorf("%s: got %q, want %q", name, got, value)
 			}
 			return err
 		})
@@ -72,7 +72,7 @@ func (w *world) put(ctx context.Context, by, value string) {
 	testkit.Until(w.t, time.Minute, "write by "+by, func() error { return client.Put(ctx, "k", value) })
 }
 
-// startAll starts members together, for one alone has no quorum to become ready with.
+// startAll starts members together: one alone has no quorum and does not become ready.
 func (w *world) startAll(names ...string) {
 	w.t.Helper()
 	var wg sync.WaitGroup
@@ -86,7 +86,8 @@ func (w *world) startAll(names ...string) {
 	wg.Wait()
 }
 
-// TK-1, TK-3, TK-4, TK-5: one forms, three share its data, which outlives all of them stopping, and one of them missing.
+// TK-1, TK-3, TK-4, TK-5: one member forms a cluster, three share its data, and the data survives a stop of all of them
+// and the loss of one.
 func TestRealOneToThree(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, etcdtest.Real(t))
@@ -114,7 +115,7 @@ func TestRealOneToThree(t *testing.T) {
 	w.lab.Kill(t, "b")
 	w.put(ctx, "c", "two")
 	if err := w.manager("a").Leave(ctx, "c"); !errors.Is(err, members.ErrRefused) {
-		t.Errorf("c leaves while b is down: %v", err)
+		t.Errorf("c leaves while b is down: got %v, want a refusal", err)
 	}
 	w.startAll("b")
 	w.keeps(ctx, "two", "b", "a", "c")
@@ -122,7 +123,8 @@ func TestRealOneToThree(t *testing.T) {
 	runs.Wait()
 }
 
-// TK-2, TK-6: four more at once make one cluster of five, one at a time; two leave, one of them the leader; one comes back.
+// TK-2, TK-6: four more at once join one at a time and make a cluster of five; two leave, one of them the leader; one
+// returns.
 func TestRealFiveAndBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, etcdtest.Real(t))
@@ -143,15 +145,15 @@ func TestRealFiveAndBack(t *testing.T) {
 	t.Logf("1 → 5 in %s", time.Since(began).Round(time.Millisecond))
 	history := seen()
 	oneAtATime(t, history)
-	if len(history) < 9 { // one at first, then each as a learner and as a voter
-		t.Errorf("members over time: %q", history)
+	if len(history) < 9 { // first one member, then each as a learner and as a voter
+		t.Errorf("got members over time %q, want at least 9 lists", history)
 	}
 	w.votes("e", "a:voter b:voter c:voter d:voter e:voter")
 	w.keeps(ctx, "one", "e")
 	b := w.manager("b")
 	w.run(ctx, &runs, "b")
-	for _, name := range []string{"a", "e"} { // a leads
-		testkit.Until(t, time.Minute, name+" leaves", func() error { // one try may meet an election
+	for _, name := range []string{"a", "e"} { // a is the leader
+		testkit.Until(t, time.Minute, name+" leaves", func() error { // one attempt may coincide with an election
 			err := b.Leave(ctx, name)
 			if errors.Is(err, members.ErrRefused) {
 				t.Fatal(err)
@@ -172,7 +174,8 @@ func TestRealFiveAndBack(t *testing.T) {
 	runs.Wait()
 }
 
-// A joiner dies with its learner running, on real etcd and a real clock: the next one gets in soon after the slot's life.
+// A joining node dies with its learner running, on real etcd and a real clock: the next one joins soon after the lease
+// has expired.
 func TestRealDeadJoiner(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, etcdtest.Real(t))
@@ -190,16 +193,16 @@ func TestRealDeadJoiner(t *testing.T) {
 		t.Fatal(err)
 	}
 	if took := time.Since(died); took > 60*time.Second {
-		t.Errorf("the next one voted after %s", took)
+		t.Errorf("got the next one as a voter after %s, want at most 60 s", took)
 	}
-	again := w.machine("b") // its old data is there, and of no use
+	again := w.machine("b") // it still has its old data, which is useless
 	again.permit = dead.permit
 	if err := again.join(ctx, w.manager("a")); err != nil {
 		t.Fatal(err)
 	}
 	w.votes("a", "a:voter b:voter c:voter")
 	if len(again.waits) == 0 {
-		t.Error("it never waited")
+		t.Error("got no wait, want at least one")
 	}
 	stop()
 	runs.Wait()

@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-project/slipway/internal/etcd/etcdtest"
 )
 
-// story is a world in memory whose clock stands still while anybody works.
+// story runs a test in a world in memory with a fake clock.
 func story(t *testing.T, tell func(t *testing.T, w *world, etcd *etcdfake.Cluster)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -28,7 +28,7 @@ func story(t *testing.T, tell func(t *testing.T, w *world, etcd *etcdfake.Cluste
 	})
 }
 
-// within is the test's context with a time limit.
+// within returns the test's context with a timeout.
 func within(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
@@ -40,7 +40,7 @@ func oneAtATime(t *testing.T, history []string) {
 	t.Helper()
 	for i, line := range history {
 		if strings.Count(line, ":learner") > 1 {
-			t.Errorf("two changes at once: %q, after %q", line, history[max(0, i-1)])
+			t.Errorf("got two changes at once: %q, after %q", line, history[max(0, i-1)])
 		}
 	}
 }
@@ -60,8 +60,8 @@ func TestFiveAtOnceGetIn(t *testing.T) {
 		}
 		began := time.Now()
 		joins.Wait()
-		if took := time.Since(began); took > 30*time.Second { // etcd wants five seconds before each of them
-			t.Errorf("four joins took %s", took)
+		if took := time.Since(began); took > 30*time.Second { // etcd needs five seconds before each of them
+			t.Errorf("got four joins in %s, want at most 30 s", took)
 		}
 		w.votes("a", "a:voter b:voter c:voter d:voter e:voter")
 		oneAtATime(t, etcd.History())
@@ -70,8 +70,8 @@ func TestFiveAtOnceGetIn(t *testing.T) {
 	})
 }
 
-// A joiner dies after each single answer that it gets. Its turn is over in less than 20 seconds, another one gets in, and so does
-// the machine itself when it is on again, with data or without.
+// A joining node dies after each single answer that it gets. Its lease ends in less than 20 seconds, another node joins,
+// and so does the node itself when it is on again, with its data or without.
 func TestDeadJoinerFreesTheSlot(t *testing.T) {
 	t.Parallel()
 	for moment := 1; moment <= 6; moment++ {
@@ -98,7 +98,7 @@ func deadJoiner(t *testing.T, w *world, etcd *etcdfake.Cluster, moment int, else
 		}
 	}
 	w.run(ctx, &runs, "b")
-	time.Sleep(6 * time.Second) // the clock is the test's: etcd settles
+	time.Sleep(6 * time.Second) // fake clock: etcd settles
 	dead := w.machine("d")
 	for range moment {
 		if dead.ask(ctx, w.manager("a")) {
@@ -109,11 +109,11 @@ func deadJoiner(t *testing.T, w *world, etcd *etcdfake.Cluster, moment int, else
 	died := time.Now()
 	etcd.Kill("d")
 	if elsewhere {
-		stopA() // the control plane that it came by is gone as well
+		stopA() // the control plane that it asked stops as well
 	}
 	votes, via := strings.Contains(last(etcd), "d:voter"), w.manager("b")
 	if votes {
-		etcd.Kill("d") // nothing of the slot is left: it is an ordinary voter that is down
+		etcd.Kill("d") // the lease is released: it is an ordinary voter that is down
 	} else {
 		other := w.machine("e")
 		for other.permit == nil && ctx.Err() == nil {
@@ -121,7 +121,7 @@ func deadJoiner(t *testing.T, w *world, etcd *etcdfake.Cluster, moment int, else
 			time.Sleep(200 * time.Millisecond)
 		}
 		if took := time.Since(died); took > 20*time.Second {
-			t.Errorf("the next one got its learner after %s", took)
+			t.Errorf("got the next learner after %s, want at most 20 s", took)
 		}
 		if err := other.join(ctx, via); err != nil {
 			t.Fatal(err)
@@ -130,7 +130,7 @@ func deadJoiner(t *testing.T, w *world, etcd *etcdfake.Cluster, moment int, else
 	again := w.machine("d")
 	if keep {
 		again.permit = dead.permit
-		_ = w.lab.Start(t, "d", nil, false) // whatever lies there runs
+		_ = w.lab.Start(t, "d", nil, false) // runs with the data that it has
 	} else if !votes {
 		etcd.Wipe("d")
 	} else {
@@ -144,7 +144,7 @@ func deadJoiner(t *testing.T, w *world, etcd *etcdfake.Cluster, moment int, else
 	runs.Wait()
 }
 
-// A joiner that was told to wait goes on by another control plane: the first one does not say for ever that it waits.
+// A joining node that waits continues through another control plane: the first one stops reporting that it waits.
 func TestWaitEndsElsewhere(t *testing.T) {
 	t.Parallel()
 	story(t, func(t *testing.T, w *world, _ *etcdfake.Cluster) {
@@ -161,26 +161,26 @@ func TestWaitEndsElsewhere(t *testing.T) {
 			return standing[node].Wait
 		}
 		c, d := w.machine("c"), w.machine("d")
-		for _, one := range []*machine{c, d, c} { // permitted; not its turn; not caught up
+		for _, one := range []*machine{c, d, c} { // gets the permit; must wait for the lease; has not caught up
 			one.ask(ctx, w.manager("a"))
 		}
 		if waits("c") == nil || waits("d") == nil {
-			t.Fatalf("c waits for %v, d for %v: the test is about nothing", waits("c"), waits("d"))
+			t.Fatalf("got waits %v of c and %v of d, want both", waits("c"), waits("d"))
 		}
 		if err := c.join(ctx, w.manager("b")); err != nil {
 			t.Fatal(err)
 		}
 		if wait := waits("c"); wait != nil {
-			t.Errorf("it votes, and waits for %+v", wait)
+			t.Errorf("a voter: got wait %+v, want none", wait)
 		}
 		time.Sleep(20 * time.Second)
 		if wait := waits("d"); wait != nil {
-			t.Errorf("it is gone, and waits for %+v", wait)
+			t.Errorf("a node that no longer asks: got wait %+v, want none", wait)
 		}
 	})
 }
 
-// Answers of etcd and of the records get lost, or never come, all the time: all get in, one at a time.
+// Answers of etcd and of the records are lost, or requests fail, all the time: all nodes join, one at a time.
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -197,7 +197,7 @@ func TestLeave(t *testing.T) {
 		ctx := within(t, 10*time.Minute)
 		m := w.manager("a")
 		if err := m.Leave(ctx, "a"); !errors.Is(err, members.ErrRefused) || !strings.Contains(err.Error(), "last voter") {
-			t.Errorf("the last voter leaves: %v", err)
+			t.Errorf("the last voter leaves: got %v, want a refusal", err)
 		}
 		for _, name := range []string{"b", "c"} {
 			if err := w.machine(name).join(ctx, m); err != nil {
@@ -206,16 +206,16 @@ func TestLeave(t *testing.T) {
 		}
 		etcd.Kill("c")
 		if err := m.Leave(ctx, "b"); !errors.Is(err, members.ErrRefused) || !strings.Contains(err.Error(), "1 of 2 voters") {
-			t.Errorf("one of three leaves while another is down: %v", err)
+			t.Errorf("one of three leaves while another is down: got %v, want a refusal", err)
 		}
 		if err := m.MayLeave(ctx, "b"); !errors.Is(err, members.ErrRefused) {
-			t.Errorf("whether it may: %v", err)
+			t.Errorf("whether it may leave: got %v, want a refusal", err)
 		}
 		if err := m.MayLeave(ctx, "c"); err != nil {
-			t.Errorf("whether the one that is down may: %v", err)
+			t.Errorf("whether the one that is down may leave: %v", err)
 		}
 		w.votes("a", "a:voter b:voter c:voter")
-		if err := m.Leave(ctx, "c"); err != nil { // the dead one may go
+		if err := m.Leave(ctx, "c"); err != nil { // the one that is down may leave
 			t.Fatal(err)
 		}
 		w.votes("a", "a:voter b:voter")
@@ -225,13 +225,13 @@ func TestLeave(t *testing.T) {
 			did = append(did, moment)
 			return nil
 		}
-		if err := m.Leave(ctx, "a"); err != nil { // the leader, by its own member
+		if err := m.Leave(ctx, "a"); err != nil { // the leader, through its own member
 			t.Fatal(err)
 		}
 		if got := strings.Join(did, ", "); got != "move leader before, move leader after, remove before, remove after" {
-			t.Errorf("to leave it did: %s", got)
+			t.Errorf("got steps %s", got)
 		}
-		etcd.Fault = func(_ context.Context, moment string) error { // the next join does not hear that its learner was added
+		etcd.Fault = func(_ context.Context, moment string) error { // the next join does not get the answer that its learner was added
 			if moment == "add after" {
 				return errors.New("the answer was lost")
 			}
@@ -239,16 +239,16 @@ func TestLeave(t *testing.T) {
 		}
 		w.votes("b", "b:voter")
 		if err := w.manager("b").Leave(ctx, "a"); err != nil {
-			t.Errorf("who has left leaves again: %v", err)
+			t.Errorf("a node that has left leaves again: %v", err)
 		}
-		back := w.machine("c") // with the data of the member that was removed
+		back := w.machine("c") // with the data of the removed member
 		back.permit = []byte("old")
 		if err := back.join(ctx, w.manager("b")); err != nil {
 			t.Fatal(err)
 		}
 		w.votes("b", "b:voter c:voter")
 		etcd.Fault = nil
-		first := w.machine("a") // it never joined before, but it has left
+		first := w.machine("a") // it has never joined, but it has left
 		first.permit = []byte("old")
 		if err := first.join(ctx, w.manager("b")); err != nil {
 			t.Fatal(err)
@@ -256,7 +256,7 @@ func TestLeave(t *testing.T) {
 	})
 }
 
-// A node that is told to leave in the middle of its join does so, and its join does not go on.
+// A node that is told to leave in the middle of its join leaves, and its join does not continue.
 func TestLeaveEndsAJoin(t *testing.T) {
 	t.Parallel()
 	story(t, func(t *testing.T, w *world, etcd *etcdfake.Cluster) {
@@ -273,7 +273,7 @@ func TestLeaveEndsAJoin(t *testing.T) {
 		node := b.node
 		node.Removing = true
 		if answer, err := m.Admit(ctx, node, true); err == nil {
-			t.Errorf("a node that is being removed got %+v", answer)
+			t.Errorf("a node that is being removed: got %+v, want an error", answer)
 		}
 	})
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/slipway-project/slipway/internal/testkit"
 )
 
-// world is a cluster's etcd with a manager on each control plane. It runs on memory and a clock of its own, or on real etcd.
+// world is a cluster's etcd with a manager on each control plane. It runs in memory with a fake clock, or on real etcd.
 type world struct {
 	t     testing.TB
 	lab   etcdtest.Lab
@@ -46,7 +46,7 @@ func newWorld(t testing.TB, lab etcdtest.Lab) *world {
 	return w
 }
 
-// lines is the test's own log.
+// lines writes to the test's log.
 type lines struct{ t testing.TB }
 
 func (l *lines) Write(p []byte) (int, error) {
@@ -54,7 +54,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// records are the registry's, with the nodes that a test knows of.
+// records are those of the registry, with fixed nodes.
 type records struct {
 	*registry.Registry
 	w *world
@@ -76,7 +76,7 @@ func (w *world) node(name string) admission.Node {
 	return admission.Node{Name: name, Key: pin.Pin("key of " + name), Address: netip.MustParseAddr(w.lab.Address(name))}
 }
 
-// manager is the one of a control plane, which goes by its own member. It does not run.
+// manager returns the manager of a control plane, which uses its own etcd member. It does not run it.
 func (w *world) manager(name string) *members.Manager {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -91,7 +91,7 @@ func (w *world) manager(name string) *members.Manager {
 	return m
 }
 
-// run runs a control plane's manager until stop or the test's end.
+// run runs a control plane's manager until stop is called or ctx ends.
 func (w *world) run(ctx context.Context, wg *sync.WaitGroup, name string) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	m := w.manager(name)
@@ -103,7 +103,7 @@ func (w *world) run(ctx context.Context, wg *sync.WaitGroup, name string) (stop 
 	return cancel
 }
 
-// machine is a joining node: what lies on its disk, and what its etcd does.
+// machine is a joining node with its disk and its etcd.
 type machine struct {
 	w       *world
 	node    admission.Node
@@ -117,7 +117,7 @@ func (w *world) machine(name string) *machine {
 	return &machine{w: w, node: w.node(name), waits: map[string]bool{}}
 }
 
-// ask is one turn of the node's stream: it does what it is told, and says whether it votes.
+// ask is one request on the node's stream. The node does what the answer says; ask reports whether it is a voter.
 func (m *machine) ask(ctx context.Context, via *members.Manager) (promoted bool) {
 	answer, err := via.Admit(ctx, m.node, m.started)
 	m.lastErr = err
@@ -131,7 +131,7 @@ func (m *machine) ask(ctx context.Context, via *members.Manager) (promoted bool)
 		}
 	}
 	if set != 1 {
-		m.w.t.Errorf("%s got %+v: not one answer", m.node.Name, answer)
+		m.w.t.Errorf("%s got %+v, want exactly one answer", m.node.Name, answer)
 	}
 	if w := answer.Wait; w != nil {
 		m.waits[w.What] = true
@@ -159,21 +159,21 @@ func (m *machine) install(answer membership.Progress) {
 	m.started = true
 }
 
-// join asks some times a second until the node votes.
+// join asks every 200 ms until the node is a voter.
 func (m *machine) join(ctx context.Context, via *members.Manager) error {
 	began := time.Now()
 	for !m.ask(ctx, via) {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s did not get in within %s: %w (waits %v)", m.node.Name, time.Since(began), errors.Join(ctx.Err(), m.lastErr), m.waits)
+			return fmt.Errorf("%s did not join within %s: %w (waits %v)", m.node.Name, time.Since(began), errors.Join(ctx.Err(), m.lastErr), m.waits)
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
-	m.w.t.Logf("%s votes after %s", m.node.Name, time.Since(began).Round(time.Millisecond))
+	m.w.t.Logf("%s is a voter after %s", m.node.Name, time.Since(began).Round(time.Millisecond))
 	return nil
 }
 
-// votes checks the list of members. Real etcd may be without a leader just now, and is asked again.
+// votes checks the list of members. Real etcd may have no leader at the moment, and is asked again.
 func (w *world) votes(via, want string) {
 	w.t.Helper()
 	client := w.lab.Client(w.t, via)
@@ -181,7 +181,7 @@ func (w *world) votes(via, want string) {
 	testkit.Until(w.t, time.Minute, "the list of members", func() error {
 		all, err := client.Members(w.t.Context())
 		if got := etcdtest.Votes(all); err == nil && got != want {
-			err = fmt.Errorf("members %q, want %q", got, want)
+			err = fmt.Errorf("got members %q, want %q", got, want)
 		}
 		if err != nil && exact {
 			w.t.Fatal(err)

@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bench is a cluster's records and what keepers on several control planes of it share.
+// bench is what the roster managers of several control planes share: the cluster's records and its join CA.
 type bench struct {
 	store   *registrytest.Memory
 	records *registry.Registry
@@ -64,14 +64,17 @@ func (b *bench) config(t *testing.T) Config {
 	}
 }
 
-// run starts a keeper, which ends with the test's bubble.
-func (b *bench) run(t *testing.T, ctx context.Context, all *sync.WaitGroup, c Config) *Keeper {
+// run starts a keeper, which ends with the test.
+func (b *bench) run(t *testing.T, c Config) *Keeper {
 	k := New(c)
-	all.Go(func() {
-		if err := k.Run(ctx); err != nil {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := k.Run(t.Context()); err != nil {
 			t.Error(err)
 		}
-	})
+	}()
+	t.Cleanup(func() { <-ended })
 	return k
 }
 
@@ -91,13 +94,13 @@ func record(name string, i byte) admission.Node {
 	}
 }
 
-// expect waits until nothing moves, and compares the API and the nodes.
+// expect waits until all goroutines are idle, and compares generation, API servers and nodes.
 func (b *bench) expect(t *testing.T, k *Keeper, generation uint64, api, nodes []string) {
 	t.Helper()
 	synctest.Wait()
 	text, got, _ := k.Current()
 	if text == nil {
-		t.Fatal("no roster")
+		t.Fatal("got no roster")
 	}
 	r := b.open(t, text)
 	var gotAPI, gotNodes []string
@@ -114,38 +117,34 @@ func (b *bench) expect(t *testing.T, k *Keeper, generation uint64, api, nodes []
 		t.Errorf("nodes: %s", diff)
 	}
 	if got != generation || r.Generation != got {
-		t.Errorf("generation %d, in the roster %d, want %d", got, r.Generation, generation)
+		t.Errorf("got generation %d, %d in the roster, want %d", got, r.Generation, generation)
 	}
 }
 
-// The life of a roster on three control planes: all hand out the same, every change is one generation.
+// Three control planes publish the same roster, and every change is one generation.
 func TestKeepers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		var all sync.WaitGroup
-		defer all.Wait()
-		defer cancel()
 		var keepers []*Keeper
 		for range 3 {
-			keepers = append(keepers, b.run(t, ctx, &all, b.config(t)))
+			keepers = append(keepers, b.run(t, b.config(t)))
 		}
 		synctest.Wait()
 		if text, generation, _ := keepers[0].Current(); text != nil || generation != 0 {
-			t.Errorf("a roster from nothing: %s", text)
+			t.Errorf("without nodes: got roster %s, want none", text)
 		}
 		b.vote([]string{"a"}, nil)
 		_, _, changed := keepers[2].Current()
-		must(t, b.records.Register(ctx, []admission.Node{record("a", 0)}))
-		time.Sleep(10 * time.Second) // the bubble's
+		must(t, b.records.Register(t.Context(), []admission.Node{record("a", 0)}))
+		time.Sleep(10 * time.Second) // fake clock
 		b.expect(t, keepers[0], 1, []string{"10.89.0.10:6443"}, []string{"a"})
 		select {
 		case <-changed:
 		default:
-			t.Error("nobody was told")
+			t.Error("the channel was not closed after a change")
 		}
-		must(t, b.records.Register(ctx, []admission.Node{record("b", 1), record("c", 2)}))
+		must(t, b.records.Register(t.Context(), []admission.Node{record("b", 1), record("c", 2)}))
 		for _, k := range keepers {
 			b.expect(t, k, 2, []string{"10.89.0.10:6443"}, []string{"a", "b", "c"})
 		}
@@ -154,7 +153,7 @@ func TestKeepers(t *testing.T) {
 		for _, k := range keepers {
 			b.expect(t, k, 3, []string{"10.89.0.10:6443", "10.89.0.11:6443"}, []string{"a", "b", "c"})
 		}
-		b.vote([]string{"a", "b", "c"}, nil) // nobody pokes: found by the regular look
+		b.vote([]string{"a", "b", "c"}, nil) // without a poke: the periodic check finds it
 		time.Sleep(6 * time.Second)
 		for _, k := range keepers {
 			b.expect(t, k, 4, []string{"10.89.0.10:6443", "10.89.0.11:6443", "10.89.0.12:6443"}, []string{"a", "b", "c"})
@@ -164,7 +163,7 @@ func TestKeepers(t *testing.T) {
 	})
 }
 
-// Unknown is not empty: whatever cannot be told leaves the roster as it is, and Say tells.
+// Unknown is not empty: if records or voters cannot be read, the roster stays as it is, and Say reports it.
 func TestUnknown(t *testing.T) {
 	t.Parallel()
 	down := errors.New("connection refused")
@@ -182,7 +181,7 @@ func TestUnknown(t *testing.T) {
 		}},
 		"voters unknown":            {func(b *bench) { b.vote(nil, down) }},
 		"no voters":                 {func(b *bench) { b.vote(nil, nil) }},
-		"voters that nobody knows":  {func(b *bench) { b.vote([]string{"x"}, nil) }},
+		"unknown voters":            {func(b *bench) { b.vote([]string{"x"}, nil) }},
 		"voters without an address": {func(b *bench) { b.vote([]string{"late"}, nil) }},
 	}
 	for name, tt := range tests {
@@ -190,38 +189,34 @@ func TestUnknown(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(t)
-				ctx, cancel := context.WithCancel(t.Context())
-				var all sync.WaitGroup
-				defer all.Wait()
-				defer cancel()
 				late := record("late", 5)
 				late.Address = netip.Addr{}
 				b.vote([]string{"a"}, nil)
-				must(t, b.records.Register(ctx, []admission.Node{record("a", 0), record("b", 1), late}))
+				must(t, b.records.Register(t.Context(), []admission.Node{record("a", 0), record("b", 1), late}))
 				var said atomic.Value
 				c := b.config(t)
 				c.Say = func(text string) { said.Store(text) }
-				k := b.run(t, ctx, &all, c)
+				k := b.run(t, c)
 				b.expect(t, k, 1, []string{"10.89.0.10:6443"}, []string{"a", "b"})
 				tt.trouble(b)
 				time.Sleep(time.Minute)
 				b.expect(t, k, 1, []string{"10.89.0.10:6443"}, []string{"a", "b"})
 				if text, _ := said.Load().(string); text == "" {
-					t.Error("nothing is said of the trouble")
+					t.Error("got no report of the problem")
 				}
 				b.store.SetFault(nil)
 				b.vote([]string{"a", "b"}, nil)
 				time.Sleep(10 * time.Second)
 				b.expect(t, k, 2, []string{"10.89.0.10:6443", "10.89.0.11:6443"}, []string{"a", "b"})
 				if said.Load() != "" {
-					t.Errorf("still says %q", said.Load())
+					t.Errorf("got report %q after the problem, want none", said.Load())
 				}
 			})
 		})
 	}
 }
 
-// What lies in the store and is not this cluster's is replaced by something newer than it, and than what nodes have taken.
+// A stored roster that is not this cluster's is replaced by one that is newer than it and than those that nodes have.
 func TestReplaces(t *testing.T) {
 	t.Parallel()
 	stored := func(b *bench, generation uint64, sign bool) roster.Signed {
@@ -239,47 +234,39 @@ func TestReplaces(t *testing.T) {
 		floor  uint64
 		want   uint64
 	}{
-		"an older truth":                 {func(b *bench) roster.Signed { return stored(b, 7, true) }, 0, 8},
-		"etcd from a backup":             {func(b *bench) roster.Signed { return stored(b, 7, true) }, 20, 21},
-		"forged":                         {func(b *bench) roster.Signed { return stored(b, 7, false) }, 0, 8},
-		"forged, from a backup":          {func(b *bench) roster.Signed { return stored(b, 7, false) }, 20, 21},
-		"forged, to use up generations":  {func(b *bench) roster.Signed { return stored(b, math.MaxUint64-1, false) }, 3, 4},
-		"forged, and not even a roster":  {func(*bench) roster.Signed { return roster.Signed{Body: []byte("{")} }, 3, 4},
-		"nothing, as nobody knows a one": {nil, 0, 1},
+		"an older roster":               {func(b *bench) roster.Signed { return stored(b, 7, true) }, 0, 8},
+		"etcd from a backup":            {func(b *bench) roster.Signed { return stored(b, 7, true) }, 20, 21},
+		"forged":                        {func(b *bench) roster.Signed { return stored(b, 7, false) }, 0, 8},
+		"forged, from a backup":         {func(b *bench) roster.Signed { return stored(b, 7, false) }, 20, 21},
+		"forged, to use up generations": {func(b *bench) roster.Signed { return stored(b, math.MaxUint64-1, false) }, 3, 4},
+		"forged, and not even a roster": {func(*bench) roster.Signed { return roster.Signed{Body: []byte("{")} }, 3, 4},
+		"no roster":                     {nil, 0, 1},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(t)
-				ctx, cancel := context.WithCancel(t.Context())
-				var all sync.WaitGroup
-				defer all.Wait()
-				defer cancel()
 				b.vote([]string{"a"}, nil)
-				must(t, b.records.Register(ctx, []admission.Node{record("a", 0)}))
+				must(t, b.records.Register(t.Context(), []admission.Node{record("a", 0)}))
 				if tt.stored != nil {
-					_, err := b.records.Save(ctx, Kind, Name, "", tt.stored(b))
+					_, err := b.records.Save(t.Context(), Kind, Name, "", tt.stored(b))
 					must(t, err)
 				}
 				c := b.config(t)
 				c.Floor = func() uint64 { return tt.floor }
-				b.expect(t, b.run(t, ctx, &all, c), tt.want, []string{"10.89.0.10:6443"}, []string{"a"})
+				b.expect(t, b.run(t, c), tt.want, []string{"10.89.0.10:6443"}, []string{"a"})
 			})
 		})
 	}
 }
 
-// Keepers that all write at once, and lose answers, never publish two rosters of one generation: a node takes whatever it is
-// shown in the order of generations, and each generation has one content.
+// Control planes that write at the same time and lose answers never publish two rosters of one generation: nodes order
+// rosters by their generation, so each generation must have one content.
 func TestOneContentPerGeneration(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		var all sync.WaitGroup
-		defer all.Wait()
-		defer cancel()
 		var calls atomic.Int64
 		b.store.SetFault(func(op registrytest.Op) registrytest.Fault {
 			f := registrytest.Fault{Delay: time.Duration(calls.Add(1)*7919%50) * time.Millisecond}
@@ -291,9 +278,11 @@ func TestOneContentPerGeneration(t *testing.T) {
 		var mu sync.Mutex
 		seen := map[uint64]string{}
 		b.vote([]string{"n0"}, nil)
+		var watchers sync.WaitGroup
+		t.Cleanup(watchers.Wait)
 		for range 5 {
-			k := b.run(t, ctx, &all, b.config(t))
-			all.Go(func() {
+			k := b.run(t, b.config(t))
+			watchers.Go(func() {
 				for {
 					text, generation, changed := k.Current()
 					if text != nil {
@@ -301,13 +290,13 @@ func TestOneContentPerGeneration(t *testing.T) {
 						content := fmt.Sprint(r.API, r.Nodes)
 						mu.Lock()
 						if have, ok := seen[generation]; ok && have != content {
-							t.Errorf("generation %d is %s and %s", generation, have, content)
+							t.Errorf("generation %d: got contents %s and %s", generation, have, content)
 						}
 						seen[generation] = content
 						mu.Unlock()
 					}
 					select {
-					case <-ctx.Done():
+					case <-t.Context().Done():
 						return
 					case <-changed:
 					}
@@ -315,7 +304,7 @@ func TestOneContentPerGeneration(t *testing.T) {
 			})
 		}
 		for i := range 30 {
-			_ = b.records.Register(ctx, []admission.Node{record(fmt.Sprintf("n%d", i), byte(i))})
+			_ = b.records.Register(t.Context(), []admission.Node{record(fmt.Sprintf("n%d", i), byte(i))})
 			b.vote([]string{"n0", fmt.Sprintf("n%d", i)}, nil)
 			time.Sleep(300 * time.Millisecond)
 		}
@@ -323,32 +312,28 @@ func TestOneContentPerGeneration(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if len(seen) < 10 {
-			t.Errorf("only %d generations were seen", len(seen))
+			t.Errorf("got %d generations, want at least 10", len(seen))
 		}
 	})
 }
 
-// A key that is not the join CA's must not lock nodes out.
+// A roster signed by a key that is not the join CA's must not be published.
 func TestWrongKey(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		var all sync.WaitGroup
-		defer all.Wait()
-		defer cancel()
 		b.vote([]string{"a"}, nil)
-		must(t, b.records.Register(ctx, []admission.Node{record("a", 0)}))
+		must(t, b.records.Register(t.Context(), []admission.Node{record("a", 0)}))
 		other := newBench(t)
 		c := b.config(t)
 		c.Sign = other.config(t).Sign
-		k := b.run(t, ctx, &all, c)
+		k := b.run(t, c)
 		time.Sleep(time.Minute)
 		if text, _, _ := k.Current(); text != nil {
-			t.Errorf("published %s", text)
+			t.Errorf("got roster %s, want none", text)
 		}
-		if _, err := b.records.Load(ctx, Kind, Name, &roster.Signed{}); !errors.Is(err, registry.ErrNotFound) {
-			t.Errorf("a record was written: %v", err)
+		if _, err := b.records.Load(t.Context(), Kind, Name, &roster.Signed{}); !errors.Is(err, registry.ErrNotFound) {
+			t.Errorf("stored roster: got %v, want ErrNotFound", err)
 		}
 	})
 }

@@ -24,7 +24,7 @@ import (
 const spec = "apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: dev}\nspec:\n  pools:\n" +
 	"  - {name: main, roles: [control-plane], count: 3}\n  - {name: w, count: 1}\n"
 
-// shared is what control planes have in common, by path; the content says which it is.
+// shared returns the paths of the files that all control planes share.
 func shared() []string {
 	return []string{
 		"/etc/kubernetes/pki/ca.crt", "/etc/kubernetes/pki/ca.key", "/etc/kubernetes/pki/encryption.key", "/etc/kubernetes/pki/etcd/ca.crt",
@@ -72,7 +72,7 @@ func paths(files []plan.TicketFile) []string {
 	return out
 }
 
-// A worker gets nothing that a control plane keeps to itself; a control plane gets all of it, and nothing of it in the open.
+// A worker gets no secret of the control plane; a control plane gets all of them, and none outside of the sealed part.
 func TestFor(t *testing.T) {
 	t.Parallel()
 	m := maker(t)
