@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-// load is a client that writes without a pause and tries again what failed, as client programs do.
+// load is a client that writes all the time and retries failed requests, as client programs do.
 type load struct {
 	writer *kit.Writer
 	stop   func()
@@ -24,15 +24,15 @@ type load struct {
 
 	mu    sync.Mutex // guards the fields below
 	asked int
-	again []string      // tries that failed and were made again
-	lost  []string      // requests that were given up
-	worst time.Duration // of one request, with all its tries
+	again []string      // attempts that failed and were repeated
+	lost  []string      // requests that failed in all attempts
+	worst time.Duration // longest request, with all its attempts
 }
 
-// tries of one request, with a growing pause: some seconds in all.
-const tries = 8
+// attempts of one request, with growing pauses: some seconds in total.
+const attempts = 8
 
-func begin(c *kit.Cluster, prefix string) *load {
+func startLoad(c *kit.Cluster, prefix string) *load {
 	c.T.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.T.Context()))
 	l := &load{writer: c.WriteAPI(prefix + "-kept"), stop: cancel, done: make(chan struct{})}
@@ -48,27 +48,27 @@ func begin(c *kit.Cluster, prefix string) *load {
 	return l
 }
 
-// request makes one object; that it is there already is the answer to a try whose first answer was lost.
+// request creates one object. AlreadyExists is a success of a retry, because the answer to an earlier attempt was lost.
 func (l *load) request(ctx context.Context, client *http.Client, name string) {
 	begun := time.Now()
-	for n := range tries {
+	for n := range attempts {
 		err := kit.WriteConfigMap(ctx, client, name)
 		if ctx.Err() != nil {
 			return
 		}
-		fine := err == nil || n > 0 && strings.Contains(err.Error(), "AlreadyExists")
+		ok := err == nil || n > 0 && strings.Contains(err.Error(), "AlreadyExists")
 		l.mu.Lock()
 		switch {
-		case fine:
+		case ok:
 			l.asked++
 			l.worst = max(l.worst, time.Since(begun))
-		case n == tries-1:
+		case n == attempts-1:
 			l.lost = append(l.lost, fmt.Sprintf("%s after %s: %v", name, time.Since(begun).Round(time.Millisecond), err))
 		default:
 			l.again = append(l.again, fmt.Sprintf("%s: %v", time.Now().Format(time.TimeOnly), err))
 		}
 		l.mu.Unlock()
-		if fine {
+		if ok {
 			return
 		}
 		pause(ctx, 50*time.Millisecond<<n)
@@ -90,28 +90,28 @@ func (l *load) end(c *kit.Cluster) {
 	<-l.done
 	l.writer.Stop()
 	l.writer.CheckAcked(c)
-	c.T.Logf("%d requests, %d tries made again, the slowest took %s", l.asked, len(l.again), l.worst.Round(time.Millisecond))
+	c.T.Logf("%d requests, %d retries, the slowest took %s", l.asked, len(l.again), l.worst.Round(time.Millisecond))
 	for _, why := range l.again {
-		c.T.Logf("made again: %.300s", why)
+		c.T.Logf("retried: %.300s", why)
 	}
 	if len(l.lost) > 0 || l.asked == 0 {
-		c.T.Errorf("%d requests, lost: %v", l.asked, l.lost)
+		c.T.Errorf("requests: got %d successes and lost %v, want none lost", l.asked, l.lost)
 	}
 }
 
-// watch asks all API servers at once, again and again.
+// watch polls all API servers at the same time.
 type watch struct {
 	c    *kit.Cluster
 	stop func()
 	done chan struct{}
-	away map[string]int // how many times each has gone
-	both []string       // moments at which more than one was away
+	down map[string]int // how many times each was down
+	both []string       // times when more than one was down
 }
 
-func together(c *kit.Cluster) *watch {
+func startWatch(c *kit.Cluster) *watch {
 	c.T.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.T.Context()))
-	w := &watch{c: c, stop: cancel, done: make(chan struct{}), away: map[string]int{}}
+	w := &watch{c: c, stop: cancel, done: make(chan struct{}), down: map[string]int{}}
 	names := mains(c)
 	clients := make([]*http.Client, len(names))
 	for i, m := range names {
@@ -135,7 +135,7 @@ func (w *watch) look(ctx context.Context, names []string, clients []*http.Client
 	}
 	for i, is := range now {
 		if is && !gone[i] {
-			w.away[names[i]]++
+			w.down[names[i]]++
 		}
 	}
 	copy(gone, now)
@@ -143,7 +143,7 @@ func (w *watch) look(ctx context.Context, names []string, clients []*http.Client
 		return
 	}
 	var down []string
-	for i, still := range answers(ctx, clients, now) { // the first answers may lie seconds apart
+	for i, still := range answers(ctx, clients, now) { // the first answers may be seconds apart
 		if still && now[i] {
 			down = append(down, names[i])
 		}
@@ -153,7 +153,7 @@ func (w *watch) look(ctx context.Context, names []string, clients []*http.Client
 	}
 }
 
-// answers asks all at the same time which are away; was tells which have been.
+// answers polls all servers at the same time and returns which are down. was says which were down before.
 func answers(ctx context.Context, clients []*http.Client, was []bool) []bool {
 	now := make([]bool, len(clients))
 	var asking sync.WaitGroup
@@ -173,7 +173,7 @@ func count(these []bool) (n int) {
 	return n
 }
 
-// refused tells that nobody listens, or, after that, that it is not ready yet. A server that is only slow is not away, nor any more.
+// refused reports whether a server is down: nothing listens or, if it was down before, it is not ready yet. A slow server is not down.
 func refused(ctx context.Context, client *http.Client, was bool) bool {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, kit.API+"/readyz", nil)
 	if err != nil {
@@ -188,13 +188,13 @@ func refused(ctx context.Context, client *http.Client, was bool) bool {
 	return was && reply.StatusCode != http.StatusOK
 }
 
-// end tells how many times each API server was away.
+// end stops the watch and returns how many times each API server was down.
 func (w *watch) end() map[string]int {
 	w.c.T.Helper()
 	w.stop()
 	<-w.done
 	if len(w.both) > 0 {
-		w.c.T.Errorf("two control planes were away at once: %s", strings.Join(w.both, "; "))
+		w.c.T.Errorf("API servers that were down at the same time: got %s, want none", strings.Join(w.both, "; "))
 	}
-	return w.away
+	return w.down
 }

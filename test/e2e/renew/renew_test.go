@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package renew_test renews every certificate of a cluster of three control planes, and edits a flag of its API servers, while a
-// client with an ordinary retry works: it loses nothing, nothing is restarted that need not be, and never two control planes at once.
+// Package renew_test renews all certificates of a cluster of three control planes, and edits a flag of its API servers, while a client with
+// ordinary retries works. The client loses no request, only what must restart does, and never two control planes at the same time.
 package renew_test
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-const soon = 2 * time.Minute // far more than anything here takes
+const soon = 2 * time.Minute // far longer than any step takes
 
 func TestRenew(t *testing.T) {
 	c := kit.New(t, "renew")
@@ -37,7 +37,7 @@ func TestRenew(t *testing.T) {
 
 func mains(c *kit.Cluster) []string { return []string{c.Main(0), c.Main(1), c.Main(2)} }
 
-// pids are the processes by machine and name, but for those that may end by themselves.
+// pids returns the PIDs of the units that do not exit by themselves, by machine and name.
 func pids(c *kit.Cluster) map[string]int {
 	c.T.Helper()
 	out := map[string]int{}
@@ -53,16 +53,16 @@ func pids(c *kit.Cluster) map[string]int {
 	return out
 }
 
-// served are what listens with a certificate of ours on a control plane, and the certificate's file.
+// served maps the ports of a control plane to the files of their certificates.
 var served = map[string]string{
 	"6443": "apiserver.crt", "2379": "etcd/server.crt", "2380": "etcd/peer.crt", "10257": "controller-manager.crt", "10259": "scheduler.crt",
 	"9440": "join-server.crt",
 }
 
 func renewAll(c *kit.Cluster) {
-	worker := c.On(c.Worker(0)) // whose way to the API is the balancer, as for all that is no control plane
-	load := begin(worker, "renewed")
-	before, old, exchanges := pids(c), serials(c), exchanged(c)
+	worker := c.On(c.Worker(0)) // its clients reach the API through the balancer
+	load := startLoad(worker, "renewed")
+	before, old, replacements := pids(c), serials(c), replaced(c)
 	r := c.Must("certs", "renew", "--all", "--output", "json")
 	var done []struct {
 		Node         string   `json:"node"`
@@ -74,15 +74,15 @@ func renewAll(c *kit.Cluster) {
 	}
 	for _, d := range done {
 		if len(d.Restarted) > 0 || len(d.Certificates) < 2 {
-			c.T.Errorf("%s: renewed %v, restarted %v", d.Node, d.Certificates, d.Restarted)
+			c.T.Errorf("%s: got %v renewed and %v restarted, want at least two and none", d.Node, d.Certificates, d.Restarted)
 		}
 	}
 	if len(done) != 4 {
-		c.T.Errorf("renewed on %d nodes, want 4: %s", len(done), r)
+		c.T.Errorf("nodes with renewed certificates: got %d, want 4: %s", len(done), r)
 	}
 	for file, serial := range serials(c) {
 		if old[file] == serial {
-			c.T.Errorf("%s is the old one", file)
+			c.T.Errorf("serial number of %s: got %s as before, want a new one", file, serial)
 		}
 	}
 	for _, m := range mains(c) {
@@ -94,13 +94,13 @@ func renewAll(c *kit.Cluster) {
 	if diff := cmp.Diff(before, pids(c)); diff != "" {
 		c.T.Errorf("processes (- before, + after):\n%s", diff)
 	}
-	if diff := cmp.Diff(exchanges, exchanged(c)); diff != "" {
-		c.T.Errorf("restarted (- before, + after):\n%s", diff)
+	if diff := cmp.Diff(replacements, replaced(c)); diff != "" {
+		c.T.Errorf("replaced units (- before, + after):\n%s", diff)
 	}
 	load.end(c)
 }
 
-// serials are those of all leaves of the control planes, by machine and file.
+// serials returns the serial numbers of the control planes' certificates, by machine and file.
 func serials(c *kit.Cluster) map[string]string {
 	c.T.Helper()
 	out := map[string]string{}
@@ -117,7 +117,7 @@ func onDisk(c *kit.Cluster, file string) *x509.Certificate {
 	c.T.Helper()
 	block, _ := pem.Decode(c.Read("etc-kubernetes", "pki", file))
 	if block == nil {
-		c.T.Fatalf("%s: no PEM", file)
+		c.T.Fatalf("read certificate %s of %s: no PEM block", file, c.Node)
 	}
 	cert, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
@@ -126,14 +126,14 @@ func onDisk(c *kit.Cluster, file string) *x509.Certificate {
 	return cert
 }
 
-// serves looks at the handshake.
+// serves checks that a port presents the certificate on the disk in its TLS handshake.
 func serves(c *kit.Cluster, port, file string) error {
 	nodes, err := c.Nodes()
 	if err != nil {
 		return err
 	}
 	host := "127.0.0.1"
-	if port == "2380" { // etcd's peers do not live on loopback
+	if port == "2380" { // etcd's peer port does not listen on loopback
 		addresses := nodes[c.Node].Addresses
 		if len(addresses) == 0 {
 			return fmt.Errorf("node %s has no address", c.Node)
@@ -149,25 +149,25 @@ func serves(c *kit.Cluster, port, file string) error {
 	defer conn.Close()
 	var seen *x509.Certificate
 	client := tls.Client(conn, &tls.Config{
-		InsecureSkipVerify: true, // which one it is counts, and not whether it is good: others look at that
+		InsecureSkipVerify: true, // only the serial number matters here
 		VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) (err error) {
 			seen, err = x509.ParseCertificate(raw[0])
 			return err
 		},
 	})
-	err = client.HandshakeContext(ctx) // may be refused, after the certificate was seen
+	err = client.HandshakeContext(ctx) // may fail after the server has sent its certificate
 	if seen == nil {
-		return fmt.Errorf("port %s: no certificate: %w", port, err)
+		return fmt.Errorf("port %s sends no certificate: %w", port, err)
 	}
 	if want := onDisk(c, file).SerialNumber; seen.SerialNumber.Cmp(want) != 0 {
-		return fmt.Errorf("port %s: it serves %v, on its disk is %v", port, seen.SerialNumber, want)
+		return fmt.Errorf("serial number at port %s: got %v, want %v", port, seen.SerialNumber, want)
 	}
 	return nil
 }
 
-// exchanged are the units that each machine's agent has ever restarted because they differed, in order. One that ends by itself, as a
-// leader does that cannot reach its API server for ten seconds on a busy host, is not among them.
-func exchanged(c *kit.Cluster) map[string][]string {
+// replaced returns the units that each machine's agent has replaced because they differed from the plan, in order. It ignores processes
+// that exit by themselves, as a leader does when it cannot reach its API server for ten seconds.
+func replaced(c *kit.Cluster) map[string][]string {
 	c.T.Helper()
 	out := map[string][]string{}
 	for _, m := range c.Machines() {
@@ -192,32 +192,29 @@ spec:
   - {name: worker, roles: [worker], count: 1}
 `
 
-// editAPIServer: only the API servers are restarted, each once, and one after the other.
+// editAPIServer edits a flag of the API servers: only they restart, each once, one after the other.
 func editAPIServer(c *kit.Cluster) {
-	file := filepath.Join(c.T.TempDir(), "cluster.yaml")
-	kept, err := os.ReadFile(filepath.Join(kit.Root, "clusters", c.Name, "cluster.yaml"))
+	stored, err := os.ReadFile(filepath.Join(kit.Root, "clusters", c.Name, "cluster.yaml"))
 	if err != nil {
 		c.T.Fatal(err)
 	}
 	text := fmt.Sprintf(edited, c.Name)
-	if !strings.Contains(string(kept), "roles: [control-plane, worker]") {
+	if !strings.Contains(string(stored), "roles: [control-plane, worker]") {
 		text = strings.Replace(text, "roles: [control-plane, worker]", "roles: [control-plane]", 1)
 	}
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		c.T.Fatal(err)
-	}
+	file := c.Spec(text)
 	if r := c.Slipway("diff", "--file", file); r.Code != 1 || strings.Count(r.Out, "rolling  replace unit/kube-apiserver") != 3 || !strings.Contains(r.Out, " 0 restart, 3 rolling") {
-		c.T.Errorf("want three API servers, rolling, and exit code 1: %s", r)
+		c.T.Errorf("slipway diff: want exit code 1 and three rolling API servers, got %s", r)
 	}
-	load := begin(c.On(c.Worker(0)), "edited")
-	watch := together(c)
-	before := exchanged(c)
+	load := startLoad(c.On(c.Worker(0)), "edited")
+	watch := startWatch(c)
+	before := replaced(c)
 	c.MustUp("--file", file)
 	c.AllReady(soon, 3, 1)
 	restarts := watch.end()
 	load.end(c)
 	var changed []string
-	for m, units := range exchanged(c) {
+	for m, units := range replaced(c) {
 		for _, unit := range units[len(before[m]):] {
 			changed = append(changed, m+" "+unit)
 		}
@@ -226,14 +223,14 @@ func editAPIServer(c *kit.Cluster) {
 	var want []string
 	for _, m := range mains(c) {
 		want = append(want, m+" kube-apiserver")
-		if restarts[m] < 1 { // more often where it ends again by itself; that it was exchanged once is told below
-			c.T.Errorf("the API server of %s was never away", m)
+		if restarts[m] < 1 { // it may exit by itself, too; the number of replacements is checked below
+			c.T.Errorf("restarts of the API server of %s: got none, want at least 1", m)
 		}
 	}
 	if diff := cmp.Diff(want, changed); diff != "" {
-		c.T.Errorf("restarted (- want, + got):\n%s", diff)
+		c.T.Errorf("replaced units (-want +got):\n%s", diff)
 	}
 	if r := c.Slipway("diff"); r.Code != 0 {
-		c.T.Errorf("after all that, nothing differs: %s", r)
+		c.T.Errorf("slipway diff after up: want exit code 0, got %s", r)
 	}
 }

@@ -20,26 +20,26 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-// Files of the failpoints build below a machine's /var/lib/slipway: see cmd/slipway/failpoint_on.go.
+// Files of the failpoints build in a machine's /var/lib/slipway: see cmd/slipway/failpoint_on.go.
 const (
 	armedFile  = "failpoint.json"
 	passedFile = "failpoint.passed"
 	offFile    = "failpoint.poweroff"
 )
 
-// crash is one that is to happen where an agent passes for the next time.
+// crash happens when an agent passes a phase the next time.
 type crash struct {
-	At  string `json:"at"`
+	At  string `json:"at"` // phase
 	How string `json:"how"`
 }
 
-// How agents and machines end.
+// Kinds of crashes: of the agent, and of the whole machine.
 const (
 	kill  = "kill"
 	power = "power"
 )
 
-// armed is the file that arms an agent, and records what it passes.
+// armed returns the files that arm an agent with crashes and make it record the phases that it passes.
 func armed(t testing.TB, all []crash) map[string][]byte {
 	t.Helper()
 	text, err := json.Marshal(all)
@@ -49,7 +49,7 @@ func armed(t testing.TB, all []crash) map[string][]byte {
 	return map[string][]byte{armedFile: text, passedFile: nil}
 }
 
-// arm arms a machine that runs, or is to be made. A file appears whole.
+// arm arms a machine, which may not exist yet. It replaces files atomically.
 func arm(c *kit.Cluster, all []crash) {
 	c.T.Helper()
 	dir := c.Data("slipway")
@@ -63,7 +63,7 @@ func arm(c *kit.Cluster, all []crash) {
 	}
 }
 
-// crashNow crashes the machine, or its agent as soon as it has one.
+// crashNow crashes the machine, or its agent as soon as one runs.
 func crashNow(c *kit.Cluster, how string) {
 	c.T.Helper()
 	if how == power {
@@ -71,17 +71,17 @@ func crashNow(c *kit.Cluster, how string) {
 		c.Machine("start", c.Node)
 		return
 	}
-	testkit.Until(c.T, soon, "there is an agent to kill", func() error {
+	testkit.Until(c.T, soon, "an agent is killed", func() error {
 		for _, p := range c.Processes() {
 			if len(p.Args) > 1 && filepath.Base(p.Args[0]) == "slipway" && p.Args[1] == "agent" {
 				return unix.Kill(p.PID, unix.SIGKILL)
 			}
 		}
-		return errors.New("there is none")
+		return errors.New("no agent runs")
 	})
 }
 
-// left are the crashes that have not happened yet.
+// left returns the crashes that have not happened.
 func left(c *kit.Cluster) (all []crash) {
 	c.T.Helper()
 	if err := json.Unmarshal(c.Read("slipway", armedFile), &all); err != nil {
@@ -90,7 +90,7 @@ func left(c *kit.Cluster) (all []crash) {
 	return all
 }
 
-// passed are the phases that the machine's agents have been through, each once, in the order of the first time.
+// passed returns the phases that the machine's agents have passed, each once, in the order of the first time.
 func passed(c *kit.Cluster) (phases []string) {
 	c.T.Helper()
 	for line := range strings.Lines(string(c.Read("slipway", passedFile))) {
@@ -101,16 +101,15 @@ func passed(c *kit.Cluster) (phases []string) {
 	return phases
 }
 
-// plug is somebody who stands beside a machine: as soon as its agent has come to where the power is to fail, he pulls the plug, and puts
-// it back.
-type plug struct {
-	stop chan struct{}
-	done sync.WaitGroup
-	err  error // read after done
+// powerSwitch stops and starts a machine whenever its agent has reached a phase where the power is to fail.
+type powerSwitch struct {
+	stopped chan struct{}
+	done    sync.WaitGroup
+	err     error // read after done
 }
 
-func holdPlug(c *kit.Cluster) *plug {
-	p := &plug{stop: make(chan struct{})}
+func watchPower(c *kit.Cluster) *powerSwitch {
+	p := &powerSwitch{stopped: make(chan struct{})}
 	machine := func(verb string) error {
 		out, err := exec.Command(c.Bin, "machine", verb, c.Node, "--name", c.Name).CombinedOutput()
 		if err != nil {
@@ -127,7 +126,7 @@ func holdPlug(c *kit.Cluster) *plug {
 				p.err = errors.Join(p.err, machine("stop"), os.Remove(mark), machine("start"))
 			}
 			select {
-			case <-p.stop:
+			case <-p.stopped:
 				return
 			case <-tick.C:
 			}
@@ -136,17 +135,18 @@ func holdPlug(c *kit.Cluster) *plug {
 	return p
 }
 
-func (p *plug) letGo(t testing.TB) {
+// stop stops watching and fails the test if the machine could not be stopped or started.
+func (p *powerSwitch) stop(t testing.TB) {
 	t.Helper()
-	close(p.stop)
+	close(p.stopped)
 	p.done.Wait()
 	if p.err != nil {
 		t.Error(p.err)
 	}
 }
 
-// groups shares crashes out so that those of one group lie far apart: the next one comes when the machine has long recovered from the
-// one before. All are tried, and fewer machines are made for it.
+// groups distributes crashes over groups of at most this size. The crashes of a group are far apart, so that the machine has recovered from
+// one before the next one happens.
 func groups(all []crash, most int) [][]crash {
 	n := (len(all) + most - 1) / most
 	out := make([][]crash, n)

@@ -17,30 +17,30 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-// Pools of the shortest spec.
+// Pools of the default spec.
 const (
 	mainPool   = "main"
 	workerPool = "worker"
 )
 
-// TestJoin has a cluster of one control plane and one worker, to which machines come that crash on the way; and then its own control
-// plane crashes while it lets machines in.
+// TestJoin has a cluster of one control plane and one worker. First, machines crash while they join it; then its control plane crashes while
+// it serves joins.
 func TestJoin(t *testing.T) {
 	c := kit.NewWith(t, "phases", kit.Failpoints(t))
 	c.MustUp("--control-planes", "1", "--workers", "1")
 	c.AllReady(soon, 1, 1)
 	j := &joins{c: c}
 	worker, second := j.join(t, workerPool, nil), j.join(t, mainPool, nil)
-	t.Logf("a worker's join takes %.1f s and passes %v", worker.took.Seconds(), worker.passed)
-	t.Logf("a control plane's join takes %.1f s and passes %v", second.took.Seconds(), second.passed)
+	t.Logf("the join of a worker takes %.1f s and passes %v", worker.took.Seconds(), worker.passed)
+	t.Logf("the join of a control plane takes %.1f s and passes %v", second.took.Seconds(), second.passed)
 	workers, seconds := ofJoin(worker.passed), ofJoin(second.passed)
 	if len(workers) < 20 || len(seconds) < len(workers)+6 {
-		t.Fatalf("a join passes more than that: the failpoints do not work: %v, %v", workers, seconds)
+		t.Fatalf("phases of a join: got %d and %d, want 20 and 6 more: the failpoints do not work: %v, %v", len(workers), len(seconds), workers, seconds)
 	}
 	var lanes sync.WaitGroup
-	for pool, all := range map[string][][]crash{ // the last machine of each crashes twice at the same place
-		workerPool: append(groups(workers, together()), []crash{{"claimed", kill}, {"claimed", kill}}),
-		mainPool:   append(groups(seconds, together()), []crash{{"permit written", power}, {"permit written", power}}),
+	for pool, all := range map[string][][]crash{ // the last machine of each pool crashes twice at the same phase
+		workerPool: append(groups(workers, crashesPerBoot()), []crash{{"claimed", kill}, {"claimed", kill}}),
+		mainPool:   append(groups(seconds, crashesPerBoot()), []crash{{"permit written", power}, {"permit written", power}}),
 	} {
 		lanes.Go(func() { t.Run(pool, func(t *testing.T) { j.crashAll(t, pool, all) }) })
 	}
@@ -48,8 +48,8 @@ func TestJoin(t *testing.T) {
 	t.Run("served", func(t *testing.T) { j.serve(t) })
 }
 
-// ofJoin are the crashes to try: kill and power at each named phase. Of the files that come with a ticket, and of its certificates, the
-// first and the last stand for all: between them nothing else happens, and the simulation tries each.
+// ofJoin returns the crashes to try: kill and power at each named phase. Of the files and of the certificates of a ticket, it takes only the
+// first and the last one: nothing else happens between them, and internal/sim tries all of them.
 func ofJoin(phases []string) (all []crash) {
 	var few []string
 	for i, phase := range phases {
@@ -67,10 +67,7 @@ func ofJoin(phases []string) (all []crash) {
 	return all
 }
 
-// sometimes are phases that a join need not pass: the roster that comes with the ticket may be the newest.
-var sometimes = []string{"take roster", "roster taken"}
-
-// registered is a phase that only the cluster sees: the API has the machine's Node, and nobody has called it ready.
+// registered is a phase that only the cluster sees: the API has the machine's Node, which is not ready yet.
 const registered = "kubelet registered"
 
 func untilRegistered(c, machine *kit.Cluster) {
@@ -96,7 +93,7 @@ func untilRegistered(c, machine *kit.Cluster) {
 	})
 }
 
-// joins are the machines that come to one cluster and leave it again.
+// joins runs machines that join one cluster and leave it.
 type joins struct {
 	c    *kit.Cluster
 	next atomic.Int32 // number of the machine to make
@@ -109,14 +106,16 @@ func (j *joins) crashAll(t *testing.T, pool string, all [][]crash) {
 	}
 	for _, one := range missed {
 		t.Run(fmt.Sprint("alone ", one), func(t *testing.T) {
-			if left := j.join(t, pool, []crash{one}).left; len(left) > 0 && !slices.Contains(sometimes, one.At) {
-				t.Errorf("these never came: %v", left)
+			// A join does not pass these phases if the ticket already has the newest roster.
+			optional := one.At == "take roster" || one.At == "roster taken"
+			if left := j.join(t, pool, []crash{one}).left; len(left) > 0 && !optional {
+				t.Errorf("crashes that did not happen: got %v, want none", left)
 			}
 		})
 	}
 }
 
-// join has a new machine join and crash on the way, looks at it, and takes it out again.
+// join has a new machine join while it crashes, checks it, and removes it from the cluster.
 func (j *joins) join(t *testing.T, pool string, crashes []crash) (b booted) {
 	c := j.c.For(t)
 	defer func() {
@@ -131,7 +130,7 @@ func (j *joins) join(t *testing.T, pool string, crashes []crash) (b booted) {
 	}
 	machine := c.Boot(int(j.next.Add(1)), armed(t, mine))
 	defer c.Machine("stop", machine.Node)
-	hand := holdPlug(machine)
+	watcher := watchPower(machine)
 	begun := time.Now()
 	tell(machine, c.NewToken("--pool", pool))
 	if i >= 0 {
@@ -140,23 +139,23 @@ func (j *joins) join(t *testing.T, pool string, crashes []crash) (b booted) {
 	}
 	n := ready(c, machine, pool)
 	defer func() {
-		if t.Failed() { // those that come later count the nodes
+		if t.Failed() { // later joins count the nodes
 			c.Slipway("node", "remove", n.Name, "--lost", "--yes")
 		}
 	}()
 	b.took, b.left, b.passed = time.Since(begun), left(machine), passed(machine)
-	arm(machine, nil) // what has not come yet might come in the middle of what follows: another machine's join is a new roster for this one
-	testkit.Until(c.T, soon, "the machine is as if nothing had happened", func() error { return same(c, machine, pool) })
-	hand.letGo(t) // not before: a crash may have been on its way
-	t.Logf("join took %.1f s with crashes at %v, without %v", b.took.Seconds(), crashes, b.left)
+	arm(machine, nil) // a later join of another machine brings a new roster, which could trigger a crash that is left
+	testkit.Until(c.T, soon, "the machine is as after a join without crashes", func() error { return same(c, machine, pool) })
+	watcher.stop(t) // not earlier, because a crash may have been in progress
+	t.Logf("join took %.1f s with crashes at %v, not at %v", b.took.Seconds(), crashes, b.left)
 	c.Must("node", "remove", n.Name, "--yes")
 	return b
 }
 
-// tell has the machine join. It may crash before it answers, and is told again.
+// tell runs slipway join in the machine, and repeats it if the machine crashes meanwhile.
 func tell(machine *kit.Cluster, token kit.Token) {
 	machine.T.Helper()
-	testkit.Until(machine.T, soon, "the machine is told to join", func() error {
+	testkit.Until(machine.T, soon, "slipway join succeeds", func() error {
 		if r := machine.TryJoin(token); r.Code != 0 {
 			return fmt.Errorf("%s", r)
 		}
@@ -164,7 +163,7 @@ func tell(machine *kit.Cluster, token kit.Token) {
 	})
 }
 
-// ready waits until the machine is a node that is ready, with etcd as a voter on a control plane; whatever was to crash has crashed.
+// ready waits until the machine is a ready node, and its etcd a voter on a control plane, and no crash is in progress.
 func ready(c, machine *kit.Cluster, pool string) (found kit.Node) {
 	c.T.Helper()
 	testkit.Until(c.T, 2*soon, "the machine is a ready node", func() error {
@@ -181,18 +180,18 @@ func ready(c, machine *kit.Cluster, pool string) (found kit.Node) {
 				continue
 			}
 			if !n.Ready || n.Waiting != "" || (n.Member == "voter") != (pool == mainPool) {
-				return fmt.Errorf("%+v", n)
+				return fmt.Errorf("got %+v", n)
 			}
 			found = n
-			return converged(machine)
+			return notCrashing(machine)
 		}
 		return fmt.Errorf("no node has key %s: %+v", pin, nodes)
 	})
 	return found
 }
 
-// converged asks the machine's agent.
-func converged(machine *kit.Cluster) error {
+// notCrashing returns an error if the machine's power is about to be cut, or if its agent does not listen.
+func notCrashing(machine *kit.Cluster) error {
 	r := machine.TryExec(nil, "test ! -e /var/lib/slipway/"+offFile+" && test -S /run/slipway/agent.sock")
 	if r.Code != 0 {
 		return fmt.Errorf("%s", r)
@@ -200,12 +199,12 @@ func converged(machine *kit.Cluster) error {
 	return nil
 }
 
-// same: the machine is in this cluster and in no other, each component runs once, and etcd has the members that it should have.
+// same checks that the machine has this cluster's key material, that each component runs once, and that etcd has the right members.
 func same(c, machine *kit.Cluster, pool string) error {
 	c.T.Helper()
 	programs, files := []string{"containerd", "kubelet", "kube-proxy"}, []string{"ca.crt", "join-ca.crt"}
 	if pool == mainPool {
-		programs, files = kit.Components(), onceMade
+		programs, files = kit.Components(), kit.OnceOnly()
 	}
 	for _, name := range programs {
 		if _, err := machine.TryProcess(name); err != nil {
@@ -222,26 +221,26 @@ func same(c, machine *kit.Cluster, pool string) error {
 			return err
 		}
 		if !bytes.Equal(ours, its) {
-			c.T.Fatalf("%s is another one than the cluster's", file)
+			c.T.Fatalf("%s of %s differs from the cluster's", file, machine.Node)
 		}
 	}
 	if pool != mainPool {
-		return nil // the other lane changes the members meanwhile
+		return nil // the joins of control planes run at the same time and change the members
 	}
-	said, err := c.TryEtcdctl("member list")
+	out, err := c.TryEtcdctl("member list")
 	if err != nil {
 		return err
 	}
-	members := strings.Split(strings.TrimSpace(said), "\n")
+	members := strings.Split(strings.TrimSpace(out), "\n")
 	bad := slices.ContainsFunc(members, func(m string) bool { return !strings.Contains(m, "started") || !strings.HasSuffix(m, "false") })
 	if len(members) != 2 || bad {
-		return fmt.Errorf("members of etcd, want two voters: %q", members)
+		return fmt.Errorf("members of etcd: got %q, want two voters", members)
 	}
 	return nil
 }
 
-// served are the phases of whoever lets a machine in, by the machine's pool; those that share a join lie apart. Each comes before the
-// one who joins is told. A control plane signs its certificates itself.
+// served lists groups of phases of a control plane that serves a join, with the pool of the joining machine. The control plane passes each
+// phase before it answers. A joining control plane signs its certificates itself.
 var served = []struct {
 	pool   string
 	phases []string
@@ -251,7 +250,7 @@ var served = []struct {
 	{workerPool, []string{"serve certified"}},
 }
 
-// serve crashes the control plane that lets others in.
+// serve crashes the control plane while it serves joins.
 func (j *joins) serve(t *testing.T) {
 	for _, how := range []string{kill, power} {
 		for _, one := range served {
@@ -267,11 +266,11 @@ func (j *joins) serve(t *testing.T) {
 func (j *joins) serveOne(t *testing.T, pool string, group []crash) {
 	c := j.c.For(t)
 	arm(c, group)
-	hand := holdPlug(c)
+	watcher := watchPower(c)
 	j.join(t, pool, nil)
-	hand.letGo(t)
+	watcher.stop(t)
 	if all := left(c); len(all) > 0 {
-		t.Errorf("these never came: %v", all)
+		t.Errorf("crashes that did not happen: got %v, want none", all)
 	}
 	arm(c, nil)
 	c.AllReady(soon, 1, 1)

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sweep_test crashes agents and whole machines wherever a crash may divide two things: at every step and every named phase
-// of the making of a cluster, of a worker's and of a control plane's way in, and on the side that serves them. Whatever was done
-// until then, the end is the same: one cluster, the same authorities, the same members, all ready.
+// Package sweep_test crashes agents and whole machines wherever a crash may separate two actions: at every step and every named phase of
+// the creation of a cluster, of a join of a worker and of a control plane, and on the side that serves a join. The result must always be
+// the same: one cluster, the same key material, the same members, all nodes ready.
 //
-// The phases are not listed here: a machine without crashes tells what it passes, and each of that is tried. In one boot there are
-// several crashes that lie far apart, since a boot for each took more than eight minutes; how many is [perBoot], and
-// SLIPWAY_SWEEP=alone gives each a boot of its own. A crash that does not come, because an earlier one had already brought the
-// machine past it, is tried alone.
+// The tests do not list the phases: a machine without crashes reports the ones that it passes, and a crash is tried at each. Each boot has
+// [perBoot] crashes that are far apart, because a boot for each would take more than eight minutes; with SLIPWAY_SWEEP=alone each crash has
+// its own boot. A crash that does not happen, because an earlier one has brought the machine past it, is tried again alone.
 package sweep_test
 
 import (
@@ -27,14 +26,14 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-// perBoot is how many crashes a boot bears. initserver gives a request up after 20.
+// perBoot is the number of crashes in a boot. initserver gives up after 20.
 const perBoot = 6
 
-// soon is far more than anything here takes.
+// soon is far longer than any step takes.
 const soon = time.Minute
 
-// together is how many crashes share a boot.
-func together() int {
+// crashesPerBoot returns perBoot, or 1 with SLIPWAY_SWEEP=alone.
+func crashesPerBoot() int {
 	if os.Getenv("SLIPWAY_SWEEP") == "alone" {
 		return 1
 	}
@@ -58,24 +57,24 @@ func TestInit(t *testing.T) {
 			all = append(all, crash{phase, power})
 		}
 	}
-	t.Logf("a boot takes %.1f s and passes %d phases, %d of them steps; there are %d crashes to try", first.took.Seconds(), len(first.passed), steps, len(all))
+	t.Logf("a boot takes %.1f s and passes %d phases, %d of them steps; trying %d crashes", first.took.Seconds(), len(first.passed), steps, len(all))
 	if steps < 40 || len(all) < steps+30 {
-		t.Fatalf("a boot has more than that: the failpoints do not work: %v", first.passed)
+		t.Fatalf("phases of a boot: got %d steps and %d crashes, want 40 and 30 more: the failpoints do not work: %v", steps, len(all), first.passed)
 	}
 	twice := []crash{{"init installed", power}, {"init installed", power}}
-	missed := crashAll(t, binary, append(groups(all, together()), twice))
+	missed := crashAll(t, binary, append(groups(all, crashesPerBoot()), twice))
 	if left := crashAll(t, binary, groups(missed, 1)); len(left) > 0 {
-		t.Errorf("these never came: %v", left)
+		t.Errorf("crashes that did not happen: got %v, want none", left)
 	}
 }
 
-// named tells whether a phase is one that people have a name for: those of steps are the components' starts.
+// named reports whether a phase has a name; of the steps, only the starts of components count.
 func named(phase string) bool {
 	step, ok := strings.CutPrefix(phase, "step create unit/")
 	return !ok && !strings.HasPrefix(phase, "step ") || ok && slices.Contains([]string{"containerd", "etcd", "kube-apiserver", "kubelet"}, step)
 }
 
-// crashAll boots a machine for each group, two at a time, and returns what did not come.
+// crashAll boots a machine for each group, two at a time, and returns the crashes that did not happen.
 func crashAll(t *testing.T, binary string, all [][]crash) (missed []crash) {
 	work := make(chan []crash)
 	var lanes sync.WaitGroup
@@ -100,14 +99,14 @@ func crashAll(t *testing.T, binary string, all [][]crash) (missed []crash) {
 	return missed
 }
 
-// booted is what a boot was like.
+// booted is the result of a boot.
 type booted struct {
-	passed []string
-	left   []crash
+	passed []string // phases
+	left   []crash  // crashes that did not happen
 	took   time.Duration
 }
 
-// boot makes a cluster of one machine that crashes on the way, looks at it and takes it away.
+// boot creates a cluster of one machine that crashes meanwhile, checks it and removes it.
 func boot(t *testing.T, binary, story string, crashes []crash) (b booted) {
 	c := &kit.Cluster{T: t, Name: "e2e-" + story, Bin: binary}
 	c.Node = c.Main(0)
@@ -117,32 +116,30 @@ func boot(t *testing.T, binary, story string, crashes []crash) (b booted) {
 			c.Diagnose()
 		}
 	}()
-	chosen(c)
+	choose(c)
 	arm(c, crashes)
-	keys, hand := watchKeys(c.Data("etc-kubernetes", "pki")), holdPlug(c)
+	keys, watcher := watchKeys(c.Data("etc-kubernetes", "pki")), watchPower(c)
 	begun := time.Now()
 	patientUp(c, len(crashes))
 	b.took = time.Since(begun)
-	hand.letGo(t)
+	watcher.stop(t)
 	for file, seen := range keys.end() {
 		if len(seen) != 1 {
-			t.Errorf("%s was made %d times", file, len(seen))
+			t.Errorf("contents of %s: got %d, want 1", file, len(seen))
 		}
 	}
 	b.left = left(c)
 	c.Healthy(soon)
 	for _, name := range kit.Components() {
-		c.Process(name) // one, not two
+		c.Process(name) // fails if there are two
 	}
-	if r := c.MustUp(); !strings.Contains(r.Out, "nothing to do") {
-		t.Errorf("another up: %s", r)
-	}
+	c.UpToDate()
 	b.passed = passed(c)
 	t.Logf("up took %.1f s with crashes at %v", b.took.Seconds(), crashes)
 	return b
 }
 
-// patientUp runs up again when it has given up on a machine that went down three times.
+// patientUp repeats up when it fails because a machine went down too often.
 func patientUp(c *kit.Cluster, crashes int) {
 	c.T.Helper()
 	for try := 0; ; try++ {
@@ -151,15 +148,15 @@ func patientUp(c *kit.Cluster, crashes int) {
 			return
 		}
 		if try > crashes {
-			c.T.Fatalf("up does not end well when all crashes are over: %s", r)
+			c.T.Fatalf("up after all crashes: %s", r)
 		}
-		c.T.Logf("up is run again: %s", r)
+		c.T.Logf("running up again: %s", r)
 	}
 }
 
-// chosen writes down that this host has chosen the machine to make its cluster, as an up does before it makes the machine: its
-// folder is there already, for the agent has to find the failpoints in it, and would be taken for a machine that was made.
-func chosen(c *kit.Cluster) {
+// choose records that this host creates its cluster on the machine, as an up does before it creates the machine. Otherwise up would take
+// the machine's directory, which already holds the failpoints, for an existing machine.
+func choose(c *kit.Cluster) {
 	c.T.Helper()
 	secret, _ := initserver.NewSecret()
 	file := filepath.Join(kit.Root, "clusters", c.Name, "init.json")
@@ -170,13 +167,7 @@ func chosen(c *kit.Cluster) {
 	}
 }
 
-// onceMade are what a cluster has once, below /etc/kubernetes/pki.
-var onceMade = []string{
-	"ca.crt", "ca.key", "etcd/ca.crt", "etcd/ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "join-ca.crt", "join-ca.key", "sa.key", "sa.pub",
-	"encryption.key",
-}
-
-// keyWatch remembers every content that the files had which must be made only once.
+// keyWatch records every content of the files that may be created only once.
 type keyWatch struct {
 	stop, done chan struct{}
 
@@ -184,17 +175,17 @@ type keyWatch struct {
 	seen map[string][][32]byte
 }
 
-func watchKeys(folder string) *keyWatch {
+func watchKeys(dir string) *keyWatch {
 	w := &keyWatch{stop: make(chan struct{}), done: make(chan struct{}), seen: map[string][][32]byte{}}
 	go func() {
 		defer close(w.done)
 		tick := time.NewTicker(5 * time.Millisecond)
 		defer tick.Stop()
 		for {
-			w.look(folder)
+			w.look(dir)
 			select {
 			case <-w.stop:
-				w.look(folder)
+				w.look(dir)
 				return
 			case <-tick.C:
 			}
@@ -203,22 +194,22 @@ func watchKeys(folder string) *keyWatch {
 	return w
 }
 
-func (w *keyWatch) look(folder string) {
+func (w *keyWatch) look(dir string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, file := range onceMade {
-		text, err := os.ReadFile(filepath.Join(folder, file)) // a file appears whole: it is written elsewhere and renamed
+	for _, file := range kit.OnceOnly() {
+		text, err := os.ReadFile(filepath.Join(dir, file)) // never half-written, because files are renamed into place
 		if sum := sha256.Sum256(text); err == nil && !slices.Contains(w.seen[file], sum) {
 			w.seen[file] = append(w.seen[file], sum)
 		}
 	}
 }
 
-// end returns the contents of each file; a file that never appeared has none.
+// end stops the watch and returns the digests of the contents of each file; none for a file that never existed.
 func (w *keyWatch) end() map[string][][32]byte {
 	close(w.stop)
 	<-w.done
-	for _, file := range onceMade {
+	for _, file := range kit.OnceOnly() {
 		if w.seen[file] == nil {
 			w.seen[file] = [][32]byte{}
 		}
