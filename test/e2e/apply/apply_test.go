@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package apply_test makes clusters of machines that exist: systemd as first process, a real sshd, nothing of slipway.
+// Package apply_test creates clusters over SSH on existing machines with systemd and sshd, but without slipway.
 package apply_test
 
 import (
@@ -14,16 +14,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/slipway-project/slipway/internal/testkit"
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-// site is an operator and some machines.
+// site is an operator and the machines of a cluster.
 type site struct {
 	kit.Operator
 	machines []*kit.Cluster
-	controls int            // so many of them, the first ones, are control planes
-	users    map[int]string // who logs in there; root where nobody is named
+	controls int            // the first so many machines are control planes
+	users    map[int]string // SSH users by machine; root by default
 }
 
 func newSite(t *testing.T, machines, controls int) site {
@@ -36,7 +38,7 @@ func newSite(t *testing.T, machines, controls int) site {
 	return s
 }
 
-// spec writes a cluster of the site's machines. More is added below spec.
+// spec writes a spec of the site's machines, with more fields of spec, and returns its path.
 func (s site) spec(more string) (file string) {
 	s.T.Helper()
 	var b strings.Builder
@@ -65,17 +67,17 @@ func (s site) spec(more string) (file string) {
 	return file
 }
 
-// without is the same site before its last machine was bought.
-func (s site) without() site {
+// withoutLast returns the same site without its last machine.
+func (s site) withoutLast() site {
 	s.machines = s.machines[:len(s.machines)-1]
 	return s
 }
 
-// exitPreflight is what scripts go by.
+// exitPreflight is the exit code for machines that cannot become part of a cluster.
 const exitPreflight = 4
 
-// TestApplyStories is the life of a cluster of three machines that exist, from what is wrong with them on. SLIPWAY_E2E_APPLY=five makes
-// it five, three of them control planes, which takes two minutes more.
+// TestApplyStories applies a spec to three existing machines, first with problems, then with changes. SLIPWAY_E2E_APPLY=five uses five
+// machines, three of them control planes, which takes two more minutes.
 func TestApplyStories(t *testing.T) {
 	machines, controls := 3, 1
 	if os.Getenv("SLIPWAY_E2E_APPLY") == "five" {
@@ -90,25 +92,25 @@ func TestApplyStories(t *testing.T) {
 		{"a wrong host key", wrongHostKey},
 		{"a user who is not root", notRoot},
 		{"problems of two machines", twoProblems},
-		{"a copy that breaks off", brokenCopy},
-		{"it goes on, to ready", ready},
-		{"logs, and what is not done over SSH", logs},
+		{"an interrupted upload", interruptedUpload},
+		{"apply again resumes the upload", ready},
+		{"logs, and commands that do not work over SSH", logs},
 		{"again", again},
-		{"one worker more", oneMore},
-		{"an agent that was exchanged, and not begun anew", oldAgent},
+		{"one more worker", oneMore},
+		{"an agent whose program was replaced without a restart", oldAgent},
 		{"an edited flag", editedFlag},
-		{"what is not ours is not deleted", down},
+		{"down is refused", down},
 	}
 	for _, p := range parts {
 		begun := time.Now()
 		if !t.Run(p.name, func(t *testing.T) { p.run(t, s.of(t)) }) {
-			return // each goes on from where the one before has ended
+			return // each part continues from the end of the one before
 		}
 		t.Logf("%s: %.1f s", p.name, time.Since(begun).Seconds())
 	}
 }
 
-// of is the same site for a part of the test.
+// of returns the same site for a subtest.
 func (s site) of(t *testing.T) site {
 	out := site{Operator: s.Operator, controls: s.controls, users: s.users}
 	out.Cluster = s.For(t)
@@ -118,12 +120,12 @@ func (s site) of(t *testing.T) site {
 	return out
 }
 
-// untouched fails when anything of slipway's runs on a machine.
+// untouched fails the test if slipway has installed anything on a machine.
 func (s site) untouched() {
 	s.T.Helper()
 	for _, m := range s.machines {
 		if r := m.TryExec(nil, "systemctl cat slipway-agent.service || test -e /var/lib/slipway/state"); r.Code == 0 {
-			s.T.Errorf("%s has been made something of: %s", m.Node, r)
+			s.T.Errorf("files of slipway on %s: want none, got %s", m.Node, r)
 		}
 	}
 }
@@ -131,11 +133,11 @@ func (s site) untouched() {
 func (s site) refused(r kit.Result, want ...string) {
 	s.T.Helper()
 	if r.Code != exitPreflight {
-		s.T.Fatalf("want exit code %d: %s", exitPreflight, r)
+		s.T.Fatalf("want exit code %d, got %s", exitPreflight, r)
 	}
 	for _, w := range want {
 		if !strings.Contains(r.Err, w) {
-			s.T.Errorf("it does not say %q: %s", w, r)
+			s.T.Errorf("want %q, got %s", w, r)
 		}
 	}
 	s.untouched()
@@ -155,7 +157,7 @@ func wrongHostKey(_ *testing.T, s site) {
 		fmt.Sprintf("%d machines cannot become part", len(s.machines)), "host key does not match", pin)
 }
 
-// twoProblems: one machine has a port taken, another cannot be reached, the third is well. Both are told.
+// twoProblems has one machine with a port in use and one that is unreachable; the others are fine. Both problems are reported.
 func twoProblems(t *testing.T, s site) {
 	s.machines[1].Exec("/usr/sbin/sshd -p 10250 -o PidFile=/run/squatter.pid")
 	if r := s.Cluster.Slipway("machine", "cut", s.machines[2].Node); r.Code != 0 {
@@ -164,12 +166,12 @@ func twoProblems(t *testing.T, s site) {
 	file := s.spec("")
 	r := s.Slipway("apply", "-f", file, "--yes", "--accept-new-host-keys", "--output", "json")
 	s.refused(r, "2 machines cannot become part", "n1 (", "ports are taken: 10250", "ss -ltnp", "n2 (")
-	var said struct {
+	var got struct {
 		Kind     string
 		Machines []struct{ Machine string }
 	}
-	if err := json.Unmarshal([]byte(r.Out), &said); err != nil || said.Kind != "ApplyProblems" || len(said.Machines) != 2 || said.Machines[0].Machine != "n1" {
-		t.Errorf("for programs: %+v, %v", said, err)
+	if err := json.Unmarshal([]byte(r.Out), &got); err != nil || got.Kind != "ApplyProblems" || len(got.Machines) != 2 || got.Machines[0].Machine != "n1" {
+		t.Errorf("JSON output: got %+v, %v, want ApplyProblems of n1 and n2", got, err)
 	}
 	s.machines[1].Exec("kill $(cat /run/squatter.pid)")
 	if r := s.Cluster.Slipway("machine", "heal", s.machines[2].Node); r.Code != 0 {
@@ -177,8 +179,8 @@ func twoProblems(t *testing.T, s site) {
 	}
 }
 
-// notRoot: all machines are told of at once where the user may not become root. From then on that user logs in to one of them, where
-// sudo is installed.
+// notRoot uses an SSH user that cannot become root: all machines are reported at once. Where sudo is installed, the later parts log in to
+// one machine as this user.
 func notRoot(_ *testing.T, s site) {
 	at := len(s.machines) - 2
 	want := []string{fmt.Sprintf("%d machines cannot become part", len(s.machines)), "slipway never asks for a password", "ann ALL=(ALL) NOPASSWD: ALL"}
@@ -202,34 +204,34 @@ chown -R ann: /home/ann/.ssh`)
 	}
 }
 
-// brokenCopy: a machine's SSH server ends with all its sessions while it has part of a file.
-func brokenCopy(t *testing.T, s site) {
-	s = s.without()
+// interruptedUpload kills a machine's SSH server with all its sessions while a file is being uploaded.
+func interruptedUpload(t *testing.T, s site) {
+	s = s.withoutLast()
 	r := s.Start("apply", "-f", s.spec(""), "--yes", "--accept-new-host-keys")
-	testkit.Until(t, time.Minute, "a component is half there", func() error {
-		list := "find " + parts + " -name '.slipway-*.part' -size +1M -printf '%f %s\n'"
+	testkit.Until(t, time.Minute, "part of a component is uploaded", func() error {
+		list := "find " + blobs + " -name '.slipway-*.part' -size +1M -printf '%f %s\n'"
 		got := s.machines[1].TryExec(nil, list)
-		if halfThere(got.Out) { // not before: a server that is stopped while somebody logs in is killed by its own sandbox
+		if incomplete(got.Out) { // not earlier: a server that is stopped during a login is killed by its sandbox
 			got = s.machines[1].TryExec(nil, "pkill -STOP -x 'sshd|sshd-session'; "+list)
-			if halfThere(got.Out) {
+			if incomplete(got.Out) {
 				return nil
 			}
 			s.machines[1].TryExec(nil, "pkill -CONT -x 'sshd|sshd-session'")
 		}
-		return fmt.Errorf("%s\nit says:\n%s", got, r.Output())
+		return fmt.Errorf("%s\noutput of apply:\n%s", got, r.Output())
 	})
 	s.machines[1].Exec("systemctl stop --no-block ssh.service; pkill -KILL -x 'sshd|sshd-session'")
 	if err := r.Wait(); err == nil {
-		t.Fatalf("it did not mind:\n%s", r.Output())
+		t.Fatalf("apply without n1's SSH server: got success, want an error:\n%s", r.Output())
 	}
 	if !strings.Contains(r.Output(), "n1") {
-		t.Errorf("it does not say which machine was lost:\n%s", r.Output())
+		t.Errorf("apply without n1's SSH server: the output does not name n1:\n%s", r.Output())
 	}
-	s.machines[1].Exec("systemctl stop ssh.service; systemctl reset-failed ssh.service 2>/dev/null; systemctl start ssh.service; find " + parts + " -name '.slipway-*.part' -size +1M | grep .")
+	s.machines[1].Exec("systemctl stop ssh.service; systemctl reset-failed ssh.service 2>/dev/null; systemctl start ssh.service; find " + blobs + " -name '.slipway-*.part' -size +1M | grep .")
 }
 
-// halfThere tells whether of a part so much is missing that it cannot be on the way any more.
-func halfThere(list string) bool {
+// incomplete reports whether so much of a part is missing that the rest cannot be in a buffer.
+func incomplete(list string) bool {
 	name, size, _ := strings.Cut(strings.TrimSpace(list), " ")
 	digest := strings.TrimSuffix(strings.TrimPrefix(name, ".slipway-"), ".part")
 	whole, err := os.Stat(filepath.Join(kit.Root, "store/blobs/sha256", digest))
@@ -237,24 +239,25 @@ func halfThere(list string) bool {
 	return err == nil && wrong == nil && whole.Size()-have > 4<<20
 }
 
-// parts is where they wait for their rest.
-const parts = "/var/lib/slipway/store/blobs/sha256"
+// blobs is the directory of the component store on the machines, which also holds partial uploads.
+const blobs = "/var/lib/slipway/store/blobs/sha256"
 
 func ready(t *testing.T, s site) {
-	s = s.without()
+	s = s.withoutLast()
 	r := s.Slipway("apply", "-f", s.spec(""), "--yes")
 	if r.Code != 0 {
 		t.Fatal(r)
 	}
 	if !strings.Contains(r.Err, "goes on where a copy broke off") {
-		t.Errorf("it copied again what was there: %s", r.Err)
+		t.Errorf("apply again: want a resumed upload, got %s", r.Err)
 	}
-	if left := s.machines[1].Exec("find " + parts + " -name '.slipway-*'"); left != "" {
-		t.Errorf("left over: %s", left)
+	if left := s.machines[1].Exec("find " + blobs + " -name '.slipway-*'"); left != "" {
+		t.Errorf("temporary files in the store: got %s, want none", left)
 	}
 	s.ready(len(s.machines))
 }
 
+// ready fails the test unless the cluster is ready with this number of nodes.
 func (s site) ready(nodes int) {
 	s.T.Helper()
 	if r := s.Slipway("status", "--name", "far"); r.Code != 0 || !strings.Contains(r.Out, "cluster far is ready") {
@@ -272,22 +275,22 @@ func (s site) ready(nodes int) {
 func logs(t *testing.T, s site) {
 	for component, want := range map[string]string{"kubelet": "kubelet", "agent": "slipway", "etcd": `"level":`} {
 		if r := s.Slipway("logs", "--name", "far", "--machine", "n0", component, "--tail", "2000"); r.Code != 0 || !strings.Contains(r.Out, want) {
-			t.Errorf("log of %s: %s", component, r)
+			t.Errorf("log of %s: want %q, got %s", component, want, r)
 		}
 	}
 	if r := s.Slipway("logs", "--name", "far", "--machine", "n1", "kubelt"); r.Code == 0 || !strings.Contains(r.Err, "machine n1 has logs of ") || !strings.Contains(r.Err, "kubelet") {
-		t.Errorf("a component that is not there: %s", r)
+		t.Errorf("log of an unknown component: want the components that there are, got %s", r)
 	}
 	address := s.machines[0].Address()
 	if r := s.Slipway("exec", "--name", "far", "n0", "--", "ps", "ax"); r.Code == 0 || !strings.Contains(r.Err, "ssh root@"+address+" 'ps ax'") {
-		t.Errorf("exec: %s", r)
+		t.Errorf("slipway exec: want an error with the ssh command, got %s", r)
 	}
 	if r := s.Slipway("machine", "stop", "n0", "--name", "far"); r.Code == 0 || !strings.Contains(r.Err, "ssh root@"+address) {
-		t.Errorf("machine stop: %s", r)
+		t.Errorf("slipway machine stop: want an error with the ssh command, got %s", r)
 	}
 }
 
-// processes are the components of all machines: machine and unit → PID in the machine.
+// processes returns the PIDs of the units of all machines, by machine and unit.
 func (s site) processes() map[string]string {
 	s.T.Helper()
 	r := s.Slipway("status", "--name", "far", "--output", "json")
@@ -315,30 +318,31 @@ func (s site) processes() map[string]string {
 		}
 	}
 	if len(out) < 5 {
-		s.T.Fatalf("only %d processes: %v", len(out), out)
+		s.T.Fatalf("processes: got %v, want at least 5", out)
 	}
 	return out
 }
 
+// again applies the same spec without --yes: there is nothing to confirm.
 func again(t *testing.T, s site) {
-	s = s.without()
+	s = s.withoutLast()
 	before := s.processes()
 	r := s.Slipway("apply", "-f", s.spec(""))
 	if r.Code != 0 || !strings.Contains(r.Out, "nothing to do") {
-		t.Fatalf("without --yes, for there is nothing to ask: %s", r)
+		t.Fatalf("apply of the same spec: want \"nothing to do\", got %s", r)
 	}
-	if after := s.processes(); !maps.Equal(before, after) {
-		t.Errorf("before %v\nafter  %v", before, after)
+	if diff := cmp.Diff(before, s.processes()); diff != "" {
+		t.Errorf("processes (- before, + after):\n%s", diff)
 	}
 }
 
-// oneMore: the spec gets the last machine, and nothing else is touched.
+// oneMore adds the last machine to the spec. Nothing changes on the others.
 func oneMore(t *testing.T, s site) {
 	before := s.processes()
 	last := fmt.Sprintf("n%d", len(s.machines)-1)
 	if r := s.Slipway("apply", "-f", s.spec("")); r.Code == 0 || !strings.Contains(r.Err, last+" (") ||
 		!strings.Contains(r.Err, fmt.Sprintf("%d more machines: nothing to do", len(s.machines)-1)) {
-		t.Errorf("it asks, and would make something of %s only: %s", last, r)
+		t.Errorf("apply without --yes: want a question about %s only, got %s", last, r)
 	}
 	if r := s.Slipway("apply", "-f", s.spec(""), "--yes"); r.Code != 0 {
 		t.Fatal(r)
@@ -346,39 +350,39 @@ func oneMore(t *testing.T, s site) {
 	s.ready(len(s.machines))
 	after := s.processes()
 	maps.DeleteFunc(after, func(unit, _ string) bool { return strings.HasPrefix(unit, last+" ") })
-	if !maps.Equal(before, after) {
-		t.Errorf("before %v\nafter  %v", before, after)
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("processes of the other machines (- before, + after):\n%s", diff)
 	}
 }
 
-// oldAgent: an apply broke off when it had exchanged a machine's program, and the agent had not begun anew.
+// oldAgent has an agent that runs an older program than the file on its disk, as after an apply that was interrupted between the two steps.
 func oldAgent(t *testing.T, s site) {
-	before := s.processes()
+	processes := s.processes()
 	m := s.machines[1]
-	const begun = "systemctl show --property ExecMainStartTimestampMonotonic slipway-agent.service"
+	const started = "systemctl show --property ExecMainStartTimestampMonotonic slipway-agent.service"
 	m.Exec(`set -e
 cd /opt/slipway/bin
 cp -p slipway right; cp -p slipway wrong; echo >>wrong
 mv wrong slipway; systemctl restart slipway-agent.service; mv right slipway`)
-	was := m.Exec(begun)
+	before := m.Exec(started)
 	if r := s.Slipway("apply", "-f", s.spec("")); r.Code == 0 || !strings.Contains(r.Err, "starts its agent anew") || strings.Contains(r.Err, "n0 (") {
-		t.Errorf("it asks, and would start n1's agent only: %s", r)
+		t.Errorf("apply without --yes: want a question about n1's agent only, got %s", r)
 	}
-	if m.Exec(begun) != was {
-		t.Error("it was started before anybody said yes")
+	if now := m.Exec(started); now != before {
+		t.Errorf("start of the agent without --yes: got %s, want %s as before", now, before)
 	}
 	if r := s.Slipway("apply", "-f", s.spec(""), "--yes"); r.Code != 0 {
 		t.Fatal(r)
 	}
-	if m.Exec(begun) == was {
-		t.Error("the earlier program runs on")
+	if m.Exec(started) == before {
+		t.Error("apply --yes has not restarted the agent")
 	}
 	m.Exec("cmp /opt/slipway/bin/slipway /proc/$(systemctl show --property MainPID --value slipway-agent.service)/exe")
-	if after := s.processes(); !maps.Equal(before, after) {
-		t.Errorf("before %v\nafter  %v", before, after)
+	if diff := cmp.Diff(processes, s.processes()); diff != "" {
+		t.Errorf("processes (- before, + after):\n%s", diff)
 	}
 	if r := s.Slipway("apply", "-f", s.spec("")); r.Code != 0 || !strings.Contains(r.Out, "nothing to do") {
-		t.Error(r)
+		t.Errorf("apply again: want \"nothing to do\", got %s", r)
 	}
 }
 
@@ -386,7 +390,7 @@ func editedFlag(t *testing.T, s site) {
 	before := s.processes()
 	edited := s.spec("  components: {scheduler: {flags: {leader-elect-renew-deadline: 9s}}}\n")
 	if r := s.Slipway("apply", "-f", edited); r.Code == 0 || !strings.Contains(r.Err, "kube-scheduler") || strings.Contains(r.Err, fmt.Sprintf("n%d (", len(s.machines)-1)) {
-		t.Errorf("it asks, and would change control planes only: %s", r)
+		t.Errorf("apply without --yes: want a question about control planes only, got %s", r)
 	}
 	if r := s.Slipway("apply", "-f", edited, "--yes"); r.Code != 0 {
 		t.Fatal(r)
@@ -394,7 +398,7 @@ func editedFlag(t *testing.T, s site) {
 	after := s.processes()
 	for unit, pid := range after {
 		if changed := pid != before[unit]; changed != strings.HasSuffix(unit, " kube-scheduler") {
-			t.Errorf("%s: PID %s before, %s after", unit, before[unit], pid)
+			t.Errorf("PID of %s: got %s, was %s; want only kube-scheduler restarted", unit, pid, before[unit])
 		}
 	}
 }
@@ -402,10 +406,10 @@ func editedFlag(t *testing.T, s site) {
 func down(t *testing.T, s site) {
 	r := s.Slipway("down", "--name", "far")
 	if r.Code == 0 || !strings.Contains(r.Err, "slipway node reset") {
-		t.Errorf("it took down machines that are not slipway's: %s", r)
+		t.Errorf("down of machines that slipway has not created: want a refusal, got %s", r)
 	}
 	if r := s.Slipway("up", "--name", "far"); r.Code == 0 || !strings.Contains(r.Err, "slipway apply") {
-		t.Errorf("up: %s", r)
+		t.Errorf("up of machines that slipway has not created: want a refusal, got %s", r)
 	}
 	if r := s.Slipway("status", "--name", "far"); r.Code != 0 {
 		t.Error(r)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flags_test asks the real programs whether they know what slipway gives them: a component ends on a flag that it
-// does not know, and the kubelet and kube-proxy only whisper of a field that they do not know.
+// Package flags_test checks that the real programs know the flags and configuration fields that slipway gives them. A component exits on
+// an unknown flag, but the kubelet and kube-proxy only log an unknown field.
 package flags_test
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-// rich sets something of everything.
+// rich is a spec with fields of every kind.
 const rich = `apiVersion: slipway.dev/v1alpha1
 kind: Cluster
 metadata: {name: e2e-flags}
@@ -66,25 +66,25 @@ func TestFlagsAreKnown(t *testing.T) {
 	}
 	for name, args := range map[string][]string{"default": {"--name", "e2e-flags"}, "rich": {"--file", file}} {
 		t.Run(name, func(t *testing.T) {
-			asked := 0
+			checked := 0
 			for _, args := range commandLines(t, args) {
 				program := filepath.Base(args[0])
 				known := help(t, program)
 				for _, arg := range args[1:] {
 					flag, _, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
-					if asked++; !known[flag] {
-						t.Errorf("%s does not know --%s", program, flag)
+					if checked++; !known[flag] {
+						t.Errorf("flag --%s of %s: not in its --help", flag, program)
 					}
 				}
 			}
-			if asked < 120 {
-				t.Errorf("only %d flags were asked for", asked)
+			if checked < 120 {
+				t.Errorf("checked flags: got %d, want at least 120", checked)
 			}
 		})
 	}
 }
 
-// commandLines are those of all components of a plan.
+// commandLines returns the command lines of all components in a plan.
 func commandLines(t *testing.T, args []string) [][]string {
 	t.Helper()
 	r := kit.Run(t, kit.Binary(t), append([]string{"plan", "--output", "json"}, args...)...)
@@ -107,14 +107,14 @@ func commandLines(t *testing.T, args []string) [][]string {
 		}
 	}
 	if want := kit.Components(); len(lines) != len(want) {
-		t.Fatalf("%d components, want %v", len(lines), want)
+		t.Fatalf("components: got %v, want %v", lines, want)
 	}
 	return lines
 }
 
 var flagInHelp = regexp.MustCompile(`(?m)^\s+(?:-\w, )?--([a-z0-9-]+)`)
 
-// help is the set of flags that a program names in --help.
+// help returns the flags that a program lists in --help.
 func help(t *testing.T, program string) map[string]bool {
 	t.Helper()
 	binary, args := program, []string{"--help"}
@@ -127,19 +127,15 @@ func help(t *testing.T, program string) map[string]bool {
 		known[m[1]] = true
 	}
 	if r.Code != 0 || len(known) < 5 || known["no-such-flag"] {
-		t.Fatalf("help of %s names %d flags: %s", program, len(known), r)
+		t.Fatalf("flags in the help of %s: got %d, want at least 5: %s", program, len(known), r)
 	}
 	return known
 }
 
-// TestRichSpecBoots: what the spec says has arrived in the running cluster.
+// TestRichSpecBoots checks that the fields of a spec take effect in a running cluster.
 func TestRichSpecBoots(t *testing.T) {
 	c := kit.New(t, "flags")
-	file := filepath.Join(t.TempDir(), "rich.yaml")
-	if err := os.WriteFile(file, []byte(rich), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c.MustUp("--file", file) // the cluster DNS has answered for example.internal
+	c.MustUp("--file", c.Spec(rich)) // it waits until the cluster DNS answers for example.internal
 	c.Healthy(30 * time.Second)
 
 	t.Run("flags", func(t *testing.T) {
@@ -152,19 +148,19 @@ func TestRichSpecBoots(t *testing.T) {
 			args := c.Process(program).Args
 			for _, flag := range flags {
 				if !slices.Contains(args, flag) {
-					t.Errorf("%s runs without %s: %v", program, flag, args)
+					t.Errorf("arguments of %s: got %v, want %s", program, args, flag)
 				}
 			}
 		}
 		if env, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(c.Process("etcd").PID), "environ")); err != nil || !slices.Contains(strings.Split(string(env), "\x00"), "GOGC=80") {
-			t.Errorf("etcd's environment: %q, %v, want GOGC=80", env, err)
+			t.Errorf("environment of etcd: got %q, %v, want GOGC=80", env, err)
 		}
 	})
 	t.Run("config files are decoded strictly", func(t *testing.T) {
 		for _, program := range []string{"kubelet", "kube-proxy", "kube-scheduler"} {
 			log := string(c.Read("log", "slipway", program+".log"))
 			if strings.Contains(log, "lenient") || strings.Contains(log, "unknown field") {
-				t.Errorf("%s does not know a field of its file:\n%s", program, log)
+				t.Errorf("%s logs an unknown field of its configuration file:\n%s", program, log)
 			}
 		}
 		var now struct {
@@ -183,14 +179,14 @@ func TestRichSpecBoots(t *testing.T) {
 		k := now.KubeletConfig
 		if k.MaxPods != 60 || k.ContainerLogMaxFiles != 3 || k.EvictionHard["memory.available"] != "200Mi" || k.EvictionHard["nodefs.available"] == "" ||
 			k.SystemReserved["cpu"] != "100m" || k.ClusterDomain != "example.internal" {
-			t.Errorf("the kubelet works with %+v", k)
+			t.Errorf("configuration of the kubelet: got %+v", k)
 		}
 		admin := kit.Certificate("etc-kubernetes/pki/super-admin")
-		for url, words := range map[string]string{
+		for url, want := range map[string]string{
 			"https://127.0.0.1:10259/configz": `"schedulerName":"second"`, "https://127.0.0.1:10257/configz": `"ConcurrentDeploymentSyncs":7`,
 		} {
-			if code, body := c.HTTPS("GET", url, admin); code != 200 || !strings.Contains(strings.ToLower(body), strings.ToLower(words)) {
-				t.Errorf("%s: %d, without %s: %s", url, code, words, body)
+			if code, body := c.HTTPS("GET", url, admin); code != 200 || !strings.Contains(strings.ToLower(body), strings.ToLower(want)) {
+				t.Errorf("%s: want 200 and %s, got %d: %s", url, want, code, body)
 			}
 		}
 	})
@@ -206,12 +202,12 @@ func TestRichSpecBoots(t *testing.T) {
 		} {
 			got := c.Kubectl(append(append([]string{"get"}, strings.Fields(x.what)...), "--output", "jsonpath="+x.path)...)
 			if got != x.want {
-				t.Errorf("%s %s: %q, want %q", x.what, x.path, got, x.want)
+				t.Errorf("%s %s: got %q, want %q", x.what, x.path, got, x.want)
 			}
 		}
 		for _, name := range []string{"api.example.org", "203.0.113.9", "kubernetes.default.svc.example.internal", "10.97.0.1", "127.0.0.1"} {
-			if code, _ := c.HTTPS("GET", "https://127.0.0.1:6443/livez", kit.ServerName(name)); code != 200 { // or it fails
-				t.Errorf("API server by the name %s: %d", name, code)
+			if code, _ := c.HTTPS("GET", "https://127.0.0.1:6443/livez", kit.ServerName(name)); code != 200 {
+				t.Errorf("API server under the name %s: got %d, want 200", name, code)
 			}
 		}
 	})

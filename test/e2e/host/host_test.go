@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host_test looks at the host before, during and after a cluster: it is the same.
+// Package host_test compares the state of the host before, during and after a cluster: it must not change.
 package host_test
 
 import (
@@ -23,59 +23,59 @@ import (
 
 func TestHostUntouched(t *testing.T) {
 	c := kit.New(t, "host")
-	before := look(t, c)
+	before := snapshot(t, c)
 
 	c.MustUp()
 	c.ImportTestImage()
 	c.Apply(busy)
 	c.Wait("deployment/web", "condition=Available")
-	during := look(t, c)
+	during := snapshot(t, c)
 	for aspect := range before {
 		switch aspect {
-		case "mounts", "cgroups", "run": // the machine's own are there; what is foreign is not touched
+		case "mounts", "cgroups", "run": // entries of the machine are added; others must not change
 			for _, line := range before[aspect] {
 				if !slices.Contains(during[aspect], line) {
-					t.Errorf("while the cluster runs, this is gone from the host's %s: %s", aspect, line)
+					t.Errorf("%s of the host while the cluster runs: missing %s", aspect, line)
 				}
 			}
 			for _, line := range during[aspect] {
-				if !slices.Contains(before[aspect], line) && !strings.Contains(line, c.Name) && !ours(line) {
-					t.Errorf("while the cluster runs, this is new in the host's %s and does not name the cluster: %s", aspect, line)
+				if !slices.Contains(before[aspect], line) && !strings.Contains(line, c.Name) && !shared(line) {
+					t.Errorf("%s of the host while the cluster runs: got %s, which does not name the cluster", aspect, line)
 				}
 			}
 		default:
 			if diff := cmp.Diff(before[aspect], during[aspect]); diff != "" {
-				t.Errorf("while the cluster runs, the host's %s differs:\n%s", aspect, diff)
+				t.Errorf("%s of the host while the cluster runs (- before, + during):\n%s", aspect, diff)
 			}
 		}
 	}
-	if unlike := cmp.Diff(before["mounts"], during["mounts"]); unlike == "" {
-		t.Error("a running machine shows in no mount: the test looks at the wrong place")
+	if cmp.Equal(before["mounts"], during["mounts"]) {
+		t.Error("mounts while a machine runs: got none of the machine: the test looks in the wrong place")
 	}
 
 	c.Down()
-	after := look(t, c)
+	after := snapshot(t, c)
 	for aspect := range before {
 		if diff := cmp.Diff(before[aspect], after[aspect]); diff != "" {
-			t.Errorf("after down, the host's %s differs (- before, + after):\n%s", aspect, diff)
+			t.Errorf("%s of the host after down (- before, + after):\n%s", aspect, diff)
 		}
 	}
 	leftovers(t, c)
 }
 
-// ours are folders that all clusters of this host share; the last down removes them, which the look after it shows.
-func ours(line string) bool {
+// shared reports whether a line names a directory that all clusters of this host share. The last down removes it.
+func shared(line string) bool {
 	return strings.HasSuffix(line, "/slipway") || strings.Contains(line, "/slipway-") || strings.Contains(line, "/slipway/")
 }
 
-// leftovers looks for whatever still carries the cluster's name.
+// leftovers fails the test if anything on the host still has the cluster's name.
 func leftovers(t *testing.T, c *kit.Cluster) {
-	for _, folder := range []string{"machines", "clusters", "locks"} {
-		if _, err := os.Lstat(filepath.Join(kit.Root, folder, c.Name)); !os.IsNotExist(err) {
-			t.Errorf("%s of the cluster is left: %v", folder, err)
+	for _, dir := range []string{"machines", "clusters", "locks"} {
+		if _, err := os.Lstat(filepath.Join(kit.Root, dir, c.Name)); !os.IsNotExist(err) {
+			t.Errorf("after down, the cluster's directory in %s is left: %v", dir, err)
 		}
 	}
-	testkit.Until(t, 30*time.Second, "no process is left; the host's own init may still have to reap one", func() error { return processes(c) })
+	testkit.Until(t, 30*time.Second, "no process of the cluster is left", func() error { return processes(c) }) // the host's init reaps orphans
 	for _, file := range []string{"/proc/net/unix", "/proc/self/mountinfo"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -83,7 +83,7 @@ func leftovers(t *testing.T, c *kit.Cluster) {
 		}
 		for line := range strings.Lines(string(text)) {
 			if strings.Contains(line, c.Name) {
-				t.Errorf("%s still has %s", file, line)
+				t.Errorf("after down, %s still contains %s", file, line)
 			}
 		}
 	}
@@ -91,18 +91,18 @@ func leftovers(t *testing.T, c *kit.Cluster) {
 		found, _ := filepath.Glob(pattern)
 		for _, path := range found {
 			if strings.Contains(path, c.Name) {
-				t.Errorf("%s is left", path)
+				t.Errorf("after down, %s is left", path)
 			}
 		}
 	}
 }
 
-// processes fails when a process has something to do with the cluster.
+// processes returns an error if a process belongs to the cluster.
 func processes(c *kit.Cluster) error {
 	files, _ := filepath.Glob("/proc/[0-9]*/cgroup")
 	for _, file := range files {
 		dir := filepath.Dir(file)
-		cgroup, _ := os.ReadFile(file) // it may have ended since: then there is nothing to find
+		cgroup, _ := os.ReadFile(file) // empty if the process has exited
 		line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
 		root, _ := os.Readlink(filepath.Join(dir, "root"))
 		if strings.Contains(string(cgroup)+string(line)+root, c.Name) {
@@ -112,7 +112,7 @@ func processes(c *kit.Cluster) error {
 	return nil
 }
 
-// busy makes the node do what could show outside: pods, a NodePort, masquerading.
+// busy is a workload that could have effects on the host: a pod with a host port, a NodePort, masquerading.
 const busy = `
 apiVersion: apps/v1
 kind: Deployment
@@ -130,9 +130,8 @@ metadata: {name: web, namespace: default}
 spec: {type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 `
 
-// look describes the host, aspect by aspect, in sorted lines. What belongs to other clusters of this host is left out: they
-// come and go as they like.
-func look(t *testing.T, c *kit.Cluster) map[string][]string {
+// snapshot describes aspects of the host in sorted lines, without those of other clusters of this host, which may change meanwhile.
+func snapshot(t *testing.T, c *kit.Cluster) map[string][]string {
 	t.Helper()
 	foreign := otherClusters(t, c)
 	aspects := map[string][]string{
@@ -145,7 +144,7 @@ func look(t *testing.T, c *kit.Cluster) map[string][]string {
 		"netns":     output(t, "ip", "netns"),
 		"etc":       tree(t, "/etc", true),
 		"mounts":    mounts(t),
-		"cgroups":   folders(t, "/sys/fs/cgroup"),
+		"cgroups":   directories(t, "/sys/fs/cgroup"),
 		"sysctls":   sysctls(t),
 		"run":       names(t, "/run/*", "/run/netns/*", "/run/containerd/*", "/run/slipway*/*"),
 		"data": append(names(t, "/var/lib/*", "/opt/*", "/opt/cni/bin/*", "/var/log/pods/*", "/var/log/containers/*"),
@@ -160,7 +159,7 @@ func look(t *testing.T, c *kit.Cluster) map[string][]string {
 	}
 	for _, aspect := range []string{"addresses", "links", "etc", "mounts", "cgroups", "sysctls", "run", "data"} {
 		if len(aspects[aspect]) == 0 {
-			t.Fatalf("the host has no %s: the test looks at the wrong place", aspect)
+			t.Fatalf("%s of the host: got none: the test looks in the wrong place", aspect)
 		}
 	}
 	return aspects
@@ -168,8 +167,8 @@ func look(t *testing.T, c *kit.Cluster) map[string][]string {
 
 func otherClusters(t *testing.T, c *kit.Cluster) []string {
 	var names []string
-	for _, folder := range []string{"machines", "clusters"} {
-		found, err := filepath.Glob(filepath.Join(kit.Root, folder, "*"))
+	for _, dir := range []string{"machines", "clusters"} {
+		found, err := filepath.Glob(filepath.Join(kit.Root, dir, "*"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,8 +181,8 @@ func otherClusters(t *testing.T, c *kit.Cluster) []string {
 	return names
 }
 
-// passing is what changes by itself in the output of ip: lifetimes and the states of queues.
-var passing = regexp.MustCompile(`(valid_lft|preferred_lft|expires) \S+|\bqlen \d+`)
+// transient matches what changes by itself in the output of ip: lifetimes and queue lengths.
+var transient = regexp.MustCompile(`(valid_lft|preferred_lft|expires) \S+|\bqlen \d+`)
 
 func output(t *testing.T, name string, args ...string) []string {
 	t.Helper()
@@ -191,10 +190,10 @@ func output(t *testing.T, name string, args ...string) []string {
 	if r.Code != 0 {
 		t.Fatal(r)
 	}
-	return strings.Split(strings.TrimSpace(passing.ReplaceAllString(r.Out, "")), "\n")
+	return strings.Split(strings.TrimSpace(transient.ReplaceAllString(r.Out, "")), "\n")
 }
 
-// tree lists everything below dir with mode, size and digest or link. A folder that is missing is one line.
+// tree lists everything below dir with its mode, digest or link target. A missing directory is one line.
 func tree(t *testing.T, dir string, digests bool) []string {
 	t.Helper()
 	var lines []string
@@ -243,7 +242,7 @@ func names(t *testing.T, patterns ...string) []string {
 	return all
 }
 
-// mounts lists place, options and source of each mount, without the numbers that the kernel gives out.
+// mounts lists mount point, options and source of each mount, without the kernel's IDs.
 func mounts(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/mountinfo")
@@ -260,11 +259,11 @@ func mounts(t *testing.T) []string {
 	return lines
 }
 
-func folders(t *testing.T, dir string) []string {
+func directories(t *testing.T, dir string) []string {
 	t.Helper()
 	var lines []string
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if os.IsNotExist(err) { // ended since
+		if os.IsNotExist(err) { // removed meanwhile
 			return nil
 		}
 		if err == nil && e.IsDir() {
@@ -278,20 +277,19 @@ func folders(t *testing.T, dir string) []string {
 	return lines
 }
 
-// moving are the kernel's own figures that stand among the settings.
-var moving = regexp.MustCompile(`/(random/|ns_last_pid$|file-nr$|inode-nr$|inode-state$|dentry-state$|aio-nr$|nf_conntrack_count$|pty/nr$|sched_domain/|numa_balancing|binfmt_misc/|` +
+// counters matches files in /proc/sys that are counters or actions of the kernel, not settings.
+var counters = regexp.MustCompile(`/(random/|ns_last_pid$|file-nr$|inode-nr$|inode-state$|dentry-state$|aio-nr$|nf_conntrack_count$|pty/nr$|sched_domain/|numa_balancing|binfmt_misc/|` +
 	`quota/|epoll/|usermodehelper/|nf_conntrack_expect|cad_pid$|perf_event_max_sample_rate$|stat_refresh$|(drop_caches|compact_memory|route/flush|keys/users)$|hostname$)`)
 
-// sysctls reads every kernel setting. They are the host's own even where a machine writes them, unless they belong to a
-// namespace.
+// sysctls reads all kernel settings. Those that do not belong to a namespace are the host's, even if a machine sets them.
 func sysctls(t *testing.T) []string {
 	t.Helper()
 	var lines []string
 	err := filepath.WalkDir("/proc/sys", func(path string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() || moving.MatchString(path) {
-			return nil //nolint:nilerr // what cannot be listed cannot be compared
+		if err != nil || e.IsDir() || counters.MatchString(path) {
+			return nil //nolint:nilerr // an entry that cannot be listed cannot be compared
 		}
-		if text, err := os.ReadFile(path); err == nil { // some can only be written
+		if text, err := os.ReadFile(path); err == nil { // some are write-only
 			lines = append(lines, path+" = "+strings.TrimSpace(string(text)))
 		}
 		return nil
@@ -301,7 +299,7 @@ func sysctls(t *testing.T) []string {
 	}
 	for _, must := range []string{"/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/panic", "/proc/sys/kernel/panic_on_oops", "/proc/sys/net/ipv4/ip_forward"} {
 		if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, must+" =") }) {
-			t.Fatalf("%s was not read", must)
+			t.Fatalf("sysctls: %s is missing", must)
 		}
 	}
 	return lines

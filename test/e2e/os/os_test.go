@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package os_test prepares the operating system of a real machine: a setting, a package from a source on its own disk, accounts, a
-// folder, and hooks, of which one fails until it is mended.
+// Package os_test prepares the operating system of a real machine: a sysctl, a package from a repository on its own disk, accounts, a
+// directory, and hooks, one of which fails first.
 package os_test
 
 import (
@@ -23,7 +23,7 @@ spec:
   os:
     sysctls:
       net.core.somaxconn: %d
-      vm.swappiness: %d       # the kernel's, and so the host's: nobody here may touch it
+      vm.swappiness: %d       # a setting of the host's kernel, which slipway must not change
     packages: {apt: [slipway-e2e-greeting]}
     groups: [{name: e2eops, gid: 64001}]
     users: [{name: e2eweb, uid: 64002, group: e2eops, home: /srv/e2eweb}]
@@ -32,7 +32,7 @@ spec:
     swap: "off"
     hostname: node
   hooks:
-  - {name: door, before: kubelet, command: [/bin/sh, -c, 'test -e /srv/open || { echo "the door of ${node.name} is shut"; exit 3; }; echo %s >> /srv/door']}
+  - {name: door, before: kubelet, command: [/bin/sh, -c, 'test -e /srv/open || { echo "the door of ${node.name} is closed"; exit 3; }; echo %s >> /srv/door']}
   - {name: boots, after: files, command: [/bin/sh, -c, echo boot >> /srv/boots], everyBoot: true}
   - {name: greet, after: node-ready, command: [/usr/bin/greet-e2e]}
 `
@@ -46,55 +46,55 @@ func TestOS(t *testing.T) {
 		wanted = 20
 	}
 	file := filepath.Join(t.TempDir(), "cluster.yaml")
-	write := func(backlog int, word string) {
-		if err := os.WriteFile(file, fmt.Appendf(nil, specText, c.Name, backlog, wanted, word), 0o600); err != nil {
+	write := func(backlog int, visitor string) {
+		if err := os.WriteFile(file, fmt.Appendf(nil, specText, c.Name, backlog, wanted, visitor), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	write(1234, "first")
 	if r := c.Slipway("up", "--file", file, "--wait", "25s"); r.Code != 5 {
-		t.Fatalf("want exit code 5, for a hook fails and a package is nowhere: %s", r)
+		t.Fatalf("up with a failing hook and a missing package: want exit code 5, got %s", r)
 	}
 	shows(t, c, "unit/os-packages", "packages are not installed: slipway-e2e-greeting")
-	giveSource(t, c)
-	shows(t, c, "unit/hook-door", "the door of "+c.Node+" is shut")
+	addRepository(t, c)
+	shows(t, c, "unit/hook-door", "the door of "+c.Node+" is closed")
 	if _, err := c.TryProcess("kubelet"); err == nil {
-		t.Error("the kubelet runs although the hook before it fails")
+		t.Error("the kubelet runs, although the hook before it fails")
 	}
 	if _, err := c.TryProcess("etcd"); err != nil {
-		t.Errorf("etcd does not wait for that hook: %v", err)
+		t.Errorf("etcd must not wait for the hook: %v", err)
 	}
 	c.Exec("touch /srv/open")
 	c.MustUp("--file", file)
 	c.Healthy(time.Minute)
 	prepared(t, c, 1234)
 	if hostSetting(t, "vm/swappiness") != hostSwappiness || hostSetting(t, "net/core/somaxconn") != hostBacklog {
-		t.Error("a setting of the host has changed")
+		t.Error("settings of the host: got changed ones, want them as before")
 	}
-	if r := c.MustUp("--file", file); !strings.Contains(r.Out, "nothing to do") {
-		t.Errorf("a second up: %s", r)
+	c.UpToDate("--file", file)
+	if r := c.Slipway("why", "os.sysctls.net.core.somaxconn"); !strings.Contains(r.Out, "1234 (user, ") && !strings.Contains(r.Out, `"1234" (user, `) {
+		t.Errorf("slipway why: want 1234 (user, …), got %s", r)
 	}
-	why(t, c)
 	edited(t, c, func() { write(2345, "second"); c.MustUp("--file", file) })
 	rebooted(t, c)
 }
 
-// shows waits until status names the item that fails, and why.
+// shows waits until the status has the failing item and the reason.
 func shows(t *testing.T, c *kit.Cluster, item, reason string) {
 	t.Helper()
 	testkit.Until(t, 5*time.Minute, "status shows "+item, func() error {
 		text := c.Slipway("status").Out
 		if !strings.Contains(text, item) || !strings.Contains(text, reason) {
-			return fmt.Errorf("it does not say %q:\n%s", reason, text)
+			return fmt.Errorf("want %q, got\n%s", reason, text)
 		}
 		return nil
 	})
 }
 
-// giveSource gives apt a source on the machine's own disk.
-func giveSource(t *testing.T, c *kit.Cluster) {
+// addRepository replaces apt's sources by a repository on the machine's own disk.
+func addRepository(t *testing.T, c *kit.Cluster) {
 	t.Helper()
-	repository, err := os.Open(repositoryOf(t))
+	repository, err := os.Open(newRepository(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,8 +106,8 @@ rm -f /etc/apt/sources.list /etc/apt/sources.list.d/*
 echo "deb [trusted=yes] file:/srv/repository ./" > /etc/apt/sources.list`)
 }
 
-// repositoryOf is a tar file with a package and its list, made here.
-func repositoryOf(t *testing.T) string {
+// newRepository creates a tar file with a package and its index.
+func newRepository(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	script := `set -e
@@ -122,7 +122,7 @@ cd repository
 tar -cf ../repository.tar .
 `
 	if r := kit.Run(t, "sh", "-c", script, "sh", dir); r.Code != 0 {
-		t.Fatalf("make a package: %s", r)
+		t.Fatalf("create package: %s", r)
 	}
 	return filepath.Join(dir, "repository.tar")
 }
@@ -142,19 +142,12 @@ func prepared(t *testing.T, c *kit.Cluster, backlog int) {
 		"grep root /etc/security/limits.d/90-slipway.conf": "root - nofile 65536",
 	} {
 		if got := strings.TrimSpace(c.Exec(command)); got != want {
-			t.Errorf("%s: %q, want %q", command, got, want)
+			t.Errorf("%s: got %q, want %q", command, got, want)
 		}
 	}
 }
 
-func why(t *testing.T, c *kit.Cluster) {
-	t.Helper()
-	if r := c.Slipway("why", "os.sysctls.net.core.somaxconn"); !strings.Contains(r.Out, "1234 (user, ") && !strings.Contains(r.Out, `"1234" (user, `) {
-		t.Errorf("why: %s", r)
-	}
-}
-
-// edited: a changed hook runs again and the others do not; a changed setting is set; no component is restarted.
+// edited changes a hook and a sysctl: only the changed hook runs again, and no component restarts.
 func edited(t *testing.T, c *kit.Cluster, edit func()) {
 	t.Helper()
 	before, err := c.Units()
@@ -165,7 +158,7 @@ func edited(t *testing.T, c *kit.Cluster, edit func()) {
 	c.Healthy(30 * time.Second)
 	prepared(t, c, 2345)
 	if got := c.Exec("cat /srv/door"); got != "first\nsecond\n" {
-		t.Errorf("the door's hook has run like this: %q", got)
+		t.Errorf("runs of hook door: got %q, want first and second", got)
 	}
 	after, err := c.Units()
 	if err != nil {
@@ -173,23 +166,23 @@ func edited(t *testing.T, c *kit.Cluster, edit func()) {
 	}
 	for name, pid := range kit.Steady(after) {
 		if before[name].PID != pid {
-			t.Errorf("%s was restarted", name)
+			t.Errorf("PID of %s: got %d, want %d as before", name, pid, before[name].PID)
 		}
 	}
 }
 
-// rebooted: a new network has the setting again, a hook of every boot runs again, and the others do not.
+// rebooted reboots the machine: its new network namespace gets the sysctl again, and only the hook for every boot runs again.
 func rebooted(t *testing.T, c *kit.Cluster) {
 	t.Helper()
 	c.Machine("stop", c.Node)
 	c.Machine("start", c.Node)
 	if r := c.Slipway("wait", "--for", "cluster", "--timeout", "2m"); r.Code != 0 {
-		t.Fatalf("after a reboot: %s", r)
+		t.Fatalf("wait after a reboot: %s", r)
 	}
 	c.Healthy(time.Minute)
 	prepared(t, c, 2345)
 	if got := c.Exec("cat /srv/boots /srv/door"); got != "boot\nboot\nfirst\nsecond\n" {
-		t.Errorf("hooks have run like this: %q", got)
+		t.Errorf("runs of hooks boots and door: got %q, want two and two", got)
 	}
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package placement_test moves the user's own units over a real cluster by changing labels, and looks at what else has moved.
+// Package placement_test moves a user's units between the machines of a real cluster by changing labels. Nothing else may restart.
 package placement_test
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-// The label is on the first machine or on the second.
+// The label disk is on the first machine, on the second, or on both.
 const specText = `apiVersion: slipway.dev/v1alpha1
 kind: Cluster
 metadata: {name: x}
@@ -32,7 +32,7 @@ spec:
   - {name: lost, exec: [/bin/sleep, "100003"], on: {disk: [tape]}}
 `
 
-// TestALabelMovesWhatDependsOnIt is TF-1, TF-7 and TF-8 on machines: nothing else restarts, and a second up changes nothing.
+// TestALabelMovesWhatDependsOnIt is TF-1, TF-7 and TF-8 with real machines.
 func TestALabelMovesWhatDependsOnIt(t *testing.T) {
 	c := kit.New(t, "placement")
 	first, second := c, c.On(c.Name+"-w-0")
@@ -52,39 +52,39 @@ func TestALabelMovesWhatDependsOnIt(t *testing.T) {
 	}
 	up("ssd", "")
 	before := [2]map[string]int{pids(first), pids(second)}
-	want(t, "at first", []string{"user-side@a", "user-web"}, before[0])
-	want(t, "at first", []string{"user-rest"}, before[1])
-	testkit.Until(t, time.Minute, "the unit says the machine's address", func() error {
+	want(t, "first machine", []string{"user-side@a", "user-web"}, before[0])
+	want(t, "second machine", []string{"user-rest"}, before[1])
+	testkit.Until(t, time.Minute, "the unit has logged the machine's address", func() error {
 		if r := first.TryExec(nil, "cat /var/log/slipway/user-web.log"); !strings.Contains(r.Out, "web of 10.") {
 			return fmt.Errorf("%s", r)
 		}
 		return nil
 	})
-	if said := c.Slipway("units").Out; !strings.Contains(said, "it has no label disk, the unit needs tape") {
-		t.Errorf("slipway units does not say why a unit runs nowhere: %s", said)
+	if out := c.Slipway("units").Out; !strings.Contains(out, "it has no label disk, the unit needs tape") {
+		t.Errorf("slipway units: want the reason why a unit runs nowhere, got %s", out)
 	}
 
 	up("", "nvme")
 	after := [2]map[string]int{pids(first), pids(second)}
-	want(t, "the label has moved", []string{"user-rest"}, after[0])
-	want(t, "the label has moved", []string{"user-side@a", "user-web"}, after[1])
+	want(t, "first machine without the label", []string{"user-rest"}, after[0])
+	want(t, "second machine with the label", []string{"user-side@a", "user-web"}, after[1])
 	for i := range before {
 		if diff := cmp.Diff(ours(before[i]), ours(after[i])); diff != "" {
-			t.Errorf("machine %d: something else has restarted (-before +after):\n%s", i, diff)
+			t.Errorf("other processes of machine %d (- before, + after):\n%s", i, diff)
 		}
 	}
 
-	up("ssd", "nvme") // where it is will do: it does not go back
+	up("ssd", "nvme") // the second machine still fits, so nothing moves back
 	if diff := cmp.Diff(after, [2]map[string]int{pids(first), pids(second)}); diff != "" {
-		t.Errorf("a machine that would do as well has moved something (-before +after):\n%s", diff)
+		t.Errorf("processes with the label on both machines (- before, + after):\n%s", diff)
 	}
 }
 
-// pids are the processes of the machine's units by name, but for those that may end by themselves.
+// pids returns the PIDs of the machine's units that do not exit by themselves, by name, when all units are ready.
 func pids(c *kit.Cluster) map[string]int {
 	c.T.Helper()
 	var out map[string]int
-	testkit.Until(c.T, time.Minute, "the units of "+c.Node, func() error {
+	testkit.Until(c.T, time.Minute, "the units of "+c.Node+" are ready", func() error {
 		units, err := c.Units()
 		if err != nil {
 			return err
@@ -100,6 +100,7 @@ func pids(c *kit.Cluster) map[string]int {
 	return out
 }
 
+// ours returns the units that are not the user's.
 func ours(all map[string]int) map[string]int {
 	out := map[string]int{}
 	for name, pid := range all {
@@ -110,8 +111,8 @@ func ours(all map[string]int) map[string]int {
 	return out
 }
 
-// want: exactly these units of the user's run here.
-func want(t *testing.T, when string, names []string, have map[string]int) {
+// want fails the test unless exactly these units of the user run.
+func want(t *testing.T, what string, names []string, have map[string]int) {
 	t.Helper()
 	users := map[string]bool{}
 	for name := range have {
@@ -124,6 +125,6 @@ func want(t *testing.T, when string, names []string, have map[string]int) {
 		wanted[n] = true
 	}
 	if diff := cmp.Diff(wanted, users); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", when, diff)
+		t.Errorf("units of the user on the %s (-want +got):\n%s", what, diff)
 	}
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package unattended_test replaces a dead worker by a blank machine that is told nothing but its user data: cloud-init reads it, and
-// nobody logs in.
+// Package unattended_test replaces a dead worker by a blank machine that gets only user data, which cloud-init reads.
 package unattended_test
 
 import (
@@ -17,7 +16,7 @@ import (
 	"github.com/slipway-project/slipway/test/e2e/kit"
 )
 
-// The worker has the address that the test kit's first bare machine gets.
+// The worker has the address of the kit's first bare machine.
 const specText = `apiVersion: slipway.dev/v1alpha1
 kind: Cluster
 metadata: {name: x}
@@ -27,15 +26,15 @@ spec:
   - {name: cattle, replacement: ByAddress, machines: [{name: cattle-0, address: 10.89.0.50}]}
 `
 
-// What the units of cloud-init run at boot, one after the other. Modules that have nothing to do with ours may fail in a machine that
-// shares its host's kernel; what matters is the node that comes of it.
+// stages are the commands of cloud-init's units. Unrelated modules may fail in a machine that shares its host's kernel, so the test checks
+// only the node.
 const stages = `export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 cloud-init init --local; cloud-init init; cloud-init modules --mode=config; cloud-init modules --mode=final
 cloud-init status --long`
 
 func TestADeadWorkerIsReplaced(t *testing.T) {
 	if _, err := exec.LookPath("cloud-init"); err != nil {
-		t.Skip("cloud-init is not on this host: apt-get install --no-install-recommends cloud-init")
+		t.Skip("cloud-init is not installed on this host (apt-get install --no-install-recommends cloud-init)")
 	}
 	c := kit.New(t, "blank")
 	file := filepath.Join(t.TempDir(), "cluster.yaml")
@@ -47,7 +46,7 @@ func TestADeadWorkerIsReplaced(t *testing.T) {
 	first := nodes["cattle-0"].Key
 	data := c.Must("render", "--format", "cloud-init", "--node", "cattle-0", "--to", "-").Out
 	if len(data) > 4096 || len(data) < 1000 {
-		t.Errorf("%d bytes of user data:\n%s", len(data), data)
+		t.Errorf("size of the user data: got %d bytes, want 1000 to 4096:\n%s", len(data), data)
 	}
 	c.Machine("stop", "cattle-0")
 	blank := c.Bare(0, "")
@@ -58,27 +57,27 @@ echo 'instance-id: blank-0' >/var/lib/cloud/seed/nocloud/meta-data
 echo 'network: {config: disabled}' >/etc/cloud/cloud.cfg.d/99-no-network.cfg
 echo 'datasource_list: [NoCloud]' >/etc/cloud/cloud.cfg.d/99-source.cfg`)
 	begun := time.Now()
-	said := blank.TryExec(nil, stages)
+	cloudInit := blank.TryExec(nil, stages)
 	testkit.Until(t, 4*time.Minute, "the blank machine is cattle-0", func() error {
 		nodes, err := c.Nodes()
 		if err != nil {
 			return err
 		}
 		if n := nodes["cattle-0"]; n.Key == first || !n.Ready || n.Waiting != "" {
-			return fmt.Errorf("%+v; %s; cloud-init: %s", n, blank.TryExec(nil, "systemctl status slipway-join.service --no-pager | tail -5").Out, said)
+			return fmt.Errorf("got %+v; %s; cloud-init: %s", n, blank.TryExec(nil, "systemctl status slipway-join.service --no-pager | tail -5").Out, cloudInit)
 		}
-		_, err = blank.TryProcess("kubelet") // what the API says of the node may still be the dead one's
+		_, err = blank.TryProcess("kubelet") // the API may still show the state of the dead machine
 		return err
 	})
-	t.Logf("the blank machine took the dead one's place %.1f s after its boot", time.Since(begun).Seconds())
+	t.Logf("the blank machine has replaced the dead one %.1f s after its boot", time.Since(begun).Seconds())
 	if got := blank.Exec("ls /var/lib/slipway/store/blobs/sha256 | wc -l"); got == "0\n" {
-		t.Error("its component store is empty: whose are its components?")
+		t.Error("component store of the blank machine: got no files")
 	}
 	c.Kubectl("wait", "--for=condition=Ready", "node/cattle-0", "--timeout=150s")
-	c.Machine("start", "cattle-0") // the dead one comes back to life, and to another's place
-	testkit.Until(t, time.Minute, "the dead one is kept out", func() error {
+	c.Machine("start", "cattle-0") // the dead machine starts again
+	testkit.Until(t, time.Minute, "the old machine is not the node", func() error {
 		if n, err := c.Nodes(); err != nil || n["cattle-0"].Key == first {
-			return fmt.Errorf("%+v, %w", n["cattle-0"], err)
+			return fmt.Errorf("got %+v: %w", n["cattle-0"], err)
 		}
 		return nil
 	})
