@@ -49,7 +49,7 @@ func TestRefused(t *testing.T) {
 		"all problems at once": {
 			[]string{"setpriv", "--bounding-set=-sys_admin,-net_admin", c.Bin, "--root", unsuitable, "up", "--name", c.Name, "--no-install"},
 			4,
-			[]string{"CAP_SYS_ADMIN", "CAP_NET_ADMIN", "tmpfs", "nothing has been touched"},
+			[]string{"CAP_SYS_ADMIN", "CAP_NET_ADMIN", "tmpfs", "; nothing has been "},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
