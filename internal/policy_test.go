@@ -23,7 +23,7 @@ type source struct {
 	ast  *ast.File
 }
 
-// sources reads every Go file but those in hidden folders and in testdata.
+// sources reads every Go file except those in hidden directories and in testdata.
 func sources(t *testing.T) []source {
 	t.Helper()
 	var all []source
@@ -39,7 +39,7 @@ func sources(t *testing.T) []source {
 			return nil
 		}
 		text, err := fs.ReadFile(root, path)
-		if errors.Is(err, fs.ErrNotExist) { // somebody has just taken it away
+		if errors.Is(err, fs.ErrNotExist) { // it was removed meanwhile
 			return nil
 		}
 		if err != nil {
@@ -57,7 +57,7 @@ func sources(t *testing.T) []source {
 		t.Fatal(err)
 	}
 	if len(all) < 100 {
-		t.Fatalf("found %d Go files: the test looks at the wrong folder", len(all))
+		t.Fatalf("got %d Go files, want at least 100: the test reads the wrong directory", len(all))
 	}
 	return all
 }
@@ -73,7 +73,7 @@ func TestLicenceLine(t *testing.T) {
 	}
 }
 
-// What runs before main cannot be ordered, tested or left away.
+// TestNoInit: code that runs before main cannot be ordered, tested or omitted.
 func TestNoInit(t *testing.T) {
 	t.Parallel()
 	for _, s := range sources(t) {
@@ -85,12 +85,12 @@ func TestNoInit(t *testing.T) {
 	}
 }
 
-// Each package says what it is; one that exports types says which to read first.
+// TestPackageDocs: each package says what it is, and one that exports types says which to read first.
 func TestPackageDocs(t *testing.T) {
 	t.Parallel()
 	type pkg struct {
 		doc   string
-		types bool // it exports some
+		types bool // it exports types
 	}
 	packages := map[string]pkg{}
 	for _, s := range sources(t) {
@@ -112,6 +112,39 @@ func TestPackageDocs(t *testing.T) {
 			t.Errorf("%s: the package doc is missing or too short: %q", dir, p.doc)
 		case p.types && !read.MatchString(p.doc):
 			t.Errorf("%s: the package doc does not say which types to read first (\"Read [T] first\")", dir)
+		}
+	}
+}
+
+// packageRow is a row of docs/reference/packages.md that describes one package.
+var packageRow = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| \\S.* \\|$")
+
+// TestPackagesAreListed: docs/reference/packages.md has exactly one row for each package below api, cmd and internal.
+func TestPackagesAreListed(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/reference/packages.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]int{}
+	for _, m := range packageRow.FindAllStringSubmatch(string(text), -1) {
+		rows[m[1]]++
+	}
+	exists := map[string]bool{}
+	for _, s := range sources(t) {
+		dir := filepath.ToSlash(filepath.Dir(s.path))
+		if top, _, _ := strings.Cut(dir, "/"); top == "api" || top == "cmd" || top == "internal" {
+			exists[dir] = true
+		}
+	}
+	for dir := range exists {
+		if rows[dir] != 1 {
+			t.Errorf("docs/reference/packages.md: got %d rows for %s, want 1", rows[dir], dir)
+		}
+	}
+	for dir := range rows {
+		if !exists[dir] {
+			t.Errorf("docs/reference/packages.md: there is no package %s", dir)
 		}
 	}
 }
