@@ -66,29 +66,29 @@ type Reason string
 
 // The reasons.
 const (
-	BadKey          Reason = "bad-key"          // the machine's key is not named as keys are
-	KeyUnknown      Reason = "key-unknown"      // no record has the key, and there is no token
-	KeyRemoved      Reason = "key-removed"      // the machine was removed; only a new token for this very key lets it in again
-	NodeRemoving    Reason = "node-removing"    // the node is being taken out
-	TokenUnknown    Reason = "token-unknown"    // there never was such a token, or it was revoked or swept
-	TokenWrong      Reason = "token-wrong"      // the text is not that of the token with its id
-	TokenExpired    Reason = "token-expired"    // it is too late
-	TokenClock      Reason = "token-clock"      // it lives for longer than a token may: a control plane's clock is wrong
+	BadKey          Reason = "bad-key"          // the machine's key is malformed
+	KeyUnknown      Reason = "key-unknown"      // no record has the key, and the request has no token
+	KeyRemoved      Reason = "key-removed"      // the machine was removed; only a new token for this very key admits it again
+	NodeRemoving    Reason = "node-removing"    // the node is being removed
+	TokenUnknown    Reason = "token-unknown"    // the token never existed, or it was revoked or deleted after it had expired
+	TokenWrong      Reason = "token-wrong"      // the secret does not match the token with its ID
+	TokenExpired    Reason = "token-expired"    // the token has expired
+	TokenClock      Reason = "token-clock"      // the token expires later than a token may: a control plane's clock is wrong
 	TokenUsed       Reason = "token-used"       // another machine has used it
-	TokenOtherKey   Reason = "token-other-key"  // it is for another machine
+	TokenOtherKey   Reason = "token-other-key"  // it is bound to another machine
 	PoolUnknown     Reason = "pool-unknown"     // the token's pool is not in the spec
-	PoolOther       Reason = "pool-other"       // the node that it names is in another pool than the token lets into
-	NameInvalid     Reason = "name-invalid"     // it cannot be the name of a node
-	NameOther       Reason = "name-other"       // the machine believes to have another name than its record
-	NameContested   Reason = "name-contested"   // yet another machine waits for the name already
-	NodeAlive       Reason = "node-alive"       // it comes from the address of a node that is alive, or of which nobody knows that it is not, with another key
-	AddressInvalid  Reason = "address-invalid"  // it cannot be the address of a machine
-	AddressReserved Reason = "address-reserved" // it lies in the range of pods or Services, or clients look for the API there
-	AddressTaken    Reason = "address-taken"    // another node has it
-	KeyInUse        Reason = "key-in-use"       // the machine with this key is alive at another address: a copy of its disk; or nobody knows that it is not
-	AddressMoved    Reason = "address-moved"    // a control plane's address never changes: etcd's members know it by that
-	VersionBad      Reason = "version-bad"      // it cannot be read as one
+	PoolOther       Reason = "pool-other"       // the named node is in another pool than the token's
+	NameInvalid     Reason = "name-invalid"     // the name is not a valid node name
+	NameOther       Reason = "name-other"       // the machine claims another name than its record has
+	NameContested   Reason = "name-contested"   // a third machine already waits for the name
+	NodeAlive       Reason = "node-alive"       // the machine has another key, and the node at its address is alive, or not known to be gone
+	AddressInvalid  Reason = "address-invalid"  // the address is not a valid address of a machine
+	AddressReserved Reason = "address-reserved" // the address is in the range of pods or Services, or clients look for the API there
+	AddressTaken    Reason = "address-taken"    // another node has the address
+	KeyInUse        Reason = "key-in-use"       // the machine with this key is alive at another address, or not known to be gone: one of the two is a copy of the disk
+	AddressMoved    Reason = "address-moved"    // a control plane's address must not change: etcd's members know it by that address
+	VersionBad      Reason = "version-bad"      // the version cannot be parsed
 	VersionNewer    Reason = "version-newer"    // the machine's Kubernetes is newer than the API server
-	VersionOlder    Reason = "version-older"    // it is more than three minors older
-	SharesExhausted Reason = "shares-exhausted" // the pod range has no share left
+	VersionOlder    Reason = "version-older"    // it is more than three minor versions older
+	SharesExhausted Reason = "shares-exhausted" // podCIDR has no free pod CIDR left
 )
