@@ -171,7 +171,7 @@ func TestParse(t *testing.T) {
 		"several":               {"---\n" + cm + "--- # two\n" + strings.Replace(cm, "a}", "b}", 1) + "---\n", []string{"ConfigMap a", "ConfigMap b"}, ""},
 		"dashes in a text":      {cm + "data:\n  x: |\n    ---\n    y\n", []string{"ConfigMap a"}, ""},
 		"list":                  {"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: s}}\n", []string{"Pod s"}, ""},
-		"secret":                {"apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n", nil, "document 1: Secret s: a spec must not contain secrets: make it with kubectl"},
+		"secret":                {"apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n", nil, "document 1: Secret s: a spec must not contain secrets: create it with kubectl"},
 		"secret in a list":      {"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Secret, metadata: {name: s}}\n", nil, "items[0]: Secret s: a spec must not contain secrets"},
 		"another's secret":      {"apiVersion: vault.example/v1\nkind: Secret\nmetadata: {name: s}\n", []string{"Secret s"}, ""},
 		"all at once":           {"hello\n---\n" + cm + "---\nworld\n", nil, "document 3: it is no object"},

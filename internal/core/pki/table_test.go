@@ -101,7 +101,7 @@ func TestTableIsSound(t *testing.T) {
 		if w.Lifetime <= 0 || w.Lifetime >= ca.Lifetime || len(w.Usages) == 0 || w.CommonName == "" || w.CertPath == "" {
 			t.Errorf("%s lacks something: %+v", w.Name, w)
 		}
-		if w.Allows(pki.ServerAuth) != (len(w.DNSNames)+len(w.Addresses) > 0) {
+		if slices.Contains(w.Usages, pki.ServerAuth) != (len(w.DNSNames)+len(w.Addresses) > 0) {
 			t.Errorf("%s: a server has names, a client has none: %v %v %v", w.Name, w.Usages, w.DNSNames, w.Addresses)
 		}
 	}
@@ -119,7 +119,7 @@ func TestTrust(t *testing.T) {
 			masters = append(masters, w.Name)
 		}
 		node := strings.HasPrefix(w.CommonName, "system:node:") || slices.Contains(w.Organizations, "system:nodes")
-		if node && (w.Signer != pki.ClusterCA || w.Allows(pki.ServerAuth)) {
+		if node && (w.Signer != pki.ClusterCA || slices.Contains(w.Usages, pki.ServerAuth)) {
 			t.Errorf("%s, a kubelet's identity, is signed by %s for %v", w.Name, w.Signer, w.Usages)
 		}
 		if w.Signer == pki.FrontProxyCA && w.Name != "front-proxy-client" {

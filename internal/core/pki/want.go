@@ -10,7 +10,6 @@ package pki
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 )
 
@@ -66,6 +65,3 @@ func RenewAt(notBefore, notAfter time.Time, serial []byte) time.Time {
 	}
 	return notBefore.Add(life/3*2 - life/15/(1<<16)*time.Duration(n))
 }
-
-// Allows reports whether the usage is among the Want's.
-func (w Want) Allows(u Usage) bool { return slices.Contains(w.Usages, u) }
