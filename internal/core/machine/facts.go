@@ -21,6 +21,7 @@ type Facts struct {
 	Address     netip.Addr `json:"address,omitzero"`      // the node's own address; zero: the machine has no address that it could choose
 	CgroupV1    bool       `json:"cgroupV1,omitempty"`    // the memory controller is on a v1 hierarchy
 	OOMScoreAdj bool       `json:"oomScoreAdj,omitempty"` // processes may lower their oom_score_adj (CAP_SYS_RESOURCE)
+	MTU         int        `json:"mtu,omitempty"`         // of the default route, 0: there is none
 	UpstreamDNS bool       `json:"upstreamDNS,omitempty"` // /etc/resolv.conf names a server beyond loopback, which pods can ask too
 }
 

@@ -14,7 +14,7 @@ func TestFactsRoundTrip(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]machine.Facts{
 		"zero": {},
-		"all":  {Address: netip.MustParseAddr("192.0.2.1"), CgroupV1: true, OOMScoreAdj: true, UpstreamDNS: true},
+		"all":  {Address: netip.MustParseAddr("192.0.2.1"), CgroupV1: true, OOMScoreAdj: true, MTU: 1450, UpstreamDNS: true},
 	} {
 		if got, err := machine.DecodeFacts(want.Encode()); err != nil || got != want {
 			t.Errorf("%s: got %+v, %v, want %+v", name, got, err, want)

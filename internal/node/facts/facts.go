@@ -9,6 +9,7 @@
 package facts
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -23,19 +24,32 @@ import (
 
 // Find reports the facts of the machine that this process runs on.
 func Find() (machine.Facts, error) {
-	addr, _, err := address()
+	route, err := defaultRoute()
+	if err != nil {
+		return machine.Facts{}, fmt.Errorf("find the default route: %w", err)
+	}
+	addr, err := address(route)
 	if err != nil {
 		return machine.Facts{}, fmt.Errorf("find the machine's address: %w", err)
 	}
-	return machine.Facts{Address: addr, CgroupV1: cgroupV1(), OOMScoreAdj: mayLowerOOMScore(), UpstreamDNS: upstreamDNS()}, nil
+	f := machine.Facts{Address: addr, CgroupV1: cgroupV1(), OOMScoreAdj: mayLowerOOMScore(), UpstreamDNS: upstreamDNS()}
+	if route != nil {
+		f.MTU = route.mtu
+	}
+	return f, nil
 }
 
-// address is the first global address of the interface that the default route with the lowest metric leaves by; without a
-// default route, the only global address if there is exactly one.
-func address() (addr netip.Addr, hasRoute bool, err error) {
+// outgoing is the default route with the lowest metric.
+type outgoing struct {
+	link netlink.Link
+	mtu  int // the route's own, or else its interface's
+}
+
+// defaultRoute returns nil if the machine has no default route.
+func defaultRoute() (*outgoing, error) {
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
 	if err != nil {
-		return netip.Addr{}, false, err
+		return nil, err
 	}
 	best := -1
 	for i, r := range routes {
@@ -43,22 +57,31 @@ func address() (addr netip.Addr, hasRoute bool, err error) {
 			best = i
 		}
 	}
-	if best >= 0 {
-		link, err := netlink.LinkByIndex(routes[best].LinkIndex)
-		if err != nil {
-			return netip.Addr{}, true, err
-		}
-		all, err := global(link)
+	if best < 0 {
+		return nil, nil
+	}
+	link, err := netlink.LinkByIndex(routes[best].LinkIndex)
+	if err != nil {
+		return nil, err
+	}
+	return &outgoing{link: link, mtu: cmp.Or(routes[best].MTU, link.Attrs().MTU)}, nil
+}
+
+// address returns the first global address of the interface of the default route; without a default route, the only global
+// address if there is exactly one. The zero Addr: there is none to choose.
+func address(route *outgoing) (netip.Addr, error) {
+	if route != nil {
+		all, err := global(route.link)
 		if err != nil || len(all) == 0 {
-			return netip.Addr{}, true, err
+			return netip.Addr{}, err
 		}
-		return all[0], true, nil
+		return all[0], nil
 	}
 	all, err := global(nil)
 	if err != nil || len(all) != 1 {
-		return netip.Addr{}, false, err
+		return netip.Addr{}, err
 	}
-	return all[0], false, nil
+	return all[0], nil
 }
 
 func isDefault(r netlink.Route) bool {

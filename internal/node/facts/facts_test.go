@@ -16,6 +16,9 @@ func TestFind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if route, err := defaultRoute(); err != nil || route != nil && f.MTU < 68 {
+		t.Errorf("got MTU %d and error %v, want the MTU of the default route", f.MTU, err)
+	}
 	if !f.Address.IsValid() {
 		return // this machine has no address that it could choose
 	}

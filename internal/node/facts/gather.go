@@ -3,7 +3,6 @@
 package facts
 
 import (
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -33,12 +32,14 @@ func (f File) gather(sys string) (map[string]string, error) {
 			set(factName(link.Attrs().Name)+"_IPV4", all[0].String())
 		}
 	}
-	address, hasRoute, err := address()
-	if err != nil {
+	if route, err := defaultRoute(); err != nil {
 		return nil, err
-	}
-	if hasRoute && address != (netip.Addr{}) {
-		set("DEFAULT_IPV4", address.String())
+	} else if route != nil {
+		if addr, err := address(route); err != nil {
+			return nil, err
+		} else if addr.IsValid() {
+			set("DEFAULT_IPV4", addr.String())
+		}
 	}
 	if name, err := os.Hostname(); err == nil {
 		set("HOSTNAME", name)
