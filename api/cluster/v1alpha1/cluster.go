@@ -56,7 +56,7 @@ type Spec struct {
 	// KubernetesVersion is a minor such as "1.36"; the patch comes from the release catalogue.
 	// Default: the newest tested release.
 	KubernetesVersion string `json:"kubernetesVersion,omitempty" scalar:"literal"`
-	// Networking holds the address ranges. They cannot be changed later.
+	// Networking configures the pod and Service networks. Address ranges and names cannot be changed later.
 	Networking Networking `json:"networking,omitempty"`
 	// Pools of identical machines. Default: one pool "main" of one machine that is control plane and worker.
 	Pools []Pool `json:"pools,omitempty"`
@@ -82,7 +82,7 @@ type Spec struct {
 	FileAssets []FileAsset `json:"fileAssets,omitempty"`
 }
 
-// Networking holds the address ranges. They cannot be changed later.
+// Networking configures the pod and Service networks. Address ranges and names cannot be changed later.
 type Networking struct {
 	// PodCIDR is the address range of all pods. Default 10.244.0.0/16.
 	PodCIDR netip.Prefix `json:"podCIDR,omitempty"`
@@ -94,6 +94,8 @@ type Networking struct {
 	ClusterDomain string `json:"clusterDomain,omitempty"`
 	// DNSAddress is the Service address of the cluster DNS. Default: the tenth address of serviceCIDR.
 	DNSAddress netip.Addr `json:"dnsAddress,omitempty"`
+	// MTU of pods' interfaces, 1280 to 65535. It can be changed later, for new pods. Default: that of the node's default route.
+	MTU int `json:"mtu,omitempty"`
 }
 
 // Pool is a group of identical machines.

@@ -74,6 +74,9 @@ func (m *maker) network() {
 	complete(m, "spec.networking.serviceCIDR", &c.ServiceCIDR, netip.MustParsePrefix(spec.DefaultServiceCIDR), std(""))
 	complete(m, "spec.networking.clusterDomain", &c.ClusterDomain, spec.DefaultClusterDomain, std(""))
 	complete(m, "spec.networking.dnsAddress", &c.DNSAddress, spec.Nth(c.ServiceCIDR, spec.DNSIndex), from("networking.serviceCIDR"))
+	if c.MTU != 0 { // otherwise it depends on the node
+		m.user("spec.networking.mtu")
+	}
 }
 
 func (m *maker) pools() {

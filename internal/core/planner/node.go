@@ -3,6 +3,7 @@
 package planner
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -78,7 +79,7 @@ required_plugins = ["io.containerd.metadata.v1.bolt", "io.containerd.grpc.v1.cri
 }
 
 // cniConfig is the pod network of one node: a bridge with this node's pod CIDR. The agent maintains the routes to the pod
-// CIDRs of other nodes (docs/adr/0008).
+// CIDRs of other nodes (docs/adr/0008). Without an MTU, the kernel chooses.
 func (n *node) cniConfig() string {
 	return fmt.Sprintf(`{
   "cniVersion": "1.0.0",
@@ -90,7 +91,7 @@ func (n *node) cniConfig() string {
       "isGateway": true,
       "hairpinMode": true,
       "ipMasq": false,
-      "mtu": 0,
+      "mtu": %d,
       "ipam": {
         "type": "host-local",
         "ranges": [[{"subnet": %q}]],
@@ -100,7 +101,7 @@ func (n *node) cniConfig() string {
     {"type": "portmap", "capabilities": {"portMappings": true}, "backend": "nftables", "snat": true}
   ]
 }
-`, n.cfg.PodCIDR)
+`, cmp.Or(n.cfg.Cluster.MTU, n.cfg.Facts.MTU), n.cfg.PodCIDR)
 }
 
 // images imports the images of pods from the component store, without a registry: one oneshot per image, in parallel with

@@ -15,6 +15,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/catalog"
 	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/machine"
 	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
@@ -298,5 +299,34 @@ func TestForRefuses(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestPodMTU: pods have the MTU of the spec, or else that of the node's default route, or else the kernel's.
+func TestPodMTU(t *testing.T) {
+	t.Parallel()
+	const head = "apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: dev}\n"
+	for name, tc := range map[string]struct {
+		spec string
+		fact int
+		want string
+	}{
+		"spec":          {head + "spec: {networking: {mtu: 1400}}\n", 1500, `"mtu": 1400,`},
+		"default route": {head, 1450, `"mtu": 1450,`},
+		"unknown":       {head, 0, `"mtu": 0,`},
+	} {
+		facts := machine.Facts{Address: netip.MustParseAddr("192.0.2.10"), MTU: tc.fact}
+		n, err := config.ForNode(completed(t, tc.spec), "dev-main-0", facts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := planner.For(n, bundle())
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, _ := p.Find("file//etc/cni/net.d/10-slipway.conflist")
+		if file, ok := e.Item.(plan.File); !ok || !strings.Contains(file.Content, tc.want) {
+			t.Errorf("%s: got %s, want %s", name, file.Content, tc.want)
+		}
 	}
 }

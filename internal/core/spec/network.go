@@ -33,6 +33,10 @@ func (k *checker) network() {
 	}
 	k.nodePodPrefix(pods)
 	k.dnsAddress(services)
+	const smallestMTU, largestMTU = 1280, 65535 // the smallest of IPv6, which programs expect of any network
+	if path := networking + ".mtu"; k.out.IsSet(path) && (n.MTU < smallestMTU || n.MTU > largestMTU) {
+		k.say(path, "choose 1280 to 65535, or remove the field to use the MTU of each node's default route", "%d is not a usable MTU for pods", n.MTU)
+	}
 	const longest = 200
 	if path := networking + ".clusterDomain"; k.out.IsSet(path) && (!isDomain(n.ClusterDomain) || len(n.ClusterDomain) > longest) {
 		k.say(path, "write lower-case DNS labels joined by dots, without a dot at the end", "%s is not a DNS domain", show(n.ClusterDomain))
