@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package machine holds what a machine reports of itself: the one vocabulary for the agent that gathers it, the services that
-// carry it and the configuration that depends on it.
+// Package machine holds the vocabulary for machines that several packages share: the facts that a machine reports of itself,
+// and the labels and taints of its Node.
 //
-// Read [Facts]. A new fact is one field there, its gathering in internal/node/facts, and its use.
+// Read [Facts] and [NodeLabels] first. A new fact is one field of [Facts], its gathering in internal/node/facts, and its use.
 package machine
 
 import (
