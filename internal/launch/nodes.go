@@ -14,20 +14,22 @@ import (
 
 	controlv1 "github.com/slipway-project/slipway/api/control/v1"
 	nodev1 "github.com/slipway-project/slipway/api/node/v1"
+	"github.com/slipway-project/slipway/internal/core/machine"
 )
 
 // Node is one node of a cluster, as its control plane knows it.
 type Node struct {
-	Name          string   `json:"name"`
-	Roles         []string `json:"roles"`
-	Addresses     []string `json:"addresses"`
-	Ready         bool     `json:"ready"`
-	Version       string   `json:"version"` // of its kubelet; empty: it has not said yet
-	PodCIDR       string   `json:"podCIDR,omitempty"`
-	Member        string   `json:"member,omitempty"` // of etcd: learner or voter
-	Key           string   `json:"key,omitempty"`    // pin of the machine's key
-	Waiting       string   `json:"waiting,omitempty"`
-	Unschedulable bool     `json:"unschedulable,omitempty"`
+	Name          string        `json:"name"`
+	Roles         []string      `json:"roles"`
+	Addresses     []string      `json:"addresses"`
+	Ready         bool          `json:"ready"`
+	Version       string        `json:"version"` // of its kubelet; empty: it has not said yet
+	PodCIDR       string        `json:"podCIDR,omitempty"`
+	Member        string        `json:"member,omitempty"` // of etcd: learner or voter
+	Key           string        `json:"key,omitempty"`    // pin of the machine's key
+	Waiting       string        `json:"waiting,omitempty"`
+	Unschedulable bool          `json:"unschedulable,omitempty"`
+	Facts         machine.Facts `json:"facts,omitzero"` // as the machine reported them when it joined
 }
 
 // Nodes asks a control plane for the nodes of its cluster.
@@ -42,9 +44,15 @@ func (l *Launcher) Nodes(ctx context.Context, cluster string) ([]Node, error) {
 	}
 	nodes := []Node{}
 	for _, n := range r.GetNodes() {
+		var facts machine.Facts
+		if len(n.GetFacts()) > 0 {
+			if facts, err = machine.DecodeFacts(n.GetFacts()); err != nil {
+				return nil, fmt.Errorf("list nodes: node %s: %w", n.GetName(), err)
+			}
+		}
 		nodes = append(nodes, Node{
 			Name: n.GetName(), Roles: notNil(n.GetRoles()), Addresses: notNil(n.GetAddresses()), Ready: n.GetReady(), Version: n.GetVersion(),
-			PodCIDR: n.GetPodCidr(), Member: n.GetMember(), Key: n.GetKey(), Waiting: n.GetWaiting(), Unschedulable: n.GetUnschedulable(),
+			PodCIDR: n.GetPodCidr(), Member: n.GetMember(), Key: n.GetKey(), Waiting: n.GetWaiting(), Unschedulable: n.GetUnschedulable(), Facts: facts,
 		})
 	}
 	return nodes, nil

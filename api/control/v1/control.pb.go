@@ -117,6 +117,7 @@ type Node struct {
 	Key           string                 `protobuf:"bytes,8,opt,name=key,proto3" json:"key,omitempty"`         // pin of the machine's key
 	Waiting       string                 `protobuf:"bytes,9,opt,name=waiting,proto3" json:"waiting,omitempty"` // why it is not ready, or what it waits for
 	Unschedulable bool                   `protobuf:"varint,10,opt,name=unschedulable,proto3" json:"unschedulable,omitempty"`
+	Facts         []byte                 `protobuf:"bytes,11,opt,name=facts,proto3" json:"facts,omitempty"` // core/machine.Facts, JSON, as the machine reported them when it joined; empty without a record
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -219,6 +220,13 @@ func (x *Node) GetUnschedulable() bool {
 		return x.Unschedulable
 	}
 	return false
+}
+
+func (x *Node) GetFacts() []byte {
+	if x != nil {
+		return x.Facts
+	}
+	return nil
 }
 
 type ApproveNodeRequest struct {
@@ -980,7 +988,7 @@ const file_api_control_v1_control_proto_rawDesc = "" +
 	"\x1capi/control/v1/control.proto\x12\x12slipway.control.v1\"\x12\n" +
 	"\x10ListNodesRequest\"@\n" +
 	"\x0eListNodesReply\x12.\n" +
-	"\x05nodes\x18\x01 \x03(\v2\x18.slipway.control.v1.NodeR\x05nodes\"\x83\x02\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x18.slipway.control.v1.NodeR\x05nodes\"\x99\x02\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05roles\x18\x02 \x03(\tR\x05roles\x12\x1c\n" +
@@ -992,7 +1000,8 @@ const file_api_control_v1_control_proto_rawDesc = "" +
 	"\x03key\x18\b \x01(\tR\x03key\x12\x18\n" +
 	"\awaiting\x18\t \x01(\tR\awaiting\x12$\n" +
 	"\runschedulable\x18\n" +
-	" \x01(\bR\runschedulable\"(\n" +
+	" \x01(\bR\runschedulable\x12\x14\n" +
+	"\x05facts\x18\v \x01(\fR\x05facts\"(\n" +
 	"\x12ApproveNodeRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"$\n" +
 	"\x10ApproveNodeReply\x12\x10\n" +

@@ -87,7 +87,7 @@ func (a seen) node(name string) *controlv1.Node {
 		Key: string(rec.Key), Member: a.members[name].Member,
 	}
 	if recorded {
-		out.PodCidr = rec.PodCIDR.String()
+		out.PodCidr, out.Facts = rec.PodCIDR.String(), rec.Facts.Encode()
 		if pool, known := a.doc.Pools[rec.Pool]; known {
 			out.Roles = slices.Sorted(slices.Values(pool.Roles))
 		}

@@ -106,7 +106,7 @@ func TestListNodesWhole(t *testing.T) {
 	}
 	want := &controlv1.Node{
 		Name: "c1", Roles: []string{"control-plane", "worker"}, Addresses: []string{"192.0.2.1"}, Ready: true, Version: "v1.36.4", PodCidr: "10.244.0.0/24",
-		Member: "voter", Key: "sha256:c1",
+		Member: "voter", Key: "sha256:c1", Facts: []byte("{}"),
 	}
 	if diff := cmp.Diff(want, r.GetNodes()[0], protocmp.Transform()); diff != "" {
 		t.Errorf("c1 (-want +got):\n%s", diff)
