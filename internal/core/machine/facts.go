@@ -23,6 +23,8 @@ type Facts struct {
 	OOMScoreAdj bool       `json:"oomScoreAdj,omitempty"` // processes may lower their oom_score_adj (CAP_SYS_RESOURCE)
 	MTU         int        `json:"mtu,omitempty"`         // of the default route, 0: there is none
 	UpstreamDNS bool       `json:"upstreamDNS,omitempty"` // /etc/resolv.conf names a server beyond loopback, which pods can ask too
+	ProductUUID string     `json:"productUUID,omitempty"` // of the firmware (DMI); empty: it has none
+	MachineID   string     `json:"machineID,omitempty"`   // of the operating system (/etc/machine-id); empty: it has none
 }
 
 // MaxFacts is the limit for encoded facts, in bytes.

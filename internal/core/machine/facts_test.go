@@ -14,7 +14,10 @@ func TestFactsRoundTrip(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]machine.Facts{
 		"zero": {},
-		"all":  {Address: netip.MustParseAddr("192.0.2.1"), CgroupV1: true, OOMScoreAdj: true, MTU: 1450, UpstreamDNS: true},
+		"all": {
+			Address: netip.MustParseAddr("192.0.2.1"), CgroupV1: true, OOMScoreAdj: true, MTU: 1450, UpstreamDNS: true,
+			ProductUUID: "4c4c4544-0042", MachineID: "0123",
+		},
 	} {
 		if got, err := machine.DecodeFacts(want.Encode()); err != nil || got != want {
 			t.Errorf("%s: got %+v, %v, want %+v", name, got, err, want)

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -36,7 +37,17 @@ func Find() (machine.Facts, error) {
 	if route != nil {
 		f.MTU = route.mtu
 	}
+	f.ProductUUID, f.MachineID = identity("/")
 	return f, nil
+}
+
+// identity reads the ids that the firmware and the operating system give the machine; an id that cannot be read is empty.
+func identity(root string) (productUUID, machineID string) {
+	read := func(path string) string {
+		text, _ := os.ReadFile(filepath.Join(root, path))
+		return oneWord(string(text))
+	}
+	return read("sys/class/dmi/id/product_uuid"), read("etc/machine-id")
 }
 
 // outgoing is the default route with the lowest metric.

@@ -4,6 +4,8 @@ package facts
 
 import (
 	"net"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -24,6 +26,25 @@ func TestFind(t *testing.T) {
 	}
 	if f.Address.IsLoopback() || !f.Address.Is4() {
 		t.Errorf("got address %s, want an IPv4 address beyond loopback", f.Address)
+	}
+}
+
+func TestIdentity(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	if uuid, id := identity(root); uuid != "" || id != "" {
+		t.Errorf("without files: got %q and %q, want nothing", uuid, id)
+	}
+	for path, text := range map[string]string{"sys/class/dmi/id/product_uuid": "4c4c4544-0042\n", "etc/machine-id": "0123456789abcdef\n"} {
+		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(path)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(root, path), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if uuid, id := identity(root); uuid != "4c4c4544-0042" || id != "0123456789abcdef" {
+		t.Errorf("got %q and %q, want the content of both files", uuid, id)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// gather finds everything that units may want to know. Serial numbers and the like are left out: everybody may read the file.
+// gather finds everything that units may want to know. Serial numbers are left out: every user can read the file.
 func (f File) gather(sys string) (map[string]string, error) {
 	out := map[string]string{}
 	set := func(name, value string) {
@@ -53,6 +53,9 @@ func (f File) gather(sys string) (map[string]string, error) {
 			set("DMI_"+factName(id), string(text))
 		}
 	}
+	productUUID, machineID := identity("/")
+	set("PRODUCT_UUID", productUUID)
+	set("MACHINE_ID", machineID)
 	return out, nil
 }
 
