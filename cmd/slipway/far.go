@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/node/facts"
@@ -33,8 +32,6 @@ func machineReport(ctx context.Context, args []string) error {
 	if r.Hostname, err = os.Hostname(); err != nil {
 		return err
 	}
-	id, _ := os.ReadFile("/etc/machine-id") // a machine without one says so by the empty id
-	r.MachineID = strings.TrimSpace(string(id))
 	if r.Addresses, err = addresses(); err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/config"
+	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/preflight"
 	"github.com/slipway-project/slipway/internal/sshhost"
@@ -23,7 +24,7 @@ func sound(name string, last byte) *probe {
 	a := netip.AddrFrom4([4]byte{192, 0, 2, last})
 	return &probe{
 		node:   config.NodeName{Name: name, Address: a},
-		report: preflight.Report{Slipway: "dev", MachineID: "id-" + name, Addresses: []string{"10.0.0.1", a.String()}, Lock: freePhase},
+		report: preflight.Report{Slipway: "dev", Facts: coremachine.Facts{MachineID: "id-" + name}, Addresses: []string{"10.0.0.1", a.String()}, Lock: freePhase},
 	}
 }
 
@@ -59,7 +60,7 @@ func TestProbeJudges(t *testing.T) {
 func TestCompareFindsWhatMachinesMustNotShare(t *testing.T) {
 	t.Parallel()
 	all := []*probe{sound("a", 1), sound("b", 2), sound("c", 3), sound("d", 4)}
-	all[1].report.MachineID = all[0].report.MachineID
+	all[1].report.Facts.MachineID = all[0].report.Facts.MachineID
 	all[2].report.Lock, all[2].report.Cluster = committedPhase, "c1"
 	all[3].report.Lock, all[3].report.Cluster = committedPhase, "c2"
 	compare(all)

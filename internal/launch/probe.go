@@ -186,14 +186,14 @@ func compare(all []*probe) {
 		if p.report.Slipway == "" { // it was not asked
 			continue
 		}
-		switch other, twice := ids[p.report.MachineID]; {
-		case p.report.MachineID == "":
+		switch other, twice := ids[p.report.Facts.MachineID]; {
+		case p.report.Facts.MachineID == "":
 			p.wrong("machine-id", "it has no machine id", "", "systemd-machine-id-setup")
 		case twice:
 			p.wrong("machine-id", fmt.Sprintf("its machine id is that of %s, too: the same machine, or a copied disk", other.node.Name), "",
 				"give it its own: rm /etc/machine-id && systemd-machine-id-setup, then reboot it; or name each machine once")
 		default:
-			ids[p.report.MachineID] = p
+			ids[p.report.Facts.MachineID] = p
 		}
 		if p.report.Lock == committedPhase {
 			clusters[p.report.Cluster] = p

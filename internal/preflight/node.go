@@ -21,7 +21,6 @@ type Report struct {
 	Slipway   string    `json:"slipway"` // version of the program that says this
 	Arch      string    `json:"arch"`
 	Hostname  string    `json:"hostname"`
-	MachineID string    `json:"machineID"` // empty: it has none
 	Addresses []string  `json:"addresses"` // IPv4, of all interfaces but loopback
 	Now       time.Time `json:"now"`
 
