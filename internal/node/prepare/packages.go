@@ -37,7 +37,6 @@ func installPackages(ctx context.Context, h Host, args []string) error {
 			return installError(err, missing, "")
 		}
 	}
-	err = errors.New("no package lists")
 	if h.hasLists() {
 		err = h.runLogged(ctx, install)
 		if err == nil || m.Refresh == nil || ctx.Err() != nil {
