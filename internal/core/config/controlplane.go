@@ -11,7 +11,7 @@ import (
 
 // apiserver allows anonymous access to health paths only, encrypts Secrets at rest, and audits every request by policy.
 func apiserver(c Cluster) defaults {
-	return defaults{env: apiHeap(), flags: withGates(c, []setting{
+	return defaults{env: idleHeap(), flags: withGates(c, []setting{
 		{"advertise-address", "${node.address}", from("the node's address")},
 		{"bind-address", "0.0.0.0", std("")},
 		{"secure-port", "6443", std("")},
@@ -67,15 +67,9 @@ func apiserver(c Cluster) defaults {
 	})}
 }
 
-// apiHeap: the cluster waits for the start of its API server, so its heap limit is looser than the others'. Measured with
-// make bench: 50 costs 0.7 CPU seconds of the start against 100, and saves 22 MiB.
-func apiHeap() []setting {
-	return []setting{{"GOGC", "75", std("a smaller heap for a little more CPU")}}
-}
-
 // controllerManager has every option of the NixOS module of 2019 (requirement R-20), with the correct name of the key's flag.
 func controllerManager(c Cluster) defaults {
-	return defaults{env: smallHeap(), flags: withGates(c, append(delegation(ControllerManagerConf, ControllerServing), []setting{
+	return defaults{env: idleHeap(), flags: withGates(c, append(delegation(ControllerManagerConf, ControllerServing), []setting{
 		{"kubeconfig", ControllerManagerConf, std("")},
 		{"bind-address", "127.0.0.1", std("")},
 		{"secure-port", "10257", std("")},
@@ -119,7 +113,7 @@ func controllerManager(c Cluster) defaults {
 func scheduler(c Cluster) defaults {
 	elect := leaderElect(c)
 	return defaults{
-		env: smallHeap(),
+		env: idleHeap(),
 		flags: withGates(c, append(delegation(SchedulerConf, SchedulerServing), []setting{
 			{"config", SchedulerFile, std("")},
 			{"bind-address", "127.0.0.1", std("")},
@@ -220,6 +214,12 @@ func leaderElect(c Cluster) setting {
 // smallHeap is for components whose heap is mostly garbage from their start and which no start waits for.
 func smallHeap() []setting {
 	return []setting{{"GOGC", "50", std("a smaller heap for a little more CPU")}}
+}
+
+// idleHeap is smallHeap for the components of the program kube, which applies it half a minute after the start: GOGC=50 from the
+// start costs the API server 0.7 CPU seconds while the cluster waits for it. A GOGC in the spec takes precedence.
+func idleHeap() []setting {
+	return []setting{{"SLIPWAY_IDLE_GOGC", "50", std("a smaller heap once the start is over")}}
 }
 
 // etcdServers is the member on the same machine, or the machines of the etcd pools.

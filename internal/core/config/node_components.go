@@ -19,7 +19,7 @@ func kubelet(c Cluster, r catalog.Release) defaults {
 		fields = append(fields, field{"failCgroupV1", true, std("false on a machine with cgroup v1")})
 	}
 	return defaults{
-		env: smallHeap(),
+		env: idleHeap(),
 		flags: []setting{
 			{"config", KubeletFile, std("")},
 			{"kubeconfig", KubeletConf, std("")},
@@ -135,6 +135,7 @@ func maxPods(c Cluster) field {
 func kubeProxy(c Cluster) defaults {
 	const noSysctl = "0 keeps the sysctl, which a network namespace may not write"
 	return defaults{
+		env:   idleHeap(),
 		flags: []setting{{"config", KubeProxyFile, std("")}},
 		config: gateFields(c, []field{
 			{"apiVersion", "kubeproxy.config.k8s.io/v1alpha1", std("")},
