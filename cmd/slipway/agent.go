@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -58,6 +59,9 @@ func agent(ctx context.Context, backend string, log *slog.Logger) error {
 	initAddress := func() string { return fmt.Sprintf("127.0.0.1:%d", config.InitPort) }
 	return live(ctx, down, func(ctx context.Context) error {
 		group, ctx := errgroup.WithContext(ctx)
+		// Most of the heap is garbage once the start is over.
+		trim := time.AfterFunc(30*time.Second, func() { debug.SetGCPercent(50); debug.FreeOSMemory() })
+		defer trim.Stop()
 		group.Go(func() error { return b.agent.Run(ctx) })
 		group.Go(func() error { return b.enrol.Run(ctx) })
 		group.Go(func() error { return factsFile(log).Keep(ctx) })
