@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package compose is the one way from a spec's text to the plan of each node, for the operator's side and for the control planes
-// that let machines in: read, choose the release, complete, configure, plan. It decides nothing of its own.
+// Package compose leads from a spec's text to the plan of each node: it parses the spec, chooses the release, applies the
+// defaults, places units and plans. The operator's commands and the control planes both use it, so that they agree.
 //
-// Read [Cluster] and [Node].
+// Read [Cluster] and [Node] first.
 package compose
 
 import (

@@ -36,14 +36,14 @@ func TestPlaceIsTheSameFromTheCompletedSpec(t *testing.T) {
 		"api-side": {"dev-main-0"}, "everywhere": {"dev-main-0", "dev-w-0", "dev-w-1"}, "gold": {"dev-w-0", "dev-w-1"}, "one": {"dev-w-1"}, "ssd": {"dev-w-1"},
 	}
 	if diff := cmp.Diff(want, compose.Placed(c)); diff != "" {
-		t.Errorf("places (-want +got):\n%s", diff)
+		t.Errorf("placement (-want +got):\n%s", diff)
 	}
 	kept, _, err := compose.Stored(config.Print(c), "dev")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, compose.Placed(kept)); diff != "" {
-		t.Errorf("places from the completed spec (-want +got):\n%s", diff)
+		t.Errorf("placement from the completed spec (-want +got):\n%s", diff)
 	}
 	for _, u := range kept.Units {
 		if placed := len(u.Placed) > 0; placed != (kept.Unplaced[u.Name] == "") {
@@ -52,8 +52,9 @@ func TestPlaceIsTheSameFromTheCompletedSpec(t *testing.T) {
 	}
 }
 
-// TestGuestTakesGlobalUnits: a machine that came with a token is in no list, so nobody could tell where else a single unit runs.
-func TestGuestTakesGlobalUnits(t *testing.T) {
+// TestUnlistedMachineGetsGlobalUnits: the spec does not list a machine that joined with a token, so a single unit could run
+// twice.
+func TestUnlistedMachineGetsGlobalUnits(t *testing.T) {
 	t.Parallel()
 	c, components := cluster(t, withUnits)
 	units := func(r admission.Node) map[string]bool {
@@ -75,8 +76,8 @@ func TestGuestTakesGlobalUnits(t *testing.T) {
 		record admission.Node
 		want   map[string]bool
 	}{
-		"listed": {admission.Node{Name: "dev-w-1", Pool: "w", Index: 2, Address: at}, map[string]bool{"user-everywhere": true, "user-gold": true, "user-ssd": true}},
-		"guest":  {admission.Node{Name: "stranger", Pool: "w", Index: 9, Address: at}, map[string]bool{"user-everywhere": true, "user-gold": true}},
+		"listed":   {admission.Node{Name: "dev-w-1", Pool: "w", Index: 2, Address: at}, map[string]bool{"user-everywhere": true, "user-gold": true, "user-ssd": true}},
+		"unlisted": {admission.Node{Name: "by-token", Pool: "w", Index: 9, Address: at}, map[string]bool{"user-everywhere": true, "user-gold": true}},
 	} {
 		if diff := cmp.Diff(tc.want, units(tc.record)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)

@@ -3,7 +3,7 @@
 // Package config completes a checked spec: every flag, every configuration field, every name, each with its origin. The
 // result is a value of the spec's own types, so that it can be printed as a spec, and that spec completes to itself.
 //
-// Read [Cluster] and [Complete] first; [ForNode] is one machine's share of it. The values of flags are in one file per
+// Read [Cluster] and [Complete] first; [ForNode] fills in one machine's own values. The values of flags are in one file per
 // group of components: controlplane.go and node_components.go.
 package config
 

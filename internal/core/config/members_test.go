@@ -34,7 +34,7 @@ func indices(c config.Cluster) map[string]int {
 	return out
 }
 
-// A cluster that grows in its first pool must not move the shares of the second.
+// A cluster that grows in its first pool must not change the pod CIDRs of the second.
 func TestKeeping(t *testing.T) {
 	t.Parallel()
 	c := twoPools(t)
@@ -53,7 +53,7 @@ func TestWithNode(t *testing.T) {
 	t.Parallel()
 	c := twoPools(t)
 	address := netip.MustParseAddr("192.0.2.7")
-	for name, pool := range map[string]string{"stranger": "w", "dev-cp-1": "cp", "dev-w-0": "cp"} {
+	for name, pool := range map[string]string{"unlisted": "w", "dev-cp-1": "cp", "dev-w-0": "cp"} {
 		with, err := c.WithNode(pool, name, address, 200)
 		if err != nil {
 			t.Fatal(err)

@@ -124,8 +124,8 @@ func TestForNodeRefuses(t *testing.T) {
 	}
 }
 
-// TestShares: node ranges are apart and within the pod range, to the last one.
-func TestShares(t *testing.T) {
+// TestNodePodCIDRs: pod CIDRs of nodes do not overlap and are part of the cluster's, up to the last one.
+func TestNodePodCIDRs(t *testing.T) {
 	t.Parallel()
 	const nodes = 256
 	c, problems := config.Complete(spec.Cluster{Name: "dev", Spec: spec.Spec{Pools: []spec.Pool{{Name: "cp", Roles: []string{"control-plane"}}, {Name: "w", Count: nodes - 1}}}}, release)

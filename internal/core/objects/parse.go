@@ -95,7 +95,7 @@ func decode(text string) ([]Object, error) {
 func flatten(doc any) ([]Object, error) {
 	fields, ok := doc.(map[string]any)
 	if !ok {
-		return nil, errors.New("it is no object")
+		return nil, errors.New("not an object")
 	}
 	o := Object(fields)
 	items, isList := o["items"].([]any)

@@ -87,13 +87,13 @@ func TestTableIsSound(t *testing.T) {
 		}
 		if w.Kind != pki.Leaf {
 			if w.Signer+w.SignerCert+w.SignerKey != "" {
-				t.Errorf("%s is no leaf and has a signer", w.Name)
+				t.Errorf("%s is not a leaf and has a signer", w.Name)
 			}
 			continue
 		}
 		ca, before := byName[w.Signer]
 		if !before || ca.Kind != pki.CA {
-			t.Errorf("%s is signed by %q, which is no CA before it", w.Name, w.Signer)
+			t.Errorf("%s is signed by %q, which is not a CA listed before it", w.Name, w.Signer)
 		}
 		if w.SignerCert != ca.CertPath || w.SignerKey != ca.KeyPath {
 			t.Errorf("%s is signed with %s and %s, which are not the files of %s", w.Name, w.SignerCert, w.SignerKey, ca.Name)

@@ -50,7 +50,7 @@ func same(t *testing.T, what string, want, got places) {
 	}
 }
 
-// TF-1: company. If the other moves, it moves.
+// TF-1: a unit runs with another, and moves with it.
 func TestTF1DependentMovesAlong(t *testing.T) {
 	t.Parallel()
 	units := []unit{{Name: "a", With: []string{"x"}}, {Name: "b", With: []string{"a", "x"}}, {Name: "x"}, {Name: "z"}}
@@ -70,7 +70,7 @@ func TestTF1WithAComponent(t *testing.T) {
 	same(t, "places", places{"one": {"m2"}, "all": {"m1", "m2", "m3"}}, got)
 }
 
-// TF-2: units that conflict never share a machine; what is too many waits, and says why.
+// TF-2: units that conflict never share a machine; surplus units wait, with the reason.
 func TestTF2Conflicts(t *testing.T) {
 	t.Parallel()
 	var units []unit
@@ -88,7 +88,7 @@ func TestTF2Conflicts(t *testing.T) {
 	}
 }
 
-// TF-3: one side is enough, and when that side goes, the other's turn has come.
+// TF-3: one side is enough, and when that unit is removed, the other runs.
 func TestTF3OneWayConflict(t *testing.T) {
 	t.Parallel()
 	units := []unit{{Name: "a"}, {Name: "loner", Conflicts: []string{"*"}}}
@@ -105,7 +105,7 @@ func TestTF4SeveralConflicts(t *testing.T) {
 	same(t, "no room", places{"a1": {"m1"}, "b1": {"m2"}}, decide(t, units, machines(2), nil))
 }
 
-// TF-5: the replaced one moves, with its company; then nothing moves any more.
+// TF-5: the replaced unit moves, with the unit that depends on it; then nothing moves any more.
 func TestTF5Replaces(t *testing.T) {
 	t.Parallel()
 	before := places{"old": {"m1"}, "beside": {"m1"}}
@@ -235,7 +235,7 @@ func TestTF18BadRules(t *testing.T) {
 		"a pattern":            {[]unit{{Name: "a", Conflicts: []string{"ok", "[x"}}}, `unit a: conflicts: "[x" is not a pattern`},
 		"an empty pattern":     {[]unit{{Name: "a", Conflicts: []string{""}}}, `unit a: conflicts: "" is not a pattern`},
 		"a label without":      {[]unit{{Name: "a", On: map[string][]string{"x": nil}}}, `unit a: on: label "x" has no values`},
-		"unknown company":      {[]unit{{Name: "a", With: []string{"okay"}}}, `unit a: with: there is no unit or component "okay": choose one of a, kubelet, ok`},
+		"unknown unit":         {[]unit{{Name: "a", With: []string{"okay"}}}, `unit a: with: there is no unit or component "okay": choose one of a, kubelet, ok`},
 		"itself":               {[]unit{{Name: "a", With: []string{"a"}}}, `unit a: with: it names the unit itself`},
 		"each other":           {[]unit{{Name: "a", With: []string{"b"}}, {Name: "b", With: []string{"a"}}}, `unit a: with: b depends on a as well`},
 		"with and against":     {[]unit{{Name: "a", With: []string{"b"}}, {Name: "b", Conflicts: []string{"a"}}}, `unit a: with: the two units conflict`},

@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/placement"
 )
 
-// world draws a random fleet, units without problems and some earlier places.
+// world draws random machines, units without problems and a previous placement.
 func world(r *rand.Rand) (units []unit, machines []machine, before places) {
 	pick := func(chance int, from ...string) []string {
 		if r.IntN(100) >= chance {
@@ -62,10 +62,10 @@ func check(t *testing.T, units []unit, machines []machine, before places) {
 	r.Shuffle(len(units), func(i, j int) { units[i], units[j] = units[j], units[i] })
 	r.Shuffle(len(machines), func(i, j int) { machines[i], machines[j] = machines[j], machines[i] })
 	if diff := cmp.Diff(d, placement.Decide(units, machines, before)); diff != "" {
-		t.Errorf("in another order it is another answer:\n%s", diff)
+		t.Errorf("the decision depends on the order of the input:\n%s", diff)
 	}
 	if diff := cmp.Diff(d.On, placement.Decide(units, machines, d.On).On); diff != "" {
-		t.Errorf("units %+v\nmachines %+v\nbefore %v\nwhat was decided does not stay:\n%s", units, machines, before, diff)
+		t.Errorf("units %+v\nmachines %+v\nbefore %v\na second decision moves units:\n%s", units, machines, before, diff)
 	}
 	more := append(slices.Clone(machines), machine{Name: "new"})
 	for name, on := range placement.Decide(units, more, d.On).On {
@@ -91,12 +91,12 @@ func check(t *testing.T, units []unit, machines []machine, before places) {
 	}
 }
 
-// replaced tells that somebody waits for the unit's place.
+// replaced reports whether a unit waits for this unit's machine.
 func replaced(units []unit, d placement.Decision, name string) bool {
 	return slices.ContainsFunc(units, func(u unit) bool { return slices.Contains(u.Replaces, name) && len(d.On[u.Name]) == 0 })
 }
 
-// obeys looks at each rule on its own.
+// obeys checks each rule.
 func obeys(t *testing.T, u unit, d placement.Decision, machines []machine, has map[string][]string) {
 	t.Helper()
 	if !u.Global && len(d.On[u.Name]) > 1 {

@@ -35,7 +35,7 @@ var dependents = map[string][]string{
 	spec.PhaseEtcd:    {"kube-apiserver"},
 }
 
-// TestHooksInEveryPlace: whatever hooks there are, and in whatever order, there is no circle, and each is where it should be.
+// TestHooksInEveryPlace: any hooks in any order create no cycle, and each hook is in its place.
 func TestHooksInEveryPlace(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(150) {

@@ -217,7 +217,7 @@ func closure(p plan.Plan, e plan.Entry) map[plan.Ref]bool {
 	return out
 }
 
-// long finds what could be key material: digests are no secrets and shorter words are none.
+// long matches what could be key material. Digests are not secrets, and secrets are not shorter.
 var long = regexp.MustCompile(`[A-Za-z0-9+/]{40,}={0,2}`)
 
 func TestNoSecretsInPlan(t *testing.T) {

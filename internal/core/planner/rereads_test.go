@@ -26,9 +26,9 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// rereads tells whether a running component reads the file that a flag names again by itself, within a minute or at the next
-// handshake; known is false for a flag of which nobody has found out. What is not read again restarts the component when it changes,
-// what is must not. Seen with the programs of Kubernetes 1.36 and etcd 3.6 (docs/adr/0027).
+// rereads reports whether a running component rereads the file that a flag names, within a minute or at the next handshake.
+// known is false for a flag that was not examined. A change of a file that is not reread must restart the component, and a
+// change of one that is reread must not. Observed with Kubernetes 1.36 and etcd 3.6 (docs/adr/0027).
 func rereads(component, flag string) (again, known bool) {
 	switch component {
 	case "etcd":
@@ -69,7 +69,7 @@ func reread(flag string, again, never []string) (isAgain, known bool) {
 	return isAgain, isAgain || slices.Contains(never, flag)
 }
 
-// fileOf are the paths of an item that a process may be told to read.
+// fileOf lists the paths of an item that a flag may name.
 func fileOf(it plan.Item) []string {
 	switch it := it.(type) {
 	case plan.File:
@@ -83,7 +83,7 @@ func fileOf(it plan.Item) []string {
 	return nil
 }
 
-// What a component reads again by itself restarts nothing, and what it does not restarts it: no file of the plan is forgotten.
+// A change of a file that a component rereads restarts nothing, and a change of any other file restarts it.
 func TestInputsAreWhatIsNotReread(t *testing.T) {
 	t.Parallel()
 	p := planOf(t, completed(t, "apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: dev}\nspec: {pools: [{name: main, roles: [control-plane, worker], count: 3}]}\n"), "dev-main-0")
@@ -117,10 +117,10 @@ func TestInputsAreWhatIsNotReread(t *testing.T) {
 			looked++
 			again, known := rereads(u.Name, flag)
 			if !known {
-				t.Errorf("%s --%s: nobody has found out whether it reads %s again", u.Name, flag, value)
+				t.Errorf("%s --%s: not known whether it rereads %s", u.Name, flag, value)
 			}
 			if is := slices.Contains(u.Inputs, ref); !is && !again {
-				t.Errorf("%s --%s is not read again, and %s is no input", u.Name, flag, ref)
+				t.Errorf("%s --%s is not reread, and %s is not an input", u.Name, flag, ref)
 			}
 		}
 	}
@@ -129,7 +129,7 @@ func TestInputsAreWhatIsNotReread(t *testing.T) {
 	}
 }
 
-// A real client of the API takes the credentials that its kubeconfig names by path anew when they are exchanged.
+// A real API client rereads the credentials that its kubeconfig names by path when they are replaced.
 func TestKubeconfigCredentialsAreReread(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(bintest.Dir(t, "kube"), "kube")

@@ -26,7 +26,7 @@ func TestFilesRefuse(t *testing.T) {
 		"no digest":               func(d *userdata.Data) { d.Program = "" },
 		"other digest":            func(d *userdata.Data) { d.Program = "md5:00" },
 		"no pin":                  func(d *userdata.Data) { d.Pin = "" },
-		"nobody":                  func(d *userdata.Data) { d.Endpoints = nil },
+		"no endpoints":            func(d *userdata.Data) { d.Endpoints = nil },
 		"no store":                func(d *userdata.Data) { d.Stores = nil },
 		"no agent":                func(d *userdata.Data) { d.Agent = "" },
 		"a command":               func(d *userdata.Data) { d.Stores = []string{"192.0.2.1:9442; reboot"} },
@@ -54,7 +54,7 @@ func TestScript(t *testing.T) {
 	}{
 		"fetched":        {curl: program, calls: "systemctl enable --now slipway-agent.service\nslipway join --known --pin sha256:" + strings.Repeat("2", 64) + " --endpoint 192.0.2.1:9440 --endpoint 192.0.2.2:9440\n"},
 		"something else": {curl: "#!/bin/sh\n", fails: true},
-		"nobody there":   {fails: true},
+		"no server":      {fails: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

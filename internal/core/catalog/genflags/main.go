@@ -4,7 +4,7 @@
 // what --help says, and what they say when they are given a flag or a gate. None of them gets far enough to touch the
 // machine. It never guesses: a name that the sources mention and no program knows is left out.
 //
-// Without the folder SLIPWAY_TEST_BINARIES with kube, etcd and containerd it leaves the file as it is.
+// Without the directory SLIPWAY_TEST_BINARIES with kube, etcd and containerd it does not change the file.
 //
 //	genflags components/kubernetes-1.36 flags-1.36.txt
 package main
@@ -31,11 +31,11 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) != 2 {
-		return fmt.Errorf("want the folder of Kubernetes' go.mod and the output file")
+		return fmt.Errorf("want the directory of Kubernetes' go.mod and the output file")
 	}
 	bins := os.Getenv(folderVariable)
 	if _, err := os.Stat(bins); bins == "" || errors.Is(err, fs.ErrNotExist) {
-		fmt.Fprintf(os.Stderr, "genflags: %s names no folder with kube, etcd and containerd: %s stays as it is\n", folderVariable, args[1])
+		fmt.Fprintf(os.Stderr, "genflags: %s is not a directory with kube, etcd and containerd: %s is unchanged\n", folderVariable, args[1])
 		return nil
 	}
 	names, err := scan(ctx, args[0])
