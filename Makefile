@@ -91,7 +91,7 @@ gen-check: components gen ## fail if generated code is not up to date
 	git diff --exit-code -- api internal
 	@test -z "$$(git ls-files --others --exclude-standard -- api internal)" || { git status --short -- api internal; exit 1; }
 
-bench: components ## boot and destroy clusters, print every figure in the README (BENCHFLAGS="-only forms" for less)
+bench: components ## boot and destroy clusters, print the figures of docs/performance.md (BENCHFLAGS="-only forms" for less)
 	$(GO) build -o bin/bench ./test/bench
 	bin/bench -slipway bin/slipway $(BENCHFLAGS)
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bare boots local machines as somebody else would have set them up: systemd, an SSH server of their own, and nothing of
-// slipway's; and it makes the operator who logs in to them. What is then done with them is the caller's affair, as is taking them away
-// again. It serves tests and the benchmark; code that ships never imports it.
+// Package bare boots local machines with systemd and an SSH server, but without slipway, and creates the operator who logs in to them. The
+// caller removes the machines. It serves tests and the benchmark; shipping code never imports it.
 //
 // Read [Boot] and [Operator] first.
 //
-//	operator, err := bare.NewOperator(ctx, bare.Config{Home: folder, Root: "/var/lib/slipway", Cluster: "far", Binary: "bin/slipway"})
+//	operator, err := bare.NewOperator(ctx, bare.Config{Home: dir, Root: "/var/lib/slipway", Cluster: "far", Binary: "bin/slipway"})
 //	err = bare.Boot(ctx, machines, bare.Machine{Cluster: "far", Name: "far-bare-0", Index: 40, Binary: "bin/slipway", Authorized: operator.Public})
 //	line := operator.Line("apply", "-f", operator.Path("cluster.yaml"), "--yes") // for exec.Command
 package bare
@@ -23,24 +22,24 @@ import (
 	"github.com/slipway-project/slipway/internal/machine"
 )
 
-// Machine is one that is wanted.
+// Machine describes a machine to boot.
 type Machine struct {
-	Cluster    string // whose network it is in, and what slipway down takes it away with
+	Cluster    string // the machine uses its network, and slipway down of it removes the machine
 	Name       string
 	Index      int
-	Binary     string // slipway's, to boot with; it is not there afterwards
-	Authorized string // the SSH key that may log in as root, as in authorized_keys; none if it is empty
+	Binary     string // path of slipway, which boots the machine and is deleted there afterwards
+	Authorized string // SSH key that may log in as root, a line of authorized_keys; may be empty
 }
 
 const (
-	bootLimit = 2 * time.Minute // far more than it takes, on a host that does other things too
+	bootLimit = 2 * time.Minute // far longer than a boot takes, even on a loaded host
 	askEvery  = 50 * time.Millisecond
 )
 
-// Boot returns when the machine's SSH server is started. The host must have the package openssh-server.
+// Boot boots a machine and returns when its SSH server has started. The host must have the package openssh-server.
 func Boot(ctx context.Context, machines *machine.Local, m Machine) error {
 	if _, err := exec.LookPath("/usr/sbin/sshd"); err != nil {
-		return fmt.Errorf("find an SSH server: %w: apt-get install openssh-server", err)
+		return fmt.Errorf("find SSH server: %w (apt-get install openssh-server)", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, bootLimit)
 	defer cancel()
@@ -49,7 +48,7 @@ func Boot(ctx context.Context, machines *machine.Local, m Machine) error {
 	}); err != nil {
 		return err
 	}
-	if err := stands(ctx, machines, m); err != nil {
+	if err := booted(ctx, machines, m); err != nil {
 		return fmt.Errorf("wait for systemd of %s: %w", m.Name, err)
 	}
 	if _, err := do(ctx, machines, m, prepare, m.Authorized); err != nil {
@@ -65,31 +64,31 @@ mkdir -p -m 700 /root/.ssh
 cat >/root/.ssh/authorized_keys
 systemctl start ssh.service`
 
-// stands waits until systemd says that the machine has booted.
-func stands(ctx context.Context, machines *machine.Local, m Machine) error {
+// booted waits until systemd reports that the machine has booted.
+func booted(ctx context.Context, machines *machine.Local, m Machine) error {
 	tick := time.NewTicker(askEvery)
 	defer tick.Stop()
 	for {
-		said, err := do(ctx, machines, m, "systemctl is-system-running", "")
-		if err == nil && said == "running" {
+		state, err := do(ctx, machines, m, "systemctl is-system-running", "")
+		if err == nil && state == "running" {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(ctx.Err(), fmt.Errorf("it says %q", said), err)
+			return errors.Join(ctx.Err(), fmt.Errorf("its state is %q", state), err)
 		case <-tick.C:
 		}
 	}
 }
 
-// do runs a script in the machine and returns what it says.
-func do(ctx context.Context, machines *machine.Local, m Machine, script, in string) (said string, err error) {
+// do runs a script in the machine and returns its standard output.
+func do(ctx context.Context, machines *machine.Local, m Machine, script, in string) (output string, err error) {
 	var out, complaint bytes.Buffer
 	code, err := machines.Exec(ctx, m.Cluster, m.Name, machine.Command{
 		Args: []string{"sh", "-c", script}, Stdin: strings.NewReader(in), Stdout: &out, Stderr: &complaint,
 	})
 	if err == nil && code != 0 {
-		err = fmt.Errorf("it ended with %d: %s", code, bytes.TrimSpace(complaint.Bytes()))
+		err = fmt.Errorf("exit code %d: %s", code, bytes.TrimSpace(complaint.Bytes()))
 	}
 	return strings.TrimSpace(out.String()), err
 }

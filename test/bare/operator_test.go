@@ -15,7 +15,7 @@ import (
 func TestOperator(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("ssh-keygen"); err != nil {
-		t.Skip("ssh-keygen is not on this host: apt-get install openssh-client")
+		t.Skip("ssh-keygen is not installed on this host (apt-get install openssh-client)")
 	}
 	c := Config{Home: t.TempDir(), Root: t.TempDir(), Cluster: "far", Binary: "/bin/slipway"}
 	o, err := NewOperator(t.Context(), c)
@@ -23,10 +23,10 @@ func TestOperator(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.HasPrefix(o.Public, "ssh-ed25519 ") {
-		t.Errorf("public key %q", o.Public)
+		t.Errorf("public key: got %q, want ssh-ed25519 …", o.Public)
 	}
 	if store, err := os.Readlink(filepath.Join(c.Home, "state", "store")); err != nil || store != filepath.Join(c.Root, "store") {
-		t.Errorf("the store is %s, %v", store, err)
+		t.Errorf("store: got link to %s, %v", store, err)
 	}
 	want := []string{
 		"nsenter", "--net=" + c.Root + "/machines/far/switch", "env", "HOME=" + c.Home, "SSH_AUTH_SOCK=",
@@ -36,6 +36,6 @@ func TestOperator(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if _, err := NewOperator(t.Context(), c); err == nil {
-		t.Error("a second operator moved into the same home")
+		t.Error("second operator with the same home: got no error")
 	}
 }

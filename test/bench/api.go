@@ -23,10 +23,10 @@ import (
 	"github.com/slipway-project/slipway/internal/proxy"
 )
 
-// api asks the API server through the machine's socket, over one connection that is kept.
+// api is a client of the API server through the machine's socket, over one persistent connection.
 type api struct{ http *http.Client }
 
-// kubeconfig is the part of the file that Slipway writes.
+// kubeconfig has the fields of Slipway's kubeconfigs.
 type kubeconfig struct {
 	Clusters []struct {
 		Cluster struct {
@@ -51,7 +51,7 @@ func connect(socket, credential string) (api, error) {
 		return api{}, errors.Join(errors.New("read kubeconfig: no cluster or no user"), err)
 	}
 	pem := func(s string) []byte {
-		out, _ := base64.StdEncoding.DecodeString(s) // damage shows below
+		out, _ := base64.StdEncoding.DecodeString(s) // X509KeyPair reports an error
 		return out
 	}
 	pool := x509.NewCertPool()
@@ -67,7 +67,7 @@ func connect(socket, credential string) (api, error) {
 	}}}, nil
 }
 
-// do returns the answer, whatever its status. The caller closes it.
+// do sends a request and returns the response with any status. The caller closes the body.
 func (a api) do(ctx context.Context, method, path, body string) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, method, "https://kubernetes"+path, bytes.NewBufferString(body))
 	if err != nil {
@@ -77,7 +77,7 @@ func (a api) do(ctx context.Context, method, path, body string) (*http.Response,
 	return a.http.Do(r)
 }
 
-// ask returns status and body; status 0 means that nobody answered.
+// ask returns status and body. Status 0 means that there was no answer; body is the error then.
 func (a api) ask(ctx context.Context, method, path, body string) (int, string) {
 	r, err := a.do(ctx, method, path, body)
 	if err != nil {
@@ -91,7 +91,7 @@ func (a api) ask(ctx context.Context, method, path, body string) (int, string) {
 	return r.StatusCode, string(text)
 }
 
-// object is what bench wants to know of nodes and pods.
+// object has the fields of nodes and pods that bench uses.
 type object struct {
 	Metadata struct{ Name string }
 	Status   struct {
@@ -109,12 +109,12 @@ func (o object) ready() bool {
 	return false
 }
 
-// follow calls each for every object as it is and whenever it changes, until each returns true.
+// follow calls each for every object, now and whenever it changes, until each returns true.
 func (a api) follow(ctx context.Context, path string, each func(object) (done bool)) error {
 	return poll(ctx, step, func() bool { return a.watch(ctx, path+"?watch=1", each) })
 }
 
-// watch takes one answer to its end; the server may refuse while it starts, and may end it at any time.
+// watch runs one watch request to its end. The server may refuse it while it starts, and may end it at any time.
 func (a api) watch(ctx context.Context, path string, each func(object) bool) (done bool) {
 	r, err := a.do(ctx, http.MethodGet, path, "")
 	if err != nil {
@@ -138,7 +138,7 @@ func (a api) watch(ctx context.Context, path string, each func(object) bool) (do
 	}
 }
 
-// asker asks again and again, and remembers for how long there was no answer.
+// asker calls ask repeatedly and records the longest time without an answer.
 type asker struct {
 	ask func(ctx context.Context) error
 
@@ -146,21 +146,21 @@ type asker struct {
 	answers int
 	last    time.Time // of the last answer
 	gap     time.Duration
-	err     error // the last one
+	err     error // last error
 }
 
-// patience is how long a client waits for an answer.
-const patience = time.Second
+// requestLimit is how long a client waits for an answer.
+const requestLimit = time.Second
 
 func newAsker(ask func(context.Context) error) *asker { return &asker{ask: ask, last: time.Now()} }
 
 // run asks until ctx ends.
 func (q *asker) run(ctx context.Context) error {
 	return poll(ctx, step, func() bool {
-		limited, cancel := context.WithTimeout(ctx, patience)
+		limited, cancel := context.WithTimeout(ctx, requestLimit)
 		defer cancel()
 		err := q.ask(limited)
-		if ctx.Err() == nil { // else the end broke it off
+		if ctx.Err() == nil { // otherwise the request was cancelled
 			q.note(err, time.Now())
 		}
 		return false
@@ -197,22 +197,22 @@ func (q *asker) complaint() error {
 	return q.err
 }
 
-// reset begins to count anew.
+// reset discards everything measured so far.
 func (q *asker) reset() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.answers, q.gap, q.err, q.last = 0, 0, nil, time.Now()
 }
 
-// anew is the same API over a new connection for each question.
-func (a api) anew() api {
+// unpooled returns a client that opens a connection for each request.
+func (a api) unpooled() api {
 	t := a.http.Transport.(*http.Transport).Clone()
 	t.DisableKeepAlives, t.ForceAttemptHTTP2, t.TLSNextProto = true, false, map[string]func(string, *tls.Conn) http.RoundTripper{}
 	t.TLSClientConfig.NextProtos = []string{"http/1.1"}
 	return api{&http.Client{Transport: t}}
 }
 
-// expect is an error unless the answer has this status.
+// expect returns an error unless the answer has this status.
 func (a api) expect(ctx context.Context, method, path, body string, want int) error {
 	switch status, text := a.ask(ctx, method, path, body); status {
 	case want:

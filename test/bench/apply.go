@@ -16,22 +16,22 @@ import (
 	"github.com/slipway-project/slipway/test/bare"
 )
 
-// Apply is what slipway apply took over SSH, for machines that exist: systemd, an SSH server, and nothing of slipway's.
+// Apply has the times of slipway apply over SSH, for existing machines with systemd and an SSH server, but without slipway.
 type Apply struct {
-	Cold  []Timed `json:"cold"`  // the whole command, nothing on the machines; all nodes are Ready at its end
-	Again []Timed `json:"again"` // the same command, with nothing to do
+	Cold  []Timed `json:"cold"`  // the whole command on new machines; all nodes are Ready at its end
+	Again []Timed `json:"again"` // the same command with nothing to do
 }
 
 // Three control planes and two workers.
 const (
 	farMains   = 3
 	farWorkers = 2
-	farCluster = "far" // in the operator's own folders
-	// applyLimit is far beyond what one round takes, on a host that does other things too: what takes longer hangs.
+	farCluster = "far" // in the operator's state directory
+	// applyLimit is far longer than a round takes, even on a loaded host.
 	applyLimit = 8 * time.Minute
 )
 
-// measureApply makes a cluster of machines that exist as often as wanted. It has the cluster's name to itself.
+// measureApply measures b.apply rounds of clusters of existing machines.
 func (b *bench) measureApply(ctx context.Context) error {
 	if b.apply == 0 {
 		return nil
@@ -46,11 +46,11 @@ func (b *bench) measureApply(ctx context.Context) error {
 	return nil
 }
 
-// applyOnce is one cluster, from machines without anything to two applies.
+// applyOnce boots machines without slipway and runs apply twice.
 func (b *bench) applyOnce(ctx context.Context, a *Apply) error {
 	home, err := os.MkdirTemp("", "slipway-bench-operator-")
 	if err != nil {
-		return fmt.Errorf("make operator's folder: %w", err)
+		return fmt.Errorf("create operator's directory: %w", err)
 	}
 	defer os.RemoveAll(home)
 	operator, err := bare.NewOperator(ctx, bare.Config{Home: home, Root: b.launcher.Root, Cluster: b.cluster, Binary: b.launcher.Exe})
@@ -65,10 +65,10 @@ func (b *bench) applyOnce(ctx context.Context, a *Apply) error {
 	if err := os.WriteFile(file, []byte(farSpec(addresses)), 0o600); err != nil {
 		return fmt.Errorf("write spec: %w", err)
 	}
-	if err := b.quiet(ctx, "apply"); err != nil { // booting five machines is no part of it
+	if err := b.quiet(ctx, "apply"); err != nil { // after the boot of five machines
 		return err
 	}
-	if err := b.timed("apply, nothing there", &a.Cold, func() (float64, error) {
+	if err := b.timed("apply, new machines", &a.Cold, func() (float64, error) {
 		r := runLine(ctx, operator.Line("apply", "-f", file, "--yes", "--accept-new-host-keys")...)
 		return r.elapsed.Seconds(), r.err
 	}); err != nil {
@@ -78,15 +78,15 @@ func (b *bench) applyOnce(ctx context.Context, a *Apply) error {
 		return err
 	}
 	return b.timed("apply, nothing to do", &a.Again, func() (float64, error) {
-		r := runLine(ctx, operator.Line("apply", "-f", file)...) // it would ask, and cannot, if there were something
+		r := runLine(ctx, operator.Line("apply", "-f", file)...) // without --yes it fails if there is something to do
 		if r.err == nil && !strings.Contains(r.output, "nothing to do") {
-			r.err = fmt.Errorf("it does not say that there is nothing to do:\n%s", r.output)
+			r.err = fmt.Errorf("apply again: want \"nothing to do\", got\n%s", r.output)
 		}
 		return r.elapsed.Seconds(), r.err
 	})
 }
 
-// bootBare boots all machines side by side and returns their addresses.
+// bootBare boots all machines at the same time and returns their addresses.
 func (b *bench) bootBare(ctx context.Context, authorized string) ([]netip.Addr, error) {
 	machines, err := b.launcher.Machines(b.runc)
 	if err != nil {
@@ -119,7 +119,7 @@ func (b *bench) bootBare(ctx context.Context, authorized string) ([]netip.Addr, 
 	return out, nil
 }
 
-// farSpec is a cluster of the machines with these addresses, control planes first.
+// farSpec returns a spec of machines with these addresses, control planes first.
 func farSpec(addresses []netip.Addr) string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: %s}\nspec:\n  pools:\n", farCluster)
@@ -135,11 +135,11 @@ func farSpec(addresses []netip.Addr) string {
 	return s.String()
 }
 
-// allReady is an error unless the cluster says that all its nodes are Ready, now.
+// allReady returns an error unless all nodes are Ready now.
 func allReady(ctx context.Context, operator bare.Operator) error {
 	r := runLine(ctx, operator.Line("kubectl", "--name", farCluster, "get", "nodes", "--no-headers")...)
 	if r.err == nil && strings.Count(r.output, " Ready ") != farMains+farWorkers {
-		r.err = errors.New("look at the nodes after apply: not all are Ready:\n" + r.output)
+		r.err = errors.New("list nodes after apply: not all are Ready:\n" + r.output)
 	}
 	return r.err
 }

@@ -30,25 +30,25 @@ import (
 	"github.com/slipway-project/slipway/internal/trace"
 )
 
-// Run is what one boot gave. All times are seconds, milestones since the start of the command.
+// Run has the figures of one boot. All times are in seconds; those of milestones count from the start of the command.
 type Run struct {
-	APIReady   float64 `json:"apiReady"`   // /readyz says ok
-	NodeReady  float64 `json:"nodeReady"`  // the Node's condition
-	Admitted   float64 `json:"admitted"`   // the first pod was accepted: its ServiceAccount is there
-	PodRunning float64 `json:"podRunning"` // the first pod's phase
-	DNS        float64 `json:"dns"`        // a second pod has an answer from the cluster DNS
-	Up         float64 `json:"up"`         // the command has ended
+	APIReady   float64 `json:"apiReady"`   // /readyz returns 200
+	NodeReady  float64 `json:"nodeReady"`  // the Node's condition Ready
+	Admitted   float64 `json:"admitted"`   // the first pod is accepted: its ServiceAccount exists
+	PodRunning float64 `json:"podRunning"` // the first pod's phase is Running
+	DNS        float64 `json:"dns"`        // a second pod has got an answer of the cluster DNS
+	Up         float64 `json:"up"`         // the command has exited
 	SecondUp   float64 `json:"secondUp"`   // duration
 	Down       float64 `json:"down"`       // duration
 
 	CPU      float64            `json:"cpu"` // all processes of the machine and slipway up, until DNS
 	CPUBy    map[string]float64 `json:"cpuBy"`
-	Imported float64            `json:"imported"` // CPU of importing the benchmark's own image; in CPU too
-	Foreign  float64            `json:"foreign"`  // CPU seconds that others took meanwhile
+	Imported float64            `json:"imported"` // CPU of importing the benchmark's own image; part of CPU
+	Foreign  float64            `json:"foreign"`  // CPU seconds of other processes on the host meanwhile
 	Path     []trace.Segment    `json:"path"`
 }
 
-// Report is everything that one call of bench has measured.
+// Report is everything that bench has measured.
 type Report struct {
 	Host Host  `json:"host"`
 	Runs []Run `json:"runs"`
@@ -58,7 +58,7 @@ type Report struct {
 	Apply   *Apply   `json:"apply,omitempty"`
 	Several *Several `json:"several,omitempty"`
 
-	Spec  float64 `json:"spec"` // seconds for a spec of 1 000 machines
+	Spec  float64 `json:"spec"` // seconds to plan a spec of 1 000 machines
 	Size  int64   `json:"size"` // bytes of the executable
 	Notes []string
 }
@@ -67,13 +67,13 @@ type bench struct {
 	options
 	launcher *launch.Launcher
 
-	place  place
+	place  location
 	image  string // digest of the test image's archive
 	runc   string
 	report Report
 }
 
-// prepare finds everything that is needed and refuses to touch a cluster that it has not made.
+// prepare finds everything that is needed. It returns an error if the cluster exists already.
 func (b *bench) prepare(ctx context.Context) error {
 	cluster, err := b.launcher.Load(launch.Source{Name: b.cluster, File: b.spec})
 	if err != nil {
@@ -88,9 +88,9 @@ func (b *bench) prepare(ctx context.Context) error {
 		return fmt.Errorf("cluster %s exists already: choose another -name, or remove it with slipway down --name %s", b.cluster, b.cluster)
 	}
 	if len(known) > 0 {
-		b.note("clusters %v exist on this host too", known)
+		b.note("other clusters on this host: %v", known)
 	}
-	if b.place, err = placeOf(b.launcher, cluster); err != nil {
+	if b.place, err = locate(b.launcher, cluster); err != nil {
 		return err
 	}
 	store, err := b.launcher.Store()
@@ -111,7 +111,7 @@ func (b *bench) prepare(ctx context.Context) error {
 	return nil
 }
 
-// all measures everything that is wanted, into the report. Whatever happens, no cluster stays.
+// all measures everything that the options ask for into the report. It removes the cluster even after an error.
 func (b *bench) all(ctx context.Context) (err error) {
 	defer func() {
 		if b.keep {
@@ -131,7 +131,7 @@ func (b *bench) all(ctx context.Context) (err error) {
 		return err
 	}
 	if b.keep && b.runs > 0 {
-		b.note("what comes after the boots of one machine is left out, for the last cluster is kept")
+		b.note("-keep: only boots of one machine are measured")
 		return nil
 	}
 	for _, measure := range []func(context.Context) error{b.measureForms, b.measureApply, b.measureSeveral} {
@@ -142,12 +142,12 @@ func (b *bench) all(ctx context.Context) (err error) {
 	return nil
 }
 
-// some reports whether anything was measured that is worth showing.
+// some reports whether any boot or round was measured.
 func (r Report) some() bool {
 	return len(r.Runs) > 0 || rounds(r.Forms) > 0 || r.Apply != nil && len(r.Apply.Cold) > 0 || r.Several != nil
 }
 
-// measureRuns boots one machine as often as wanted. The last cluster is kept for a while to see what it needs when idle.
+// measureRuns boots one machine b.runs times and measures what the last cluster needs when idle.
 func (b *bench) measureRuns(ctx context.Context) error {
 	for i := range b.runs {
 		if err := b.quiet(ctx, fmt.Sprintf("run %d", i+1)); err != nil {
@@ -157,7 +157,7 @@ func (b *bench) measureRuns(ctx context.Context) error {
 		var idle func(context.Context) error
 		if last && b.idle > 0 {
 			idle = func(ctx context.Context) (err error) {
-				b.report.Idle, err = b.rest(ctx)
+				b.report.Idle, err = b.measureIdle(ctx)
 				return err
 			}
 		}
@@ -187,21 +187,21 @@ func (r Report) save(path string) error {
 	return os.WriteFile(path, append(data, '\n'), 0o644)
 }
 
-// result is how a command ended.
+// result is the result of a command.
 type result struct {
 	elapsed time.Duration
-	cpu     float64 // seconds, of the command and the children that it waited for
+	cpu     float64 // seconds, of the command and its children
 	output  string  // both streams
 	err     error
 }
 
-// command runs slipway to its end, or interrupts it as Ctrl-C does when ctx is done.
+// command runs slipway. It sends SIGINT when ctx is done.
 func (b *bench) command(ctx context.Context, args ...string) result {
 	return runLine(ctx, append([]string{b.launcher.Exe}, args...)...)
 }
 
-// runLine runs a command line. It is a process group of its own: the terminal's Ctrl-C reaches bench alone, which interrupts what
-// measures, once, and never what cleans up.
+// runLine runs a command line in its own process group. A Ctrl-C in the terminal thus reaches only bench, which interrupts the measured
+// command, but not the command that cleans up.
 func runLine(ctx context.Context, line ...string) result {
 	var output bytes.Buffer
 	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
@@ -221,23 +221,23 @@ func runLine(ctx context.Context, line ...string) result {
 	return r
 }
 
-// ownCPU is what this process has taken so far, in seconds.
+// ownCPU returns the CPU time of this process in seconds.
 func ownCPU() float64 { return rusage(unix.RUSAGE_SELF) }
 
-// childrenCPU is what children of this process have taken that have ended.
+// childrenCPU returns the CPU time of this process's children that have exited.
 func childrenCPU() float64 { return rusage(unix.RUSAGE_CHILDREN) }
 
 func rusage(who int) float64 {
 	var u unix.Rusage
-	_ = unix.Getrusage(who, &u) // fails for a bad address only
+	_ = unix.Getrusage(who, &u) // fails only for an invalid address
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
-// cycleLimit is far beyond any boot: what takes longer hangs.
+// cycleLimit is far longer than any boot takes.
 const cycleLimit = 5 * time.Minute
 
-// cycle boots a cluster, measures, and destroys it unless it is to be kept. Idle, if there is one, is called while the cluster has nothing
-// to do. Form are more arguments of slipway up.
+// cycle boots a cluster, measures it, and removes it unless keep is set. It calls idle, if not nil, while the cluster has nothing to do.
+// Form has more arguments of slipway up.
 func (b *bench) cycle(ctx context.Context, keep bool, idle func(context.Context) error, form ...string) (Run, error) {
 	ctx, cancel := context.WithTimeout(ctx, cycleLimit+2*b.idle)
 	defer cancel()
@@ -266,7 +266,7 @@ func (b *bench) cycle(ctx context.Context, keep bool, idle func(context.Context)
 	return run, down.err
 }
 
-// boot runs slipway up, and everything that watches it, side by side.
+// boot runs slipway up and everything that measures it at the same time.
 func (b *bench) boot(ctx context.Context, form []string) (Run, error) {
 	var up result
 	before, err := busy()
@@ -308,7 +308,7 @@ func (b *bench) boot(ctx context.Context, form []string) (Run, error) {
 	return run, nil
 }
 
-// path is the critical path of the boot, from the agent's trace.
+// path returns the critical path of the boot from the agent's trace.
 func (b *bench) path(ctx context.Context) ([]trace.Segment, error) {
 	agent, err := launch.DialAgent(ctx, b.place.agentSocket())
 	if err != nil {
@@ -320,20 +320,20 @@ func (b *bench) path(ctx context.Context) ([]trace.Segment, error) {
 		return nil, err
 	}
 	if len(spans) == 0 {
-		return nil, fmt.Errorf("read trace: it is empty")
+		return nil, fmt.Errorf("read trace: no spans")
 	}
 	return trace.CriticalPath(spans, ""), nil
 }
 
-// place is where the one machine of the cluster can be found, before it exists.
-type place struct {
+// location says where the machine of the cluster will be.
+type location struct {
 	node   string
 	local  *machine.Local // for paths only
 	name   string         // of the cluster
 	cgroup cgroup
 }
 
-func placeOf(l *launch.Launcher, c launch.Cluster) (place, error) {
+func locate(l *launch.Launcher, c launch.Cluster) (location, error) {
 	var nodes []string
 	for _, p := range c.Config.Pools {
 		for _, n := range p.Nodes {
@@ -341,31 +341,33 @@ func placeOf(l *launch.Launcher, c launch.Cluster) (place, error) {
 		}
 	}
 	if len(nodes) != 1 {
-		return place{}, fmt.Errorf("the spec has %d machines: bench measures one", len(nodes))
+		return location{}, fmt.Errorf("the spec has %d machines: bench needs one", len(nodes))
 	}
 	local, err := l.Machines("")
 	if err != nil {
-		return place{}, err
+		return location{}, err
 	}
 	group, err := findCgroup(filepath.Join("slipway", c.Name, nodes[0]))
 	if err != nil {
-		return place{}, err
+		return location{}, err
 	}
-	return place{node: nodes[0], local: local, name: c.Name, cgroup: group}, nil
+	return location{node: nodes[0], local: local, name: c.Name, cgroup: group}, nil
 }
 
-func (p place) agentSocket() string {
+func (p location) agentSocket() string {
 	return filepath.Join(p.local.RunDir(p.name, p.node), "agent.sock")
 }
 
-func (p place) apiSocket() string { return filepath.Join(p.local.RunDir(p.name, p.node), "api.sock") }
+func (p location) apiSocket() string {
+	return filepath.Join(p.local.RunDir(p.name, p.node), "api.sock")
+}
 
-// credential is allowed everything from the first moment, before RBAC knows anybody.
-func (p place) credential() string {
+// credential is the kubeconfig of a user that does not depend on RBAC roles, which the API server writes some time after its start.
+func (p location) credential() string {
 	return filepath.Join(p.local.DataDir(p.name, p.node, "etc-kubernetes"), "super-admin.conf")
 }
 
-// step is how often everything is asked that cannot be watched.
+// step is the interval of polls.
 const step = 25 * time.Millisecond
 
 // poll calls ask until it returns true.
@@ -392,8 +394,8 @@ spec:
   - {name: work, roles: [worker], count: 997}
 `
 
-// thousand completes and prints a spec of 1 000 machines and plans every one of them: the median of five times, in seconds,
-// on one core.
+// thousand returns the median of five times, in seconds, for completing and printing a spec of 1 000 machines and planning all of them on
+// one core.
 func thousand() (float64, error) {
 	var times []float64
 	for range 5 {
@@ -421,7 +423,7 @@ func planThousand() error {
 			if err != nil {
 				return err
 			}
-			node.Pool = cluster.Config.Pools[0] // all roles on every machine: the most that a plan can hold
+			node.Pool = cluster.Config.Pools[0] // all roles on every machine make the longest plans
 			if _, err := planner.For(node, components); err != nil {
 				return err
 			}
@@ -431,7 +433,7 @@ func planThousand() error {
 	return nil
 }
 
-// digests are made up: plans differ in nothing but their text.
+// digests returns fake digests of all components.
 func digests(r catalog.Release) planner.Components {
 	const digest = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
 	out := planner.Components{}

@@ -19,13 +19,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroup is a folder in the hierarchy that counts CPU time.
+// cgroup is a directory in the hierarchy that accounts CPU time.
 type cgroup struct {
 	dir string
 	v1  bool
 }
 
-// findCgroup says where a cgroup is or will be.
+// findCgroup returns where a cgroup is, or will be.
 func findCgroup(path string) (cgroup, error) {
 	info, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -46,12 +46,12 @@ func findCgroup(path string) (cgroup, error) {
 		}
 	}
 	if unified == "" {
-		return cgroup{}, errors.New("find cgroups: no hierarchy that counts CPU time is mounted")
+		return cgroup{}, errors.New("find cgroups: no hierarchy that accounts CPU time is mounted")
 	}
 	return cgroup{filepath.Join(unified, path), false}, nil
 }
 
-// cpu is the time that all processes in and below the cgroup have taken, those that have ended included.
+// cpu returns the CPU time of all processes in and below the cgroup, including those that have exited.
 func (c cgroup) cpu() (seconds float64, err error) {
 	if c.v1 {
 		text, err := os.ReadFile(filepath.Join(c.dir, "cpuacct.usage"))
@@ -74,7 +74,7 @@ func (c cgroup) cpu() (seconds float64, err error) {
 	return 0, fmt.Errorf("read %s/cpu.stat: no usage_usec", c.dir)
 }
 
-// units are the cgroups of a machine that have names: its supervised processes and all pods together.
+// units returns the named cgroups of a machine: its supervised processes, and all pods together.
 func (c cgroup) units() map[string]cgroup {
 	out := map[string]cgroup{"pods": {filepath.Join(c.dir, "kubepods"), c.v1}}
 	entries, _ := os.ReadDir(filepath.Join(c.dir, "slipway")) // none until the first unit starts
@@ -86,12 +86,12 @@ func (c cgroup) units() map[string]cgroup {
 	return out
 }
 
-// pids are the processes in and below the cgroup.
+// pids lists the processes in and below the cgroup.
 func (c cgroup) pids() ([]int, error) {
 	var pids []int
 	err := filepath.WalkDir(c.dir, func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // a pod has ended
+			return nil // a pod has exited
 		}
 		if err != nil || e.Name() != "cgroup.procs" {
 			return err
@@ -107,10 +107,10 @@ func (c cgroup) pids() ([]int, error) {
 	return pids, err
 }
 
-// unnamed is the row of what runs in the machine and is no unit and no pod.
+// unnamed is the row of processes in the machine that belong to no unit and no pod.
 const unnamed = "agent, init, exec"
 
-// meter reads the machine's CPU time again and again: which moment matters is known only later.
+// meter samples the machine's CPU time, because the moment of interest is known only later.
 type meter struct {
 	cgroup cgroup
 
@@ -128,7 +128,7 @@ func newMeter(c cgroup) *meter { return &meter{cgroup: c} }
 
 // run samples until ctx ends.
 func (m *meter) run(ctx context.Context) {
-	_ = poll(ctx, step, func() bool { // ends with ctx only
+	_ = poll(ctx, step, func() bool { // until ctx ends
 		if s, ok := m.cgroup.sample(m.last()); ok {
 			m.mu.Lock()
 			m.samples = append(m.samples, s)
@@ -147,7 +147,7 @@ func (m *meter) last() map[string]float64 {
 	return m.samples[len(m.samples)-1].by
 }
 
-// sample keeps the last value of units that are gone.
+// sample keeps the last value of units that do not exist any more.
 func (c cgroup) sample(before map[string]float64) (sample, bool) {
 	s := sample{at: time.Now(), by: map[string]float64{}}
 	maps.Copy(s.by, before)
@@ -169,7 +169,7 @@ func (c cgroup) sample(before map[string]float64) (sample, bool) {
 	return s, true
 }
 
-// until is the first sample at or after a moment, or else the last.
+// until returns the first sample at or after a time, or the last one.
 func (m *meter) until(at time.Time) (total float64, by map[string]float64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -181,7 +181,7 @@ func (m *meter) until(at time.Time) (total float64, by map[string]float64) {
 	return 0, map[string]float64{}
 }
 
-// Host is what the figures depend on.
+// Host describes the host of the measurement.
 type Host struct {
 	CPUs     int     `json:"cpus"`
 	Kernel   string  `json:"kernel"`
@@ -191,7 +191,7 @@ type Host struct {
 	When     string  `json:"when"`
 }
 
-// quietEnough is the share of all CPUs that others may take before a run.
+// quietEnough is the share of all CPUs that other processes may use before a run.
 const quietEnough = 0.10
 
 func (b *bench) host(ctx context.Context) (Host, error) {
@@ -210,8 +210,8 @@ func (b *bench) host(ctx context.Context) (Host, error) {
 	return h, err
 }
 
-// quiet waits until nobody else works on this host, and measures all the same when that takes too long: each run tells how
-// much CPU others took.
+// quiet waits until the host is idle, for up to b.settle. If it is not, the measurement starts anyway: each run records how much CPU other
+// processes used.
 func (b *bench) quiet(ctx context.Context, what string) error {
 	for begun := time.Now(); ; {
 		s, err := share(ctx)
@@ -219,13 +219,13 @@ func (b *bench) quiet(ctx context.Context, what string) error {
 			return err
 		}
 		if time.Since(begun) > b.settle {
-			b.note("%s begins while others take %.0f %% of the CPUs", what, 100*s)
+			b.note("%s starts while other processes use %.0f %% of the CPUs", what, 100*s)
 			return nil
 		}
 	}
 }
 
-// share is how much of all CPUs is in use now.
+// share returns the share of all CPUs that is in use now.
 func share(ctx context.Context) (float64, error) {
 	before, err := busy()
 	if err != nil {
@@ -239,7 +239,7 @@ func share(ctx context.Context) (float64, error) {
 	return (after - before) / time.Since(begun).Seconds() / float64(runtime.NumCPU()), err
 }
 
-// busy is the time that all CPUs have worked since the host started, in seconds; what a hypervisor took away counts too.
+// busy returns the time that all CPUs have worked since the host's boot, in seconds, including time stolen by a hypervisor.
 func busy() (seconds float64, err error) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {

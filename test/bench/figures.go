@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Spread is the least, the middle and the greatest of some values.
+// Spread is the minimum, median and maximum of some values.
 type Spread struct{ Min, Median, Max float64 }
 
 func spread(values []float64) Spread {
@@ -25,11 +25,11 @@ func spread(values []float64) Spread {
 	return s
 }
 
-// disturbed is the share of all CPUs that others may take during a boot before it says more of them than of Slipway. Kernel
-// threads that write for the cluster are among the others: about a tenth.
+// disturbed is the share of all CPUs that other processes may use during an undisturbed measurement. Kernel threads that write for the
+// cluster count as others and use about a tenth.
 const disturbed = 0.2
 
-// undisturbed leaves out boots during which others were at work, unless too few remain to say anything.
+// undisturbed returns the undisturbed boots, or all boots if fewer than three are undisturbed.
 func (r Report) undisturbed() []Run {
 	var calm []Run
 	for _, run := range r.Runs {
@@ -47,17 +47,17 @@ func (r Report) disturbedRun(run Run) bool {
 	return run.Foreign > disturbed*float64(r.Host.CPUs)*run.Up
 }
 
-// figure is one line of the result.
+// figure is a row of the table.
 type figure struct {
 	name   string
 	unit   string
 	value  Spread
 	digits int
-	target float64 // 0: there is none
+	target float64 // 0: none
 	peers  peers
 }
 
-// verdict says whether the median keeps the target, and by how much not.
+// verdict says whether the median meets the target, or by how much it misses it.
 func (f figure) verdict() string {
 	switch {
 	case f.target == 0:
@@ -70,7 +70,7 @@ func (f figure) verdict() string {
 
 const mebibyte = 1 << 20
 
-// bootFigures are those of one machine's boot; none without a run.
+// bootFigures returns the figures of one machine's boot.
 func bootFigures(runs []Run) []figure {
 	if len(runs) == 0 {
 		return nil
@@ -95,7 +95,7 @@ func bootFigures(runs []Run) []figure {
 	}
 }
 
-// figures are all lines of the result, targets included.
+// figures returns all rows of the table.
 func (r Report) figures() []figure {
 	once := func(v float64) Spread { return Spread{v, v, v} }
 	out := bootFigures(r.undisturbed())
@@ -114,7 +114,7 @@ func (r Report) figures() []figure {
 	return append(out, r.Several.figures()...)
 }
 
-// values are those that were measured while others did not disturb, or all when that leaves too few.
+// values returns the undisturbed values, or all values if fewer than three are undisturbed.
 func values(list []Timed) []float64 {
 	var calm, all []float64
 	for _, t := range list {
@@ -129,7 +129,7 @@ func values(list []Timed) []float64 {
 	return calm
 }
 
-// figures are the lines about several machines.
+// figures returns the rows about several machines.
 func (s *Several) figures() []figure {
 	if s == nil {
 		return nil
@@ -150,7 +150,7 @@ func (s *Several) figures() []figure {
 		{"its machine lost: no answer on a worker", s.Lost, 3, peers{}},
 		{"etcd's leader lost: no acknowledged write", s.Writes, 15, peers{}},
 	} {
-		if len(m.list) > 0 { // what was not measured keeps no target
+		if len(m.list) > 0 {
 			out = append(out, figure{m.name, "s", spread(values(m.list)), 2, m.target, m.peers})
 		}
 	}
@@ -180,7 +180,7 @@ func (s *Several) figures() []figure {
 	return out
 }
 
-// printSeveral says what the figures about several machines are worth.
+// printSeveral explains the figures about several machines and how disturbed they are.
 func printSeveral(w io.Writer, s *Several) {
 	if s == nil {
 		return
@@ -190,22 +190,22 @@ func printSeveral(w io.Writer, s *Several) {
 		others = append(others, 100*t.Others)
 	}
 	o := spread(others)
-	fmt.Fprintf(w, "\nSeveral machines: of %d acknowledged writes %d are gone. Others took %.0f %% of the CPUs meanwhile (%.0f–%.0f %%); what was\n"+
-		"measured while they took more than %.0f %% is left out if enough remains. A worker's time counts from the line on its console that its\n"+
-		"agent was started; it has a token and is told at once. Answers are missed by the unluckiest of %d clients on a worker, %d of which\n"+
-		"keep their connections. Seconds in which an API did not answer count from the answer before.\n",
-		s.Acked, s.Missing, o.Median, o.Min, o.Max, 100*disturbed, keeping+anew, keeping)
+	fmt.Fprintf(w, "\nSeveral machines: %d of %d acknowledged writes are lost. Other processes used %.0f %% of the CPUs meanwhile (%.0f–%.0f %%);\n"+
+		"values measured while they used more than %.0f %% are omitted if enough values remain. A worker's time counts from the line about the\n"+
+		"start of its agent on its console; it has a token and gets the request to join at once. Times without an answer are the longest of %d\n"+
+		"clients on a worker, %d of which keep their connections, and count from the last answer.\n",
+		s.Missing, s.Acked, o.Median, o.Min, o.Max, 100*disturbed, persistent+unpooled, persistent)
 	if o.Max > 100*disturbed {
-		fmt.Fprintln(w, "WARNING: other work on this host disturbed these figures where too few calm values were left")
+		fmt.Fprintln(w, "WARNING: other processes on this host disturbed figures with too few undisturbed values")
 	}
 	if s.Missing > 0 {
 		fmt.Fprintf(w, "MISSED: %d acknowledged writes are lost\n", s.Missing)
 	}
 }
 
-// peers are medians of others on the reference host, measured on another day with a prober like this one and all images
-// imported: kubeadm 1.36.3 with containerd, kubelet and the CNI configuration in place before; the same with the
-// controller-manager's known waste mended; k3s with sqlite and with etcd, k0s as a single node, all three from nothing.
+// peers has medians of other distributions on the reference host, measured on another day in the same way, with all images imported: kubeadm
+// 1.36.3 with containerd, kubelet and CNI configuration installed before; the same with a tuned controller-manager; k3s with sqlite and
+// with etcd, and k0s as a single node, these three including their installation.
 type peers struct{ kubeadm, tuned, k3s, k3sEtcd, k0s string }
 
 func (p peers) columns() []string { return []string{p.kubeadm, p.tuned, p.k3s, p.k3sEtcd, p.k0s} }
@@ -219,20 +219,20 @@ var (
 	peersPSS  = peers{"797", "", "563", "575", "894"}
 	peersIdle = peers{"5.2", "", "1.8", "", "3.6"}
 
-	// A worker's join; with kubeadm containerd runs already.
+	// Join of a worker; with kubeadm, containerd already runs.
 	peersWorker = peers{"1.0", "", "3.0", "", "0.9"}
 )
 
-// link is one item that lay on the critical path of some runs; times are medians over these runs, in seconds.
+// link is an item on the critical path of some runs. Times are medians over these runs, in seconds.
 type link struct {
 	ref   string
 	runs  int
-	at    float64 // ready, since the agent took up the plan
-	took  float64 // since the item before it on the path was ready; over a path these add up to its end
-	doing float64 // of that: the step itself; the rest is waiting until it was observed ready
+	at    float64 // when it is ready, since the agent got the plan
+	took  float64 // since the item before it on the path was ready; the sum over a path is its end
+	doing float64 // the part of took for the step itself; the rest is waiting until it is ready
 }
 
-// links merges the critical paths of all runs, in order of time.
+// links merges the critical paths of all runs, ordered by time.
 func links(runs []Run) []link {
 	type times struct{ at, took, doing []float64 }
 	by := map[string]*times{}

@@ -11,40 +11,41 @@ import (
 	"strings"
 )
 
-// Form is one way to run the same cluster of one machine.
+// Form is a form of the control plane with an init system, measured with a cluster of one machine.
 type Form struct {
 	Name string           `json:"name"`
 	Runs []Run            `json:"runs"`          // one of each round
-	PSS  map[string]int64 `json:"pss,omitempty"` // bytes by program, after the last round's boot and a rest
+	PSS  map[string]int64 `json:"pss,omitempty"` // bytes by program, in the idle cluster of the last round
 
 	form string // of the control plane
 	init string
 }
 
-// forms are compared with the first one. A new one is a line here.
+// forms returns all forms. They are compared with the first one.
 func forms() []Form {
 	return []Form{
-		{Name: "host units, own supervisor", form: "HostUnits", init: "slipway"},
+		{Name: "host units, Slipway's supervisor", form: "HostUnits", init: "slipway"},
 		{Name: "host units, systemd", form: "HostUnits", init: "systemd"},
-		{Name: "static pods, own supervisor", form: "StaticPods", init: "slipway"},
+		{Name: "static pods, Slipway's supervisor", form: "StaticPods", init: "slipway"},
 		{Name: "static pods, systemd", form: "StaticPods", init: "systemd"},
 	}
 }
 
-// measureForms boots each form once in each round, and in each round another one first: what disturbs the host disturbs all of them.
+// measureForms boots each form once in each round, starting with another form each time, so that other processes on the host disturb all
+// forms alike.
 func (b *bench) measureForms(ctx context.Context) error {
 	if b.forms == 0 {
 		return nil
 	}
 	if b.spec != "" {
-		b.note("the forms are left out, for they are compared with the shortest spec")
+		b.note("-f: the forms are not measured, because they need an empty spec")
 		return nil
 	}
-	folder, err := os.MkdirTemp("", "slipway-bench-")
+	dir, err := os.MkdirTemp("", "slipway-bench-")
 	if err != nil {
-		return fmt.Errorf("make folder for specs: %w", err)
+		return fmt.Errorf("create directory for specs: %w", err)
 	}
-	defer os.RemoveAll(folder)
+	defer os.RemoveAll(dir)
 	b.report.Forms = forms()
 	for round := range b.forms {
 		for i := range b.report.Forms {
@@ -53,7 +54,7 @@ func (b *bench) measureForms(ctx context.Context) error {
 			if err := b.quiet(ctx, what); err != nil {
 				return err
 			}
-			if err := b.formed(ctx, f, folder, round == b.forms-1); err != nil {
+			if err := b.bootForm(ctx, f, dir, round == b.forms-1); err != nil {
 				return fmt.Errorf("%s: %w", what, err)
 			}
 			run := f.Runs[len(f.Runs)-1]
@@ -64,20 +65,24 @@ func (b *bench) measureForms(ctx context.Context) error {
 	return nil
 }
 
-// formed boots one form, and looks at its memory when it is the last time.
-func (b *bench) formed(ctx context.Context, f *Form, folder string, last bool) error {
-	file := filepath.Join(folder, "cluster.yaml")
+// bootForm boots one form, and measures its memory in the last round.
+func (b *bench) bootForm(ctx context.Context, f *Form, dir string, last bool) error {
+	file := filepath.Join(dir, "cluster.yaml")
 	if err := os.WriteFile(file, []byte(formSpec(b.cluster, f.form)), 0o600); err != nil {
 		return fmt.Errorf("write spec: %w", err)
 	}
-	var rest func(context.Context) error
+	var idle func(context.Context) error
 	if last && b.idle > 0 {
-		rest = func(ctx context.Context) (err error) {
-			f.PSS, err = b.resting(ctx)
-			return err
+		idle = func(ctx context.Context) (err error) {
+			ps, own, err := b.memory(ctx)
+			if err != nil {
+				return err
+			}
+			f.PSS = byProgram(ps, own)
+			return complete(f.PSS)
 		}
 	}
-	run, err := b.cycle(ctx, false, rest, "-f", file, "--init", f.init)
+	run, err := b.cycle(ctx, false, idle, "-f", file, "--init", f.init)
 	if err == nil {
 		f.Runs = append(f.Runs, run)
 	}
@@ -88,25 +93,15 @@ func formSpec(cluster, form string) string {
 	return fmt.Sprintf("apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: %s}\nspec:\n  controlPlane: {form: %s}\n", cluster, form)
 }
 
-// resting is the memory of a cluster that has nothing to do, by program.
-func (b *bench) resting(ctx context.Context) (map[string]int64, error) {
-	ps, own, err := b.memory(ctx)
-	if err != nil {
-		return nil, err
-	}
-	by := byProgram(ps, own)
-	return by, counted(by)
-}
-
-// everywhere are programs that each form runs, as units or in pods: memory without one of them is not all of it.
-func everywhere() []string {
+// programs lists the programs that every form runs, as units or in pods.
+func programs() []string {
 	return []string{"containerd", "coredns", "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubelet", agentProgram}
 }
 
-// counted is an error when a program is missing among those whose memory was counted.
-func counted(pss map[string]int64) error {
+// complete returns an error if the memory of a program is missing.
+func complete(pss map[string]int64) error {
 	var missing []string
-	for _, program := range everywhere() {
+	for _, program := range programs() {
 		if pss[program] == 0 {
 			missing = append(missing, program)
 		}
@@ -115,5 +110,5 @@ func counted(pss map[string]int64) error {
 		return nil
 	}
 	slices.Sort(missing)
-	return fmt.Errorf("count memory: no process of %s", strings.Join(missing, ", "))
+	return fmt.Errorf("measure memory: no process of %s", strings.Join(missing, ", "))
 }

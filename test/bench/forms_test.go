@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
-// boots are runs without a disturbance whose DNS answers after so many seconds.
+// boots returns undisturbed runs with these times until DNS answers.
 func boots(dns ...float64) []Run {
 	var out []Run
 	for _, d := range dns {
@@ -33,12 +33,12 @@ func TestCalmRounds(t *testing.T) {
 		forms []Form
 		want  []int
 	}{
-		"none":                          {nil, nil},
-		"all":                           {[]Form{{Runs: boots(1, 1)}, {Runs: boots(1, 1)}}, []int{0, 1}},
-		"one form is disturbed":         {[]Form{{Runs: boots(1, 1, 1, 1)}, {Runs: noisy(1)}}, []int{0, 2, 3}},
-		"too few would be left":         {[]Form{{Runs: noisy(0)}, {Runs: noisy(1)}}, []int{0, 1, 2, 3}},
-		"a round that some have not":    {[]Form{{Runs: boots(1, 1)}, {Runs: boots(1)}}, []int{0}},
-		"a form that was never started": {[]Form{{Runs: boots(1)}, {}}, nil},
+		"none":                  {nil, nil},
+		"all":                   {[]Form{{Runs: boots(1, 1)}, {Runs: boots(1, 1)}}, []int{0, 1}},
+		"one form is disturbed": {[]Form{{Runs: boots(1, 1, 1, 1)}, {Runs: noisy(1)}}, []int{0, 2, 3}},
+		"too few would be left": {[]Form{{Runs: noisy(0)}, {Runs: noisy(1)}}, []int{0, 1, 2, 3}},
+		"a round is incomplete": {[]Form{{Runs: boots(1, 1)}, {Runs: boots(1)}}, []int{0}},
+		"a form has no runs":    {[]Form{{Runs: boots(1)}, {}}, nil},
 	} {
 		r := Report{Host: Host{CPUs: 2}, Forms: test.forms}
 		if diff := cmp.Diff(test.want, r.calmRounds()); diff != "" {
@@ -47,19 +47,19 @@ func TestCalmRounds(t *testing.T) {
 	}
 }
 
-// The ratio is taken within a round: rounds that are slow for all forms do not blur it.
+// Ratios are taken within a round, so that a round that is slow for all forms has no effect.
 func TestCompared(t *testing.T) {
 	t.Parallel()
 	dns := func(r Run) float64 { return r.DNS }
 	first, own := boots(4, 40, 5), boots(8, 80, 10)
 	if median, ratio := compared(first, own, []int{0, 1, 2}, dns); median != 10 || ratio != 2 {
-		t.Errorf("median %v, ratio %v; want 10 and 2", median, ratio)
+		t.Errorf("got median %v and ratio %v, want 10 and 2", median, ratio)
 	}
 	if median, ratio := compared(boots(4, 10), boots(4, 80), []int{1}, dns); median != 80 || ratio != 8 {
-		t.Errorf("of the second round only: median %v, ratio %v; want 80 and 8", median, ratio)
+		t.Errorf("second round only: got median %v and ratio %v, want 80 and 8", median, ratio)
 	}
 	if median, ratio := compared(boots(0), boots(8), []int{0}, dns); median != 8 || ratio != 0 {
-		t.Errorf("without a first: median %v, ratio %v; want 8 and 0", median, ratio)
+		t.Errorf("without a value of the first form: got median %v and ratio %v, want 8 and 0", median, ratio)
 	}
 }
 
@@ -82,28 +82,28 @@ func TestFormTable(t *testing.T) {
 		"| one              | 1.00          | 2.00                 | 4.00                    | 6.00                     | 100           |",
 		"| two              | 1.00 (× 1.00) | 2.00 (× 1.00)        | 6.00 (× 1.50)           | 6.00 (× 1.00)            | 150 (× 1.50)  |",
 		"| unweighed        | 1.00 (× 1.00) | 2.00 (× 1.00)        | 4.00 (× 1.00)           | 6.00 (× 1.00)            |               |",
-		"| nothing there: copies all, until all are Ready | 50.00  | 60.00     | 70.00  |",
-		"| again, nothing to do                           | 2.00   | 2.00      | 2.00   |",
+		"| new machines, until all nodes are Ready | 50.00  | 60.00     | 70.00  |",
+		"| again, nothing to do                    | 2.00   | 2.00      | 2.00   |",
 		"<!-- /bench-forms -->",
 	} {
 		if !strings.Contains(out.String(), "\n"+line+"\n") {
-			t.Errorf("no line %q in\n%s", line, &out)
+			t.Errorf("want line %q, got\n%s", line, &out)
 		}
 	}
 	if strings.Contains(out.String(), "WARNING") || strings.Contains(out.String(), "1 000 machines") {
-		t.Errorf("it warns, or tells of what was not measured:\n%s", &out)
+		t.Errorf("want no warning and no figures that were not measured, got\n%s", &out)
 	}
 	data, err := json.Marshal(r)
 	if err != nil || !strings.Contains(string(data), `"name":"two","runs":[{`) || !strings.Contains(string(data), `"apply":{"cold":[{"value":60,`) {
-		t.Errorf("%s, %v", data, err)
+		t.Errorf("report in JSON: got %s, %v", data, err)
 	}
 	out.Reset()
 	if printForms(&out, Report{Runs: boots(1), Forms: []Form{{Runs: boots(1)}, {}}, Apply: &Apply{}}); out.String() != "" {
-		t.Errorf("there is nothing to tell: %s", out.String())
+		t.Errorf("without figures: got %s, want nothing", out.String())
 	}
 }
 
-// Disturbed rounds that had to be kept are told.
+// The table has a warning if it contains disturbed rounds.
 func TestFormTableWarns(t *testing.T) {
 	t.Parallel()
 	runs := boots(4)
@@ -111,27 +111,27 @@ func TestFormTableWarns(t *testing.T) {
 	var out strings.Builder
 	printForms(&out, Report{Host: Host{CPUs: 2}, Forms: []Form{{Name: "one", Runs: runs}}})
 	if !strings.Contains(out.String(), "WARNING") {
-		t.Errorf("no warning in\n%s", &out)
+		t.Errorf("want a warning, got\n%s", &out)
 	}
 }
 
-func TestCounted(t *testing.T) {
+func TestComplete(t *testing.T) {
 	t.Parallel()
 	pss := map[string]int64{"pause": 1}
-	for _, program := range everywhere() {
+	for _, program := range programs() {
 		pss[program] = 1
 	}
-	if err := counted(pss); err != nil {
+	if err := complete(pss); err != nil {
 		t.Error(err)
 	}
 	delete(pss, "etcd")
 	pss["kubelet"] = 0
-	if err := counted(pss); err == nil || !strings.HasSuffix(err.Error(), "no process of etcd, kubelet") {
-		t.Errorf("%v", err)
+	if err := complete(pss); err == nil || !strings.HasSuffix(err.Error(), "no process of etcd, kubelet") {
+		t.Errorf("missing programs: got error %v", err)
 	}
 }
 
-// What bench writes is what slipway reads.
+// The specs that bench writes are valid.
 func TestSpecs(t *testing.T) {
 	t.Parallel()
 	var addresses []netip.Addr
@@ -143,7 +143,7 @@ func TestSpecs(t *testing.T) {
 		t.Fatalf("%v, %d pools", problems, len(far.Pools))
 	}
 	if cp, w := far.Pools[0].Machines, far.Pools[1].Machines; len(cp) != farMains || len(w) != farWorkers || w[1].Address != addresses[4] {
-		t.Errorf("control planes %v, workers %v", cp, w)
+		t.Errorf("got control planes %v and workers %v", cp, w)
 	}
 	for _, f := range forms() {
 		parsed, problems := spec.Parse("form.yaml", []byte(formSpec("bench", f.form)), spec.Options{})
@@ -157,14 +157,14 @@ func TestOnly(t *testing.T) {
 	t.Parallel()
 	all := options{runs: 10, several: 3, forms: 2, apply: 1}
 	if got, err := all.narrowed(); err != nil || got != all {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("without -only: got %+v, %v, want %+v", got, err, all)
 	}
 	all.only = onlyForms
 	if got, err := all.narrowed(); err != nil || got.runs != 0 || got.several != 0 || got.forms != 2 || got.apply != 1 {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("-only forms: got %+v, %v", got, err)
 	}
 	all.only = "form"
-	if _, err := all.narrowed(); err == nil || !strings.Contains(err.Error(), "-only form: say forms") {
-		t.Errorf("%v", err)
+	if _, err := all.narrowed(); err == nil || !strings.Contains(err.Error(), "-only form: use forms") {
+		t.Errorf("-only form: got error %v", err)
 	}
 }

@@ -34,23 +34,23 @@ import (
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 )
 
-// Joins is what a join service makes of a thousand machines, simulated in one process with it: real TLS, the real protocol, its
-// records in memory.
+// Joins has the figures of a join service with a thousand simulated machines in one process: real TLS, the real protocol, records in
+// memory.
 type Joins struct {
 	P50   float64 `json:"p50"`   // ms, one machine after the other
 	P99   float64 `json:"p99"`   // ms
-	Bare  float64 `json:"bare"`  // ms of a mutual TLS 1.3 handshake and a signature, in between
+	Bare  float64 `json:"bare"`  // ms of a mutual TLS 1.3 handshake with a signature
 	Ratio float64 `json:"ratio"` // of P50 to Bare
-	// All at the same moment, each from that moment on.
+	// All at the same time, each measured from that time on.
 	StormP50 float64 `json:"stormP50"` // s
 	StormP99 float64 `json:"stormP99"` // s
 	Peak     float64 `json:"peak"`     // MiB of heap, machines and service
-	Kept     float64 `json:"kept"`     // KiB of heap for each machine that is in
+	Kept     float64 `json:"kept"`     // KiB of heap for each machine that has joined
 }
 
 // joins runs the join service's own benchmarks, which need this module's source.
 func (b *bench) joins(ctx context.Context) (*Joins, error) {
-	b.say("join service: a thousand machines, one after the other and all at once")
+	b.say("join service: a thousand machines, one after the other and all at the same time")
 	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^(BenchmarkJoin1000|BenchmarkStorm1000)$", "-benchtime", "1x",
 		"github.com/slipway-project/slipway/internal/control/joinserver")
 	out, err := cmd.CombinedOutput()
@@ -60,7 +60,7 @@ func (b *bench) joins(ctx context.Context) (*Joins, error) {
 	return readJoins(string(out))
 }
 
-// readJoins takes the values from lines such as "BenchmarkJoin1000-2  1  5080143530 ns/op  704 bare-µs  4619 p50-µs".
+// readJoins reads the values from lines such as "BenchmarkJoin1000-2  1  5080143530 ns/op  704 bare-µs  4619 p50-µs".
 func readJoins(out string) (*Joins, error) {
 	values := map[string]float64{}
 	for line := range strings.Lines(out) {
@@ -77,30 +77,30 @@ func readJoins(out string) (*Joins, error) {
 		StormP50: values[storm+"p50-ms"] / 1e3, StormP99: values[storm+"p99-ms"] / 1e3, Peak: values[storm+"peak-MiB"], Kept: values[storm+"kept-KiB"],
 	}
 	if j.P50 == 0 || j.Ratio == 0 || j.StormP99 == 0 || j.Peak == 0 {
-		return nil, fmt.Errorf("measure the join service: its benchmarks print something else:\n%s", out)
+		return nil, fmt.Errorf("measure the join service: values are missing in the output of its benchmarks:\n%s", out)
 	}
 	return j, nil
 }
 
-// Live is what the join service of a real control plane made of simulated machines, its records in etcd. They come with tokens
-// first; from then on their keys are known, and they need none.
+// Live has the figures of a real control plane's join service, with records in etcd, and simulated machines. They join with tokens first;
+// then their keys are known, and they join without.
 type Live struct {
 	Machines int     `json:"machines"`
-	NewP50   float64 `json:"newP50"` // s, with tokens, all at the same moment
+	NewP50   float64 `json:"newP50"` // s, with tokens, all at the same time
 	NewP99   float64 `json:"newP99"`
-	AllP50   float64 `json:"allP50"` // s, known, all at the same moment
+	AllP50   float64 `json:"allP50"` // s, known, all at the same time
 	AllP99   float64 `json:"allP99"`
 	OneP50   float64 `json:"oneP50"` // ms, known, one after the other
 	OneP99   float64 `json:"oneP99"`
-	Grown    float64 `json:"grown"` // MiB of PSS by which the agent that let them in has grown
+	Grown    float64 `json:"grown"` // MiB by which the PSS of the control plane's agent has grown
 }
 
 const (
 	crowdSize  = 100
-	crowdFirst = 100 // the last byte of the first address
+	crowdFirst = 100 // last byte of the first address
 )
 
-// crowd is what the process is told that joins for all machines of a crowd. It runs in their network.
+// crowd is the input of the process that joins for all simulated machines. It runs in their network.
 type crowd struct {
 	Endpoint string
 	Pin      pin.Pin
@@ -114,8 +114,8 @@ type crowdMachine struct {
 	Token   string
 }
 
-// live has a crowd join the cluster's first control plane: machines with keys and addresses of their own, simulated in one process.
-// The cluster is of no use afterwards, for none of them comes up.
+// live has simulated machines, each with its own key and address, join at the cluster's first control plane. The cluster is useless
+// afterwards, because their nodes never become ready.
 func (b *bench) live(ctx context.Context, s *Several) error {
 	name := b.cluster + "-crowd"
 	if err := b.bootFree(ctx, name, workersJoin); err != nil {
@@ -139,7 +139,7 @@ func (b *bench) live(ctx context.Context, s *Several) error {
 	return err
 }
 
-// invite gives every machine of the crowd a key, and a token for that key.
+// invite creates a key for each simulated machine, and a token for that key.
 func (b *bench) invite(ctx context.Context) (c crowd, err error) {
 	for i := range crowdSize {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -174,7 +174,7 @@ func (b *bench) invite(ctx context.Context) (c crowd, err error) {
 	return c, nil
 }
 
-// gather runs the crowd in the network of a machine that has nothing else to do.
+// gather runs the simulated machines in the network of an otherwise idle machine.
 func (b *bench) gather(ctx context.Context, name string, c crowd, l *Live) error {
 	var script strings.Builder
 	for _, m := range c.Machines {
@@ -182,7 +182,7 @@ func (b *bench) gather(ctx context.Context, name string, c crowd, l *Live) error
 	}
 	code, err := b.launcher.Exec(ctx, b.cluster, name, machine.Command{Args: []string{"/bin/sh", "-ec", script.String()}})
 	if err != nil || code != 0 {
-		return errors.Join(fmt.Errorf("give machine %s addresses: ended with %d", name, code), err)
+		return errors.Join(fmt.Errorf("add addresses to machine %s: exit code %d", name, code), err)
 	}
 	machines, err := b.launcher.MachineList(ctx, b.cluster)
 	if err != nil {
@@ -192,7 +192,7 @@ func (b *bench) gather(ctx context.Context, name string, c crowd, l *Live) error
 	if err != nil {
 		return err
 	}
-	told, err := json.Marshal(c)
+	input, err := json.Marshal(c)
 	if err != nil {
 		return err
 	}
@@ -202,16 +202,16 @@ func (b *bench) gather(ctx context.Context, name string, c crowd, l *Live) error
 		}
 		var out, complaint bytes.Buffer
 		cmd := exec.CommandContext(ctx, "nsenter", fmt.Sprintf("--net=/proc/%d/ns/net", m.PID), self, "-crowd")
-		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(told), &out, &complaint
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &out, &complaint
 		if err := cmd.Run(); err != nil {
-			return fmt.Errorf("join for a crowd: %w: %s", err, complaint.Bytes())
+			return fmt.Errorf("join as simulated machines: %w: %s", err, complaint.Bytes())
 		}
 		return json.Unmarshal(out.Bytes(), l)
 	}
-	return fmt.Errorf("machine %s is gone", name)
+	return fmt.Errorf("machine %s does not exist any more", name)
 }
 
-// agentSize is the PSS of the first control plane's agent.
+// agentSize returns the PSS of the first control plane's agent.
 func (b *bench) agentSize() (int64, error) {
 	group, err := findCgroup("slipway/" + b.cluster + "/" + b.main(0))
 	if err != nil {
@@ -226,15 +226,15 @@ func (b *bench) agentSize() (int64, error) {
 			return p.pss, nil
 		}
 	}
-	return 0, fmt.Errorf("agent of %s: it does not run", b.main(0))
+	return 0, fmt.Errorf("measure agent of %s: it is not running", b.main(0))
 }
 
-// runCrowd joins for the machines that it reads of: with tokens, then without, for by then they are known, and then one after the
-// other. Nothing of what they are given is kept.
+// runCrowd joins as all machines in its input: first with tokens at the same time, then as known machines at the same time, then one after
+// the other. It discards what the machines get.
 func runCrowd(ctx context.Context, in io.Reader, out io.Writer) error {
 	var c crowd
 	if err := json.NewDecoder(in).Decode(&c); err != nil {
-		return fmt.Errorf("read the crowd: %w", err)
+		return fmt.Errorf("read simulated machines: %w", err)
 	}
 	at, err := netip.ParseAddrPort(c.Endpoint)
 	if err != nil {
@@ -262,7 +262,7 @@ func runCrowd(ctx context.Context, in io.Reader, out io.Writer) error {
 	return json.NewEncoder(out).Encode(l)
 }
 
-// atOnce lets all join at the same moment; the seconds of each count from then.
+// atOnce has all machines join at the same time. The seconds of each count from the common start.
 func (c crowd) atOnce(ctx context.Context, at netip.AddrPort) (p50, p99 float64, err error) {
 	took := make([]float64, len(c.Machines))
 	begun := time.Now()
@@ -284,7 +284,7 @@ func percentiles(values []float64) (p50, p99 float64) {
 	return values[len(values)/2], values[len(values)*99/100]
 }
 
-// join is what an agent does, up to the certificates.
+// join does what an agent does, until it has its certificates.
 func (m crowdMachine) join(ctx context.Context, at netip.AddrPort, ca pin.Pin) error {
 	parsed, err := x509.ParsePKCS8PrivateKey(m.Key)
 	if err != nil {
@@ -292,7 +292,7 @@ func (m crowdMachine) join(ctx context.Context, at netip.AddrPort, ca pin.Pin) e
 	}
 	key, ok := parsed.(*ecdsa.PrivateKey)
 	if !ok {
-		return errors.New("the key is no ECDSA key")
+		return errors.New("read key of simulated machine: not an ECDSA key")
 	}
 	last := joinclient.Status{}
 	_, err = joinclient.Join(ctx, joinclient.Config{
@@ -306,10 +306,10 @@ func (m crowdMachine) join(ctx context.Context, at netip.AddrPort, ca pin.Pin) e
 	return nil
 }
 
-// freshKeys makes keys that nobody keeps.
+// freshKeys creates keys and discards them.
 type freshKeys struct{}
 
-// Request is joinclient.Keys.
+// Request implements joinclient.Keys.
 func (freshKeys) Request(pki.Want) ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

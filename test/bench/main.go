@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench boots and destroys a real cluster again and again and prints every figure that the README claims, beside
-// its target and by how much it is missed.
+// Command bench boots and destroys real clusters and prints the tables of docs/performance.md: figures, their targets, and by how much a
+// target is missed.
 //
-// It asks as a user would, through the machine's API, and never through what Slipway says of itself; only the critical path
-// comes from the agent's trace. It changes nothing but its own cluster, which must not exist before. What asking costs is in
-// the figures: one request of /readyz and, until the first is accepted, one new pod each 25 ms.
+// It measures as a user would, through the machine's API, and does not use what Slipway reports about itself; only the critical path comes
+// from the agent's trace. It changes nothing but its own cluster, which must not exist before. The cost of measuring is part of the
+// figures: one request of /readyz and, until the first is accepted, one attempt to create a pod each 25 ms.
 //
 // Read [Run] and [bench.cycle] first.
 //
 //	go run ./test/bench -slipway bin/slipway -runs 10 -json bench.json
-//	go run ./test/bench -only forms -forms 1 -apply 1    # the same cluster in each form, and over SSH
+//	go run ./test/bench -only forms -forms 1 -apply 1    # a cluster in each form, and over SSH
 package main
 
 import (
@@ -47,17 +47,17 @@ func main() {
 	var o options
 	flag.StringVar(&o.slipway, "slipway", "bin/slipway", "the program to measure")
 	flag.StringVar(&o.cluster, "name", "bench", "cluster name; it must not exist")
-	flag.StringVar(&o.spec, "f", "", "cluster spec of one machine (default: the shortest)")
-	flag.StringVar(&o.json, "json", "", "write all runs to this file too")
+	flag.StringVar(&o.spec, "f", "", "cluster spec of one machine (default: an empty one)")
+	flag.StringVar(&o.json, "json", "", "also write all runs to this file")
 	flag.IntVar(&o.runs, "runs", 10, "how many times to boot one machine")
-	flag.IntVar(&o.several, "several", 3, "how many rounds with several machines; 0 leaves them and the join service out")
-	flag.IntVar(&o.forms, "forms", 3, "how many rounds of host units and static pods, under the own supervisor and systemd; 0 leaves them out")
-	flag.IntVar(&o.apply, "apply", 3, "how many rounds of slipway apply over SSH, five machines; 0 leaves it out")
-	flag.StringVar(&o.only, "only", "", "measure nothing else: forms (with apply)")
-	flag.DurationVar(&o.settle, "settle", time.Minute, "how long to wait before each run for a host that does nothing else")
-	flag.DurationVar(&o.idle, "idle", time.Minute, "how long to rest before memory is counted, and how long idleness is watched; 0 leaves both out")
-	flag.BoolVar(&o.keep, "keep", false, "leave the last cluster, to look into it")
-	crowd := flag.Bool("crowd", false, "join for many machines; bench starts itself with it")
+	flag.IntVar(&o.several, "several", 3, "how many rounds with several machines; 0 omits them and the join service")
+	flag.IntVar(&o.forms, "forms", 3, "how many rounds of host units and static pods, each with Slipway's supervisor and systemd; 0 omits them")
+	flag.IntVar(&o.apply, "apply", 3, "how many rounds of slipway apply over SSH with five machines; 0 omits them")
+	flag.StringVar(&o.only, "only", "", "measure only this: forms (with apply)")
+	flag.DurationVar(&o.settle, "settle", time.Minute, "how long to wait before each run until the host is idle")
+	flag.DurationVar(&o.idle, "idle", time.Minute, "how long to wait before memory is measured, and how long CPU is measured in an idle cluster; 0 omits both")
+	flag.BoolVar(&o.keep, "keep", false, "keep the last cluster")
+	crowd := flag.Bool("crowd", false, "join as many simulated machines; bench runs itself with this flag")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
@@ -71,14 +71,14 @@ func main() {
 	}
 }
 
-// narrowed leaves out what -only does not name.
+// narrowed removes what -only does not name.
 func (o options) narrowed() (options, error) {
 	switch o.only {
 	case "":
 	case onlyForms:
 		o.runs, o.several = 0, 0
 	default:
-		return o, fmt.Errorf("-only %s: say %s, or leave it out", o.only, onlyForms)
+		return o, fmt.Errorf("-only %s: use %s, or omit it", o.only, onlyForms)
 	}
 	return o, nil
 }
@@ -102,11 +102,11 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	err = b.all(ctx)
-	if err != nil { // an hour's figures are not lost with the last one
+	if err != nil { // show the figures measured so far
 		if !b.report.some() {
 			return err
 		}
-		b.note("it was broken off: what is here is not all")
+		b.note("the measurement was interrupted: figures are missing")
 	}
 	show(os.Stdout, b.report)
 	if o.json != "" {

@@ -17,24 +17,24 @@ import (
 
 const agentProgram = "slipway agent"
 
-// Idle is what a cluster needs that has nothing to do.
+// Idle has the memory and CPU of a cluster that has nothing to do.
 type Idle struct {
-	PSS    map[string]int64   `json:"pss"`    // bytes by program, shared with nobody else on the host
-	Kernel int64              `json:"kernel"` // the kernel's PSS of all: less when another cluster maps the same files
+	PSS    map[string]int64   `json:"pss"`    // bytes by program, as if nothing else on the host shared pages
+	Kernel int64              `json:"kernel"` // PSS according to the kernel: less if another cluster maps the same files
 	CPU    float64            `json:"cpu"`    // seconds of all processes of the machine in a minute
 	CPUBy  map[string]float64 `json:"cpuBy"`  // by program, in a minute; steps of 10 ms
 	Agent  int64              `json:"agent"`  // PSS
-	Share  float64            `json:"share"`  // of a core that the agent takes
+	Share  float64            `json:"share"`  // of a core that the agent uses
 	Rested float64            `json:"rested"` // seconds between the last pod and PSS
 }
 
-// rest lets the cluster be for twice the idle time: in the first it calms down, in the second it is watched.
-func (b *bench) rest(ctx context.Context) (*Idle, error) {
+// measureIdle waits for the idle time, and then measures for the idle time.
+func (b *bench) measureIdle(ctx context.Context) (*Idle, error) {
 	before, own, err := b.memory(ctx)
 	if err != nil {
 		return nil, err
 	}
-	b.say("watching for %s", b.idle)
+	b.say("measuring the idle cluster for %s", b.idle)
 	used, err := b.place.cgroup.cpu()
 	if err != nil {
 		return nil, fmt.Errorf("read CPU time of the machine: %w", err)
@@ -65,7 +65,7 @@ func (b *bench) rest(ctx context.Context) (*Idle, error) {
 	return i, nil
 }
 
-// memory takes the test pods away, lets the cluster calm down, and lists its processes with what each has for itself.
+// memory deletes the test pods, waits for the idle time, and returns the cluster's processes and their memory as from [alone].
 func (b *bench) memory(ctx context.Context) (ps []process, own map[int]int64, err error) {
 	a, err := connect(b.place.apiSocket(), b.place.credential())
 	if err != nil {
@@ -75,7 +75,7 @@ func (b *bench) memory(ctx context.Context) (ps []process, own map[int]int64, er
 		return nil, nil, err
 	}
 	a.http.CloseIdleConnections()
-	b.say("resting for %s", b.idle)
+	b.say("waiting for %s", b.idle)
 	if err := wait(ctx, b.idle); err != nil {
 		return nil, nil, err
 	}
@@ -94,7 +94,7 @@ func byProgram(ps []process, own map[int]int64) map[string]int64 {
 	return by
 }
 
-// sum is all of it.
+// sum returns the sum of all programs.
 func sum(by map[string]int64) (bytes int64) {
 	for _, b := range by {
 		bytes += b
@@ -111,7 +111,7 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// process is one process as it is now.
+// process is the state of a process.
 type process struct {
 	pid     int
 	program string
@@ -119,7 +119,7 @@ type process struct {
 	cpu     float64 // seconds, in steps of 10 ms
 }
 
-// look reads one process; ok is false when it has ended.
+// look reads the state of a process. ok is false if it has exited.
 func look(pid int) (p process, ok bool) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid))
 	cmdline, err := os.ReadFile(filepath.Join(dir, "cmdline"))
@@ -142,7 +142,7 @@ func look(pid int) (p process, ok bool) {
 	return p, err == nil
 }
 
-// program names a process by its command line. A shim is started by its file's real name, which is a digest.
+// program returns the name of a process. The name of a shim's file is a digest.
 func program(args []string) string {
 	name := filepath.Base(args[0])
 	switch {
@@ -164,7 +164,7 @@ func pss(rollup string) (bytes int64, err error) {
 	return 0, fmt.Errorf("read smaps_rollup: no Pss")
 }
 
-// cpuOf reads utime and stime, the 14th and 15th field of stat; the second, in brackets, may hold anything.
+// cpuOf returns the sum of utime and stime, the 14th and 15th field of stat. The second field, in brackets, may contain any characters.
 func cpuOf(stat string) (seconds float64, err error) {
 	_, after, _ := strings.Cut(stat[strings.LastIndex(stat, ")")+1:], " ")
 	f := strings.Fields(after)
@@ -181,7 +181,7 @@ func cpuOf(stat string) (seconds float64, err error) {
 	return seconds, nil
 }
 
-// processes are those of the machine, and the host's end of the API proxy.
+// processes lists the processes of the machine and the API proxy on the host.
 func (b *bench) processes() ([]process, error) {
 	pids, err := b.place.cgroup.pids()
 	if err != nil {
@@ -208,9 +208,9 @@ func (b *bench) processes() ([]process, error) {
 	return out, nil
 }
 
-// alone is the proportional set size that the processes would have if nobody else shared pages with them: the kernel's own
-// figure divides a page of the components' files among the processes of all clusters on the host. It needs CAP_SYS_ADMIN.
-// The result is by pid, in bytes; a process that has ended meanwhile is left out.
+// alone returns the proportional set sizes that the processes would have if they shared pages only with each other, by PID, in bytes. The
+// kernel's figure divides a page of the components' files among the processes of all clusters on the host. It needs CAP_SYS_ADMIN, and omits
+// processes that have exited.
 func alone(ps []process) (map[int]int64, error) {
 	users := map[uint64]int{} // page frame → how many of the processes map it
 	frames := map[int][]uint64{}
@@ -245,7 +245,7 @@ const (
 	pageFrame   = 1<<55 - 1
 )
 
-// mapped lists the page frames that a process maps.
+// mapped returns the page frames that a process maps.
 func mapped(pid int) ([]uint64, error) {
 	dir := "/proc/" + strconv.Itoa(pid)
 	maps, err := os.ReadFile(dir + "/maps")

@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-project/slipway/internal/launch"
 )
 
-// show writes the report as Markdown, as it goes into the README.
+// show writes the report in Markdown, for docs/performance.md.
 func show(w io.Writer, r Report) {
 	fmt.Fprintf(w, "%d runs, %s UTC, %d CPUs, kernel %s, cgroup v%d; load before %s, %.0f %% of the CPUs in use\n",
 		len(r.Runs), r.Host.When, r.Host.CPUs, r.Host.Kernel, map[bool]int{true: 1, false: 2}[r.Host.CgroupV1], r.Host.Load, 100*r.Host.Busy)
@@ -23,8 +23,8 @@ func show(w io.Writer, r Report) {
 	for _, n := range r.Notes {
 		fmt.Fprintln(w, "note:", n)
 	}
-	if r.Spec > 0 || r.Several != nil { // else only the forms were wanted
-		fmt.Fprintln(w, "\nPeers: the same host, another day.")
+	if r.Spec > 0 || r.Several != nil { // not with -only forms
+		fmt.Fprintln(w, "\nOther distributions were measured on the same host on another day.")
 		printFigures(w, r)
 	}
 	printForms(w, r)
@@ -36,18 +36,18 @@ func show(w io.Writer, r Report) {
 	for _, run := range runs {
 		imported = append(imported, run.Imported)
 	}
-	fmt.Fprintf(w, "\nSeconds count from the start of `slipway up`. CPU is that of the machine's cgroup and of slipway up itself; the import of\n"+
-		"the benchmark's own image is in it, about %.2f s. PSS is that of every process of the machine, CoreDNS and agent included.\n", spread(imported).Median)
+	fmt.Fprintf(w, "\nSeconds count from the start of `slipway up`. CPU is that of the machine's cgroup and of slipway up itself, including the\n"+
+		"import of the benchmark's own image (about %.2f s). PSS is that of every process of the machine, including CoreDNS and the agent.\n", spread(imported).Median)
 	printPath(w, runs)
 	printShares(w, "CPU seconds until DNS answers, by unit", medians(runs), "s")
 	if r.Idle != nil {
-		printShares(w, fmt.Sprintf("PSS after %.0f s, by program, as if alone on the host (the kernel says %d MiB in all)",
+		printShares(w, fmt.Sprintf("PSS after %.0f s, by program, without page sharing with other clusters (%d MiB in total according to the kernel)",
 			r.Idle.Rested, r.Idle.Kernel/mebibyte), scaled(r.Idle.PSS), "MiB")
 		printShares(w, "CPU seconds of an idle minute, by program", r.Idle.CPUBy, "s")
 	}
 }
 
-// printDisturbance says what others did during the boots of one machine.
+// printDisturbance prints how much CPU other processes used during the boots of one machine.
 func printDisturbance(w io.Writer, r Report, calm []Run) {
 	if len(calm) == 0 {
 		return
@@ -57,11 +57,11 @@ func printDisturbance(w io.Writer, r Report, calm []Run) {
 		foreign = append(foreign, run.Foreign)
 	}
 	f := spread(foreign)
-	fmt.Fprintf(w, "CPU that others took during a boot: %.2f s (%.2f–%.2f)\n", f.Median, f.Min, f.Max)
+	fmt.Fprintf(w, "CPU of other processes during a boot: %.2f s (%.2f–%.2f)\n", f.Median, f.Min, f.Max)
 	if left := len(r.Runs) - len(calm); left > 0 {
-		fmt.Fprintf(w, "%d runs are left out: others took more than %.0f %% of the CPUs\n", left, 100*disturbed)
+		fmt.Fprintf(w, "%d runs are omitted: other processes used more than %.0f %% of the CPUs\n", left, 100*disturbed)
 	} else if f.Max > disturbed*float64(r.Host.CPUs)*5 {
-		fmt.Fprintln(w, "WARNING: other work on this host disturbed the runs, and too few were calm to leave the others out")
+		fmt.Fprintln(w, "WARNING: other processes on this host disturbed the runs, and too few runs were undisturbed to omit the others")
 	}
 }
 
@@ -82,9 +82,9 @@ func printFigures(w io.Writer, r Report) {
 }
 
 func printPath(w io.Writer, runs []Run) {
-	fmt.Fprintln(w, "\nCritical path (medians, seconds; time 0 is when the agent took up the plan)")
+	fmt.Fprintln(w, "\nCritical path (medians, seconds since the agent got the plan)")
 	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
-	fmt.Fprintln(t, "| item\t| on it in runs\t| ready at\t| took since the one before\t| of that its step\t|")
+	fmt.Fprintln(t, "| item\t| runs\t| ready at\t| time since the item before\t| of that the step\t|")
 	fmt.Fprintln(t, "|---\t|---\t|---\t|---\t|---\t|")
 	for _, l := range links(runs) {
 		fmt.Fprintf(t, "| %s\t| %d\t| %.3f\t| %.3f\t| %.3f\t|\n", l.ref, l.runs, l.at, l.took, l.doing)
@@ -92,7 +92,7 @@ func printPath(w io.Writer, runs []Run) {
 	t.Flush()
 }
 
-// printShares writes a table, largest first, with its sum.
+// printShares writes a table with the largest value first, and the sum.
 func printShares(w io.Writer, title string, values map[string]float64, unit string) {
 	fmt.Fprintf(w, "\n%s\n", title)
 	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
@@ -129,7 +129,8 @@ func scaled(bytes map[string]int64) map[string]float64 {
 	return out
 }
 
-// calmRounds are the rounds in which others disturbed no form, or all when that leaves too few: only runs of one round are compared.
+// calmRounds returns the rounds with undisturbed runs of all forms, or all rounds if fewer than three are undisturbed. Only runs of the same
+// round are compared.
 func (r Report) calmRounds() []int {
 	var all, calm []int
 	for i := range rounds(r.Forms) {
@@ -144,7 +145,7 @@ func (r Report) calmRounds() []int {
 	return calm
 }
 
-// rounds is how many of them all forms have ended.
+// rounds returns the number of rounds that all forms have finished.
 func rounds(forms []Form) int {
 	if len(forms) == 0 {
 		return 0
@@ -156,7 +157,7 @@ func rounds(forms []Form) int {
 	return n
 }
 
-// formFigures are the columns of the table.
+// formFigures returns the columns of the table of forms.
 func formFigures() []formFigure {
 	return []formFigure{
 		{"node Ready, s", func(r Run) float64 { return r.NodeReady }},
@@ -171,7 +172,7 @@ type formFigure struct {
 	of   func(Run) float64
 }
 
-// compared is one cell: the median, and the median of the ratios to the first form's run of the same round.
+// compared returns the median, and the median of the ratios to the first form's run of the same round.
 func compared(first, own []Run, rounds []int, of func(Run) float64) (median, ratio float64) {
 	var values, ratios []float64
 	for _, i := range rounds {
@@ -183,7 +184,7 @@ func compared(first, own []Run, rounds []int, of func(Run) float64) (median, rat
 	return spread(values).Median, spread(ratios).Median
 }
 
-// printForms writes the tables between the marks that the README has for them.
+// printForms writes the tables between their markers in docs/performance.md.
 func printForms(w io.Writer, r Report) {
 	applied := r.Apply != nil && len(r.Apply.Cold) > 0
 	if rounds(r.Forms) == 0 && !applied {
@@ -201,8 +202,8 @@ func printForms(w io.Writer, r Report) {
 
 func printFormTable(w io.Writer, r Report) {
 	calm := r.calmRounds()
-	fmt.Fprintf(w, "The same cluster of one machine in %d ways: medians of %s, each of which boots all of them. In brackets: the ratio to the\n"+
-		"first row's boot of the same round.\n\n", len(r.Forms), launch.Plural(len(calm), "round"))
+	fmt.Fprintf(w, "The same cluster of one machine in %d forms: medians of %s, each of which boots all forms. In brackets: the ratio to the first\n"+
+		"row's boot of the same round.\n\n", len(r.Forms), launch.Plural(len(calm), "round"))
 	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
 	head, rule := "| the same cluster\t|", "|---\t|"
 	for _, f := range formFigures() {
@@ -224,9 +225,9 @@ func printFormTable(w io.Writer, r Report) {
 	}
 	t.Flush()
 	if left := rounds(r.Forms) - len(calm); left > 0 {
-		fmt.Fprintf(w, "\nLeft out: %s in which others took more than %.0f %% of the CPUs.\n", launch.Plural(left, "round"), 100*disturbed)
+		fmt.Fprintf(w, "\nOmitted: %s in which other processes used more than %.0f %% of the CPUs.\n", launch.Plural(left, "round"), 100*disturbed)
 	} else if r.noisy(calm) {
-		fmt.Fprintln(w, "\nWARNING: other work on this host disturbed the rounds, and too few were calm to leave the others out")
+		fmt.Fprintln(w, "\nWARNING: other processes on this host disturbed the rounds, and too few rounds were undisturbed to omit the others")
 	}
 }
 
@@ -244,7 +245,7 @@ func (r Report) noisy(rounds []int) bool {
 }
 
 func printApply(w io.Writer, a *Apply) {
-	fmt.Fprintf(w, "\n%d machines (%d+%d) that exist, over SSH from the same host: %s\n\n", farMains+farWorkers, farMains, farWorkers,
+	fmt.Fprintf(w, "\n%d existing machines (%d+%d), over SSH from the same host: %s\n\n", farMains+farWorkers, farMains, farWorkers,
 		launch.Plural(len(a.Cold), "round"))
 	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
 	fmt.Fprintf(t, "| slipway apply\t| min, s\t| median, s\t| max, s\t|\n|---\t|---\t|---\t|---\t|\n")
@@ -252,7 +253,7 @@ func printApply(w io.Writer, a *Apply) {
 		name string
 		list []Timed
 	}{
-		{"nothing there: copies all, until all are Ready", a.Cold},
+		{"new machines, until all nodes are Ready", a.Cold},
 		{"again, nothing to do", a.Again},
 	} {
 		if len(row.list) == 0 {
@@ -267,5 +268,5 @@ func printApply(w io.Writer, a *Apply) {
 		others = append(others, 100*m.Others)
 	}
 	o := spread(others)
-	fmt.Fprintf(w, "\nOthers took %.0f %% of the CPUs meanwhile (%.0f–%.0f %%).\n", o.Median, o.Min, o.Max)
+	fmt.Fprintf(w, "\nOther processes used %.0f %% of the CPUs meanwhile (%.0f–%.0f %%).\n", o.Median, o.Min, o.Max)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-// prober notes when a boot reaches what users care about.
+// prober records when a boot reaches its milestones.
 type prober struct {
 	*bench
 	begun time.Time
@@ -28,7 +28,7 @@ type prober struct {
 
 func (p *prober) since() float64 { return time.Since(p.begun).Seconds() }
 
-// run ends when everything has been seen.
+// run returns when all milestones have been reached.
 func (p *prober) run(ctx context.Context) error {
 	imported := make(chan struct{})
 	group, ctx := errgroup.WithContext(ctx)
@@ -50,7 +50,7 @@ func (p *prober) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// connect returns once the API server answers anything at all.
+// connect waits until the API server gives its first answer.
 func (p *prober) connect(ctx context.Context) (a api, err error) {
 	if err := poll(ctx, step, func() bool {
 		a, err = connect(p.place.apiSocket(), p.place.credential())
@@ -85,7 +85,7 @@ func (p *prober) podRunning(ctx context.Context, a api) error {
 	return err
 }
 
-// pods creates both pods and waits for the second one's answer.
+// pods creates both pods and waits until the second one has resolved a name.
 func (p *prober) pods(ctx context.Context, a api, imported <-chan struct{}) error {
 	select {
 	case <-imported:
@@ -104,7 +104,7 @@ func (p *prober) pods(ctx context.Context, a api, imported <-chan struct{}) erro
 	return err
 }
 
-// importImage brings the test image into the machine when the cluster's own images are there, so that it delays none.
+// importImage imports the test image into the machine after the cluster's own images, so that it does not delay them.
 func (p *prober) importImage(ctx context.Context) error {
 	agent, err := launch.DialAgent(ctx, p.place.agentSocket())
 	if err != nil {
@@ -140,7 +140,7 @@ const (
 	askingPod = "bench-lookup"
 )
 
-// pod is an ordinary one: it has its ServiceAccount's token and waits, as any pod does, for the cluster's root certificate.
+// pod returns an ordinary pod: it mounts its ServiceAccount's token and waits, as any pod does, for the cluster's root certificate.
 func pod(name string, args ...string) string {
 	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %q}, "spec": {
   "restartPolicy": "Never", "terminationGracePeriodSeconds": 0,
@@ -149,7 +149,7 @@ func pod(name string, args ...string) string {
 		name, testImage, strings.Join(args, `", "`))
 }
 
-// create tries until the pod is accepted: before its namespace has the default ServiceAccount, a pod is refused with 403.
+// create repeats the request until the pod is accepted: the answer is 403 until the namespace has its default ServiceAccount.
 func (a api) create(ctx context.Context, manifest string) error {
 	var refused error
 	err := poll(ctx, step, func() bool {
@@ -168,7 +168,7 @@ func (a api) create(ctx context.Context, manifest string) error {
 	return err
 }
 
-// answered is the moment at which the asking pod had its answer, as the pod itself says: "10.96.0.1 2026-11-20T07:00:00.5Z".
+// answered returns when the pod had its answer, according to its log: "10.96.0.1 2026-11-20T07:00:00.5Z".
 func (a api) answered(ctx context.Context) (at time.Time, err error) {
 	err = poll(ctx, 2*step, func() bool {
 		status, text := a.ask(ctx, http.MethodGet, podsPath+"/"+askingPod+"/log", "")
@@ -182,7 +182,7 @@ func (a api) answered(ctx context.Context) (at time.Time, err error) {
 	return at, err
 }
 
-// clear takes the pods away, so that only the cluster itself remains.
+// clear deletes the pods of the benchmark.
 func (a api) clear(ctx context.Context) error {
 	for _, name := range []string{firstPod, askingPod} {
 		if status, text := a.ask(ctx, http.MethodDelete, podsPath+"/"+name+"?gracePeriodSeconds=0", ""); status != http.StatusOK {

@@ -23,33 +23,33 @@ import (
 	"github.com/slipway-project/slipway/internal/machine"
 )
 
-// Several is what clusters of several machines gave. Each list has one value for each time it was measured, in seconds.
+// Several has the figures of clusters of several machines. Each list has one value per measurement, in seconds.
 type Several struct {
-	Worker []Timed `json:"worker"` // start of a worker's agent until its node is Ready; it is told to join at once
+	Worker []Timed `json:"worker"` // start of a worker's agent until its node is Ready; the request to join comes at once
 	Grow   []Timed `json:"grow"`   // slipway up from one control plane to three
 	Five   []Timed `json:"five"`   // start of slipway up until five nodes are Ready
 	FiveUp []Timed `json:"fiveUp"` // the whole command
-	// The longest time for which a client on a worker had no answer, while a control plane's
+	// The longest time for which a client on a worker had no answer while a control plane's
 	Killed []Timed `json:"killed"` // API server was killed
-	Lost   []Timed `json:"lost"`   // machine was cut off and stopped; its etcd followed
-	// … and without an acknowledged write, while the machine was whose etcd led.
+	Lost   []Timed `json:"lost"`   // machine was cut off and stopped; its etcd was a follower
+	// The longest time without an acknowledged write while the machine with etcd's leader was cut off and stopped.
 	Writes  []Timed `json:"writes"`
-	Acked   int     `json:"acked"`   // writes that were acknowledged
-	Missing int     `json:"missing"` // of those, how many are gone
+	Acked   int     `json:"acked"`   // acknowledged writes
+	Missing int     `json:"missing"` // acknowledged writes that are lost
 	Joins   *Joins  `json:"joins,omitempty"`
 	Live    *Live   `json:"live,omitempty"`
 }
 
-// Timed is a value and how disturbed it is.
+// Timed is a value, and how much CPU other processes used while it was measured.
 type Timed struct {
 	Value  float64 `json:"value"`
-	Others float64 `json:"others"` // share of all CPUs that others took meanwhile
+	Others float64 `json:"others"` // share of all CPUs
 }
 
-// severalLimit is far beyond what one round takes: what takes longer hangs.
+// severalLimit is far longer than any round takes.
 const severalLimit = 5 * time.Minute
 
-// measureSeveral measures clusters of several machines as often as wanted. It has the cluster's name to itself.
+// measureSeveral measures b.several rounds of clusters of several machines.
 func (b *bench) measureSeveral(ctx context.Context) error {
 	if b.several == 0 {
 		return nil
@@ -74,7 +74,7 @@ func (b *bench) measureSeveral(ctx context.Context) error {
 	return nil
 }
 
-// round is one cluster from nothing to nothing.
+// round measures a cluster and removes it afterwards.
 func (b *bench) round(ctx context.Context, limit time.Duration, measure func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -85,7 +85,7 @@ func (b *bench) round(ctx context.Context, limit time.Duration, measure func(con
 	return errors.Join(err, b.command(context.WithoutCancel(ctx), "down", "--name", b.cluster).err)
 }
 
-// timed measures one value, and what others took of the CPUs while it was measured.
+// timed measures one value, and how much CPU other processes use meanwhile.
 func (b *bench) timed(what string, list *[]Timed, measure func() (seconds float64, err error)) error {
 	all, own, mine, begun := 0.0, 0.0, ownCPU()+childrenCPU(), time.Now()
 	var err error
@@ -110,11 +110,11 @@ func (b *bench) timed(what string, list *[]Timed, measure func() (seconds float6
 	others := (allNow - all) - (ownNow - own) - (ownCPU() + childrenCPU() - mine)
 	t := Timed{value, max(0, others/time.Since(begun).Seconds()/float64(b.report.Host.CPUs))}
 	*list = append(*list, t)
-	b.say("%s: %.2f s, others took %.0f %% of the CPUs", what, t.Value, 100*t.Others)
+	b.say("%s: %.2f s, other processes used %.0f %% of the CPUs", what, t.Value, 100*t.Others)
 	return nil
 }
 
-// clusterCPU is what all machines of the cluster have taken; nothing while there are none.
+// clusterCPU returns the CPU time of all machines of the cluster, or 0 if there are none.
 func (b *bench) clusterCPU() (float64, error) {
 	group, err := findCgroup("slipway/" + b.cluster)
 	if err != nil {
@@ -127,26 +127,26 @@ func (b *bench) clusterCPU() (float64, error) {
 	return seconds, err
 }
 
-// main and worker are the names that slipway up gives.
+// main returns the name of a control plane.
 func (b *bench) main(i int) string   { return fmt.Sprintf("%s-main-%d", b.cluster, i) }
 func (b *bench) worker(i int) string { return fmt.Sprintf("%s-worker-%d", b.cluster, i) }
 
-// up makes a cluster of so many machines, or brings it to that.
+// up creates a cluster with these numbers of machines, or changes it to them.
 func (b *bench) up(ctx context.Context, controlPlanes, workers int) result {
 	return b.command(ctx, "up", "--name", b.cluster, "--control-planes", fmt.Sprint(controlPlanes), "--workers", fmt.Sprint(workers))
 }
 
-// through is the API as programs of the machine reach it: its own API server, or its balancer.
+// through returns a client of the API as seen from a machine: through its own API server, or through its balancer.
 func (b *bench) through(node string) (api, error) {
 	return connect(filepath.Join(b.place.local.RunDir(b.cluster, node), "api.sock"), b.credential())
 }
 
-// credential is the first control plane's; it stays on the disk when the machine is stopped.
+// credential returns the path of the first control plane's kubeconfig, which exists even while the machine is stopped.
 func (b *bench) credential() string {
 	return filepath.Join(b.place.local.DataDir(b.cluster, b.main(0), "etc-kubernetes"), "super-admin.conf")
 }
 
-// readyNodes waits until so many nodes are Ready at once, or the named ones are.
+// readyNodes waits until the named nodes, and at least count nodes, are Ready.
 func (a api) readyNodes(ctx context.Context, count int, names ...string) error {
 	ready := map[string]bool{}
 	return a.follow(ctx, "/api/v1/nodes", func(o object) bool {
@@ -166,7 +166,7 @@ func (a api) readyNodes(ctx context.Context, count int, names ...string) error {
 	})
 }
 
-// kill ends a unit of a machine as a crash would.
+// kill sends SIGKILL to the processes of a unit.
 func (b *bench) kill(node, unit string) error {
 	group, err := findCgroup(filepath.Join("slipway", b.cluster, node))
 	if err != nil {
@@ -174,7 +174,7 @@ func (b *bench) kill(node, unit string) error {
 	}
 	pids, err := group.units()[unit].pids()
 	if err != nil || len(pids) == 0 {
-		return errors.Join(fmt.Errorf("kill %s of %s: it does not run", unit, node), err)
+		return errors.Join(fmt.Errorf("kill %s of %s: it is not running", unit, node), err)
 	}
 	for _, pid := range pids {
 		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
@@ -184,7 +184,7 @@ func (b *bench) kill(node, unit string) error {
 	return nil
 }
 
-// lose cuts a machine off, so that no connection is closed with a last word, and pulls its plug.
+// lose cuts a machine off first, so that no FIN or RST closes its connections, and then stops it.
 func (b *bench) lose(ctx context.Context, node string) error {
 	_, cut := b.launcher.MachineCut(ctx, b.cluster, node, "")
 	_, stop := b.launcher.MachineStop(ctx, b.cluster, node)
@@ -197,7 +197,7 @@ func (b *bench) bringBack(ctx context.Context, node string) error {
 	return errors.Join(heal, start)
 }
 
-// leads is the control plane whose etcd leads, when all members answer.
+// leads returns the control plane with etcd's leader. It returns an error unless all members answer.
 func (b *bench) leads(ctx context.Context) (string, error) {
 	var said []struct {
 		Endpoint string
@@ -222,10 +222,10 @@ func (b *bench) leads(ctx context.Context) (string, error) {
 			}
 		}
 	}
-	return "", errors.New("find etcd's leader: nobody says that it leads")
+	return "", errors.New("find etcd's leader: there is none")
 }
 
-// etcdctl asks through the first control plane, and fails when a member does not answer.
+// etcdctl runs etcdctl in the first control plane and decodes its JSON output.
 func (b *bench) etcdctl(ctx context.Context, answer any, args ...string) error {
 	const pki = "/etc/kubernetes/pki/etcd/"
 	var out, complaint bytes.Buffer
@@ -236,12 +236,12 @@ func (b *bench) etcdctl(ctx context.Context, answer any, args ...string) error {
 		}, args...), Stdout: &out, Stderr: &complaint,
 	})
 	if err != nil || code != 0 {
-		return errors.Join(fmt.Errorf("etcdctl %v ended with %d: %s", args, code, complaint.Bytes()), err)
+		return errors.Join(fmt.Errorf("etcdctl %v: exit code %d: %s", args, code, complaint.Bytes()), err)
 	}
 	return json.Unmarshal(out.Bytes(), answer)
 }
 
-// settled waits until every machine says that all on it is ready: what is measured next begins in peace.
+// settled waits until the agents of these nodes have converged.
 func (b *bench) settled(ctx context.Context, nodes ...string) error {
 	for _, node := range nodes {
 		agent, err := launch.DialAgent(ctx, filepath.Join(b.place.local.RunDir(b.cluster, node), "agent.sock"))
@@ -259,10 +259,10 @@ func (b *bench) settled(ctx context.Context, nodes ...string) error {
 	return nil
 }
 
-// workersJoin is how many workers join one after the other in each round.
+// workersJoin is the number of workers that join, one after the other, in each round.
 const workersJoin = 2
 
-// growing makes the smallest cluster that has workers, lets more of them in, and then gives it three control planes.
+// growing creates a cluster of one control plane and one worker, has more workers join, and then grows it to three control planes.
 func (b *bench) growing(ctx context.Context, s *Several) error {
 	if err := b.up(ctx, 1, 1).err; err != nil {
 		return err
@@ -285,8 +285,7 @@ func (b *bench) growing(ctx context.Context, s *Several) error {
 	return b.live(ctx, s)
 }
 
-// join boots a machine that is told at once which cluster to join, and returns the seconds from the start of its agent to its
-// node's being Ready.
+// join boots a machine that joins at once, and returns the seconds from the start of its agent until its node is Ready.
 func (b *bench) join(ctx context.Context, a api, i int) (float64, error) {
 	name := fmt.Sprintf("%s-extra-%d", b.cluster, i)
 	token, err := b.launcher.CreateToken(ctx, b.cluster, launch.TokenOptions{Pool: "worker", Node: name, TTL: 5 * time.Minute})
@@ -309,9 +308,9 @@ func (b *bench) join(ctx context.Context, a api, i int) (float64, error) {
 	return ready.Sub(began).Seconds(), err
 }
 
-// bootFree boots one machine that belongs to nobody.
+// bootFree boots a machine that is in no cluster.
 func (b *bench) bootFree(ctx context.Context, name string, i int) error {
-	const beyond = 40 // the addresses of the spec's machines
+	const beyond = 40 // after the indexes of the spec's machines
 	machines, err := b.launcher.Machines(b.runc)
 	if err != nil {
 		return err
@@ -325,7 +324,7 @@ func (b *bench) bootFree(ctx context.Context, name string, i int) error {
 	return err
 }
 
-// tell has the machine join as soon as its agent listens.
+// tell sends the request to join as soon as the agent listens.
 func (b *bench) tell(ctx context.Context, name string, t launch.NewToken) error {
 	socket := filepath.Join(b.place.local.RunDir(b.cluster, name), "agent.sock")
 	var last error
@@ -339,7 +338,7 @@ func (b *bench) tell(ctx context.Context, name string, t launch.NewToken) error 
 	return nil
 }
 
-// agentBegan is when the machine's PID 1 started the agent, as its console says.
+// agentBegan returns when the machine's PID 1 started the agent, according to its console.
 func (b *bench) agentBegan(name string) (time.Time, error) {
 	text, err := os.ReadFile(b.place.local.Console(b.cluster, name))
 	if err != nil {
@@ -351,19 +350,20 @@ func (b *bench) agentBegan(name string) (time.Time, error) {
 			return time.Parse(time.RFC3339Nano, stamp)
 		}
 	}
-	return time.Time{}, fmt.Errorf("console of %s: it does not say when the agent was started", name)
+	return time.Time{}, fmt.Errorf("read console of %s: no line \"agent started\"", name)
 }
 
-// clients of the API on a worker: some keep their connections, which the balancer spreads, some connect for each question.
 const (
-	keeping  = 6
-	anew     = 2
-	goOn     = 100 // answers to each client after an accident before it counts as over
-	mostGap  = 30 * time.Second
+	persistent = 6 // clients on a worker that keep their connections, which the balancer distributes
+	unpooled   = 2 // clients on a worker that open a connection for each request
+
+	answersAfter = 100 // answers to each client that end a measurement
+	gapLimit     = 30 * time.Second
+
 	readPath = "/api/v1/namespaces/default/configmaps/kube-root-ca.crt" // from etcd
 )
 
-// five makes three control planes and two workers from nothing and then takes from it what a cluster can lose.
+// five creates a cluster of three control planes and two workers, and then has it lose parts.
 func (b *bench) five(ctx context.Context, s *Several) error {
 	var up result
 	err := b.timed("five machines", &s.Five, func() (float64, error) {
@@ -398,7 +398,7 @@ func (b *bench) five(ctx context.Context, s *Several) error {
 	return b.lossy(ctx, s)
 }
 
-// lossy kills an API server, then a machine that follows, then the one that leads.
+// lossy kills an API server, then stops a machine with a follower, then the one with etcd's leader.
 func (b *bench) lossy(ctx context.Context, s *Several) error {
 	leader, err := b.leads(ctx)
 	if err != nil {
@@ -430,16 +430,16 @@ func (b *bench) lossy(ctx context.Context, s *Several) error {
 	return b.timed("leader lost", &s.Writes, func() (float64, error) { return b.writeGap(ctx, s) })
 }
 
-// gap is the longest time for which a client on a worker has no answer when something happens.
-func (b *bench) gap(ctx context.Context, happen func() error) (float64, error) {
+// gap returns the longest time, in seconds, for which a client on a worker has no answer when an event happens.
+func (b *bench) gap(ctx context.Context, event func() error) (float64, error) {
 	var all []*asker
-	for i := range keeping + anew {
+	for i := range persistent + unpooled {
 		a, err := b.through(b.worker(0))
 		if err != nil {
 			return 0, err
 		}
-		if i >= keeping {
-			a = a.anew()
+		if i >= persistent {
+			a = a.unpooled()
 		}
 		all = append(all, newAsker(func(ctx context.Context) error { return a.expect(ctx, http.MethodGet, readPath, "", http.StatusOK) }))
 	}
@@ -448,9 +448,9 @@ func (b *bench) gap(ctx context.Context, happen func() error) (float64, error) {
 	for _, q := range all {
 		group.Go(func() error { return q.run(working) })
 	}
-	err := around(ctx, all, happen)
+	err := around(ctx, all, event)
 	stop()
-	_ = group.Wait() // nothing but the end of its context
+	_ = group.Wait() // always the cancelled context
 	longest := time.Duration(0)
 	for _, q := range all {
 		longest = max(longest, q.longest())
@@ -458,34 +458,34 @@ func (b *bench) gap(ctx context.Context, happen func() error) (float64, error) {
 	return longest.Seconds(), err
 }
 
-// around lets every client have answers, something happen, and every client go on for a while.
-func around(ctx context.Context, all []*asker, happen func() error) error {
-	limited, cancel := context.WithTimeoutCause(ctx, mostGap, fmt.Errorf("a client had no %d answers within %s", goOn, mostGap))
+// around waits until every client has answers, runs event, and waits until every client has answersAfter more answers.
+func around(ctx context.Context, all []*asker, event func() error) error {
+	limited, cancel := context.WithTimeoutCause(ctx, gapLimit, fmt.Errorf("a client got fewer than %d answers within %s", answersAfter, gapLimit))
 	defer cancel()
 	each := func(n int) error {
 		for _, q := range all {
 			if err := poll(limited, step, func() bool { return q.answered() >= n }); err != nil {
-				return fmt.Errorf("%w, but %d; its last error: %w", context.Cause(limited), q.answered(), q.complaint())
+				return fmt.Errorf("%w: got %d; last error: %w", context.Cause(limited), q.answered(), q.complaint())
 			}
 		}
 		return nil
 	}
-	if err := each(goOn / 5); err != nil {
+	if err := each(answersAfter / 5); err != nil {
 		return err
 	}
 	for _, q := range all {
 		q.reset()
 	}
-	if err := happen(); err != nil {
+	if err := event(); err != nil {
 		return err
 	}
-	return each(goOn)
+	return each(answersAfter)
 }
 
 const writePath = "/api/v1/namespaces/default/configmaps"
 
-// writeGap is the longest time without an acknowledged write when the machine is lost whose etcd leads. Afterwards it looks whether
-// every acknowledged write is there.
+// writeGap returns the longest time without an acknowledged write when the machine with etcd's leader is lost. Then it counts the
+// acknowledged writes that are lost.
 func (b *bench) writeGap(ctx context.Context, s *Several) (float64, error) {
 	leader, err := b.leads(ctx)
 	if err != nil {
@@ -511,7 +511,7 @@ func (b *bench) writeGap(ctx context.Context, s *Several) (float64, error) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = w.run(working) // nothing but the end of its context
+		_ = w.run(working) // always the cancelled context
 	}()
 	err = around(ctx, []*asker{w}, func() error { return b.lose(ctx, leader) })
 	stop()
@@ -524,15 +524,15 @@ func (b *bench) writeGap(ctx context.Context, s *Several) (float64, error) {
 	return w.longest().Seconds(), err
 }
 
-// missing counts what is not there of what was acknowledged.
+// missing counts the acknowledged writes that are lost.
 func (a api) missing(ctx context.Context, acked []string) (int, error) {
 	r, err := a.do(ctx, http.MethodGet, writePath+"?labelSelector=bench%3Dwrite", "")
 	if err != nil {
-		return 0, fmt.Errorf("look for the acknowledged writes: %w", err)
+		return 0, fmt.Errorf("list acknowledged writes: %w", err)
 	}
 	var list struct{ Items []object }
 	if err := errors.Join(json.NewDecoder(r.Body).Decode(&list), r.Body.Close()); err != nil {
-		return 0, fmt.Errorf("look for the acknowledged writes: %w", err)
+		return 0, fmt.Errorf("list acknowledged writes: %w", err)
 	}
 	var there []string
 	for _, o := range list.Items {

@@ -24,10 +24,10 @@ func TestValues(t *testing.T) {
 		list []Timed
 		want []float64
 	}{
-		"none":         {nil, nil},
-		"calm ones":    {[]Timed{calm, noisy, calm, calm}, []float64{1, 1, 1}},
-		"too few":      {[]Timed{calm, noisy, calm}, []float64{1, 9, 1}},
-		"few and calm": {[]Timed{calm, calm}, []float64{1, 1}},
+		"none":        {nil, nil},
+		"undisturbed": {[]Timed{calm, noisy, calm, calm}, []float64{1, 1, 1}},
+		"too few":     {[]Timed{calm, noisy, calm}, []float64{1, 9, 1}},
+		"few":         {[]Timed{calm, calm}, []float64{1, 1}},
 	} {
 		if diff := cmp.Diff(test.want, values(test.list)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -49,11 +49,11 @@ func TestReadJoins(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if _, err := readJoins(strings.ReplaceAll(out, "ratio", "share")); err == nil {
-		t.Error("a missing value was taken for 0")
+		t.Error("output without a value: got no error")
 	}
 }
 
-// The gap counts from the answer before, and one that has not ended counts, too.
+// A gap counts from the last answer, and counts even if it has not ended.
 func TestAskerGap(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestAskerGap(t *testing.T) {
 		down := func() bool { return time.Since(begun) > time.Second && time.Since(begun) < 3*time.Second }
 		q := newAsker(func(context.Context) error {
 			if down() {
-				return errors.New("nobody answers")
+				return errors.New("no answer")
 			}
 			return nil
 		})
@@ -69,17 +69,17 @@ func TestAskerGap(t *testing.T) {
 		_ = q.run(ctx)
 		cancel()
 		if gap := q.longest(); gap < 1400*time.Millisecond || gap > 1600*time.Millisecond || q.complaint() == nil {
-			t.Errorf("a gap that lasts: %s, %v", gap, q.complaint())
+			t.Errorf("gap that has not ended: got %s, %v, want 1.5 s and an error", gap, q.complaint())
 		}
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_ = q.run(ctx)
 		if gap := q.longest(); gap < 1950*time.Millisecond || gap > 2100*time.Millisecond {
-			t.Errorf("a gap that has ended: %s", gap)
+			t.Errorf("gap that has ended: got %s, want 2 s", gap)
 		}
 		q.reset()
 		if q.longest() != 0 || q.answered() != 0 || q.complaint() != nil {
-			t.Error("something is left after a reset")
+			t.Errorf("after a reset: got gap %s, %d answers, %v", q.longest(), q.answered(), q.complaint())
 		}
 	})
 }
@@ -98,12 +98,12 @@ func TestMissing(t *testing.T) {
 	client.Transport = redirect{client.Transport, server.Listener.Addr().String()}
 	for want, acked := range map[int][]string{0: {"a", "b"}, 2: {"c", "a", "d"}} {
 		if got, err := (api{client}).missing(t.Context(), acked); err != nil || got != want {
-			t.Errorf("of %v %d are missing, %v; want %d", acked, got, err, want)
+			t.Errorf("missing writes of %v: got %d, %v, want %d", acked, got, err, want)
 		}
 	}
 }
 
-// redirect sends what is meant for the API to a test's server.
+// redirect sends requests for the API to a test's server.
 type redirect struct {
 	http.RoundTripper
 	to string
@@ -115,7 +115,7 @@ func (r redirect) RoundTrip(q *http.Request) (*http.Response, error) {
 	return r.RoundTripper.RoundTrip(q)
 }
 
-// The table and the JSON tell of several machines when they were measured, and nothing of boots that were not.
+// The table and the JSON contain the figures of several machines, and no boots that were not measured.
 func TestSeveralShown(t *testing.T) {
 	t.Parallel()
 	r := Report{Host: Host{CPUs: 2}, Several: &Several{Worker: []Timed{{0.9, 0.1}, {1.2, 0.1}, {1.1, 0.1}}, Acked: 7, Missing: 1, Joins: &Joins{Ratio: 3.5}}}
@@ -123,16 +123,16 @@ func TestSeveralShown(t *testing.T) {
 	show(&b, r)
 	for _, want := range []string{"| worker: agent started to Ready, s", "| 0.90 | 1.10   | 1.20 | 1       | missed by 0.10 s", "| 3.50 | 3.50   | 3.50 | 4", "MISSED: 1 acknowledged"} {
 		if !strings.Contains(b.String(), want) {
-			t.Errorf("no %q in\n%s", want, &b)
+			t.Errorf("want %q, got\n%s", want, &b)
 		}
 	}
 	for _, never := range []string{"node Ready, s", "five machines"} {
 		if strings.Contains(b.String(), never) {
-			t.Errorf("%s, which nobody measured:\n%s", never, &b)
+			t.Errorf("want no %q, which was not measured, got\n%s", never, &b)
 		}
 	}
 	data, err := json.Marshal(r)
 	if err != nil || !strings.Contains(string(data), `"several":{"worker":[{"value":0.9,"others":0.1}`) {
-		t.Errorf("%s, %v", data, err)
+		t.Errorf("report in JSON: got %s, %v", data, err)
 	}
 }
