@@ -257,7 +257,7 @@ func TestMissingToolsAreNamed(t *testing.T) {
 	t.Setenv("PATH", filepath.SplitList(os.Getenv("PATH"))[0]) // go and nothing else
 	link(t, "/bin/sh", os.Getenv("PATH"))
 	_, err := Build(t.Context(), Options{Store: newStore(t), Release: only(t, "runc")})
-	want := "try: apt-get install gcc libc6-dev pkg-config libseccomp-dev"
+	want := "tool is missing: gcc, pkg-config, libseccomp (run slipway preflight --install)"
 	if !errors.Is(err, ErrNoTool) || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %q", err, want)
 	}

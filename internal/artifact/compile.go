@@ -111,13 +111,6 @@ func (c compilation) gocmd(ctx context.Context, b catalog.Binary, src string, ar
 // which.
 var ErrNoTool = errors.New("tool is missing")
 
-// debian maps what a build may need to Debian packages.
-var debian = map[string]string{
-	"gcc":        "gcc libc6-dev",
-	"pkg-config": "pkg-config",
-	"libseccomp": "libseccomp-dev",
-}
-
 // checkTools finds go, and everything that the components' C code needs, before anything is downloaded. It
 // returns the path of go.
 func checkTools(ctx context.Context, missing []recipe) (goPath string, err error) {
@@ -151,14 +144,7 @@ func checkTools(ctx context.Context, missing []recipe) (goPath string, err error
 	if len(absent) == 0 {
 		return goPath, nil
 	}
-	var packages []string
-	for _, t := range absent {
-		if p, ok := debian[t]; ok {
-			t = p
-		}
-		packages = append(packages, t)
-	}
-	return "", fmt.Errorf("build %s: %w: %s (try: apt-get install %s)", needing, ErrNoTool, strings.Join(absent, ", "), strings.Join(packages, " "))
+	return "", fmt.Errorf("build %s: %w: %s (run slipway preflight --install)", needing, ErrNoTool, strings.Join(absent, ", "))
 }
 
 // compiler is the C compiler that cgo uses.

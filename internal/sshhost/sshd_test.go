@@ -29,7 +29,7 @@ const sshd = "/usr/sbin/sshd"
 func startServer(t *testing.T) *server {
 	t.Helper()
 	if _, err := os.Stat(sshd); err != nil {
-		t.Skipf("no SSH server to talk to (%v): apt-get install openssh-server", err)
+		t.Skipf("needs an SSH server (run make preflight): %v", err)
 	}
 	s := &server{dir: t.TempDir(), home: t.TempDir(), port: freePort(t)}
 	if err := errors.Join(os.Mkdir(filepath.Join(s.home, ".ssh"), 0o700), os.MkdirAll("/run/sshd", 0o755)); err != nil {

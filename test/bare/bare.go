@@ -39,7 +39,7 @@ const (
 // Boot boots a machine and returns when its SSH server has started. The host must have the package openssh-server.
 func Boot(ctx context.Context, machines *machine.Local, m Machine) error {
 	if _, err := exec.LookPath("/usr/sbin/sshd"); err != nil {
-		return fmt.Errorf("find SSH server: %w (apt-get install openssh-server)", err)
+		return fmt.Errorf("find SSH server: %w (run make preflight)", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, bootLimit)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 func TestOperator(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("ssh-keygen"); err != nil {
-		t.Skip("ssh-keygen is not installed on this host (apt-get install openssh-client)")
+		t.Skip("needs ssh-keygen (run make preflight)")
 	}
 	c := Config{Home: t.TempDir(), Root: t.TempDir(), Cluster: "far", Binary: "/bin/slipway"}
 	o, err := NewOperator(t.Context(), c)

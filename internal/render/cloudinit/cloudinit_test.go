@@ -58,7 +58,7 @@ func TestSchema(t *testing.T) {
 	t.Parallel()
 	program, err := exec.LookPath("cloud-init")
 	if errors.Is(err, exec.ErrNotFound) {
-		t.Skip("cloud-init is not on this host: apt-get install cloud-init")
+		t.Skip("needs cloud-init (run make preflight)")
 	}
 	for name, tt := range map[string]struct {
 		spoil func(string) string

@@ -34,7 +34,7 @@ cloud-init status --long`
 
 func TestADeadWorkerIsReplaced(t *testing.T) {
 	if _, err := exec.LookPath("cloud-init"); err != nil {
-		t.Skip("cloud-init is not installed on this host (apt-get install --no-install-recommends cloud-init)")
+		t.Skip("needs cloud-init (run make preflight)")
 	}
 	c := kit.New(t, "blank")
 	file := filepath.Join(t.TempDir(), "cluster.yaml")
