@@ -216,7 +216,7 @@ func TestCrashInTurn(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			s, points := survey(t, "a change", changes)
-			points = slices.DeleteFunc(points, func(p cluster.Step) bool { return how.Mislay && p.Name != "put turn done" })
+			points = slices.DeleteFunc(points, func(p cluster.Step) bool { return how.Mislay && p.Name != "put rollout lease done" })
 			if len(points) < 6 {
 				t.Fatalf("got %d steps, want at least 6", len(points))
 			}

@@ -64,10 +64,10 @@ func mutants() map[string]mutant {
 			"control/registry", "return j.verdict.UseToken && j.token.UsedBy != j.key", "return false", "TestStories/token-many-at-once",
 		},
 		"a lease never expires": {
-			"control/lease", "return life - s.now().Sub(s.since)", "return life", "TestStories/slot-holder-dies",
+			"control/lease", "return life - s.now().Sub(s.since)", "return life", "TestStories/lease-holder-dies",
 		},
 		"data of a removed etcd member is kept": {
-			"node/enrol", "if anew || err == nil {", "if anew && have == nil {", "TestStories/cut-after-add",
+			"node/enrol", "if discard || err == nil {", "if discard && have == nil {", "TestStories/cut-after-add",
 		},
 		"a removal does not count the healthy voters that stay": {
 			"core/membership", "if q := Quorum(rest.voters); rest.healthy < q {", "if q := Quorum(rest.voters); rest.healthy < 0 {", "TestStories/remove-would-lose-quorum",
@@ -85,25 +85,25 @@ func mutants() map[string]mutant {
 			"control/members", "st, seen[own.ID] = stand(own), true\n", "st, seen[own.ID] = stand(own), true\n\t\t\tif !own.Healthy {\n\t\t\t\tcontinue\n\t\t\t}\n", "TestRestarts/0",
 		},
 		"a rollout lease that another node holds is taken": {
-			"control/rollout", "h != nil && h.Node != p.Self &&", "h != nil && h.Node == \"\" &&", "TestStories/turn-broken-flag",
+			"control/rollout", "h != nil && h.Node != p.Self &&", "h != nil && h.Node == \"\" &&", "TestStories/rollout-broken-flag",
 		},
 		"a restart needs no rollout lease": {
 			"reconcile", "step.Verb != plan.Replace ||", "step.Verb == plan.Replace ||", "TestStories/change-one-at-a-time",
 		},
 		"the rollout lease ends with its agent": {
-			"reconcile", "holds[i].keep(l, e)", "_, _ = i, e", "TestStories/turn-broken-flag-agent-dies",
+			"reconcile", "holds[i].keep(l, e)", "_, _ = i, e", "TestStories/rollout-broken-flag-agent-dies",
 		},
 		"a rollout does not wait for a degraded control plane": {
-			"control/rollout", "if m.now().Sub(mine.since) < patience {", "if false {", "TestStories/turn-one-is-away",
+			"control/rollout", "if m.now().Sub(mine.since) < patience {", "if false {", "TestStories/rollout-machine-is-off",
 		},
 		"a rollout waits for a lost control plane for ever": {
-			"control/rollout", "if m.now().Sub(mine.since) < patience {", "if true {", "TestStories/turn-holder-dies",
+			"control/rollout", "if m.now().Sub(mine.since) < patience {", "if true {", "TestStories/rollout-holder-dies",
 		},
 		"the rollout lease is not renewed": {
-			"control/rollout", "if m.now().Sub(mine.renewed) < renewAfter &&", "if m.now().Sub(mine.renewed) < 100*renewAfter &&", "TestStories/turn-broken-flag",
+			"control/rollout", "if m.now().Sub(mine.renewed) < renewAfter &&", "if m.now().Sub(mine.renewed) < 100*renewAfter &&", "TestStories/rollout-broken-flag",
 		},
 		"a lost answer to a renewal loses the rollout lease": {
-			"control/rollout", "p.adopted = err == nil", "p.adopted = true", "TestStories/turn-answer-lost",
+			"control/rollout", "p.adopted = err == nil", "p.adopted = true", "TestStories/rollout-answer-lost",
 		},
 		"an undo waits for a reconcile loop that has ended": {
 			"node", "case <-a.over:", "case <-make(chan int):", "TestCrashEverywhere/worker",

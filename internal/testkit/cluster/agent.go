@@ -52,7 +52,7 @@ type agent struct {
 	node    *node.Agent
 	enrol   *enrol.Enrolment
 	rollout *rollout.Manager
-	mislaid atomic.Bool // the answer of the write under way
+	mislaid atomic.Bool // the answer to the current write is to be lost
 
 	joins atomic.Pointer[joinService]
 	inits atomic.Pointer[listener]

@@ -165,7 +165,7 @@ func (t *teller) turn(args []string) error {
 	return fmt.Errorf("%s holds the rollout lease for %s and does not run %v", now.Holder.Node, now.Holder.Item, args)
 }
 
-// mislayWord: lose-answer n1 at "put turn done": the write happens, and its answer is lost.
+// mislayWord: lose-answer n1 at "put rollout lease done": the write happens, and its answer is lost.
 func (t *teller) mislayWord(args []string) error {
 	return t.fall(args, Crash{Mislay: true}, nil)
 }

@@ -65,7 +65,7 @@ func (w *World) checkMachine(a *agent) {
 	}
 }
 
-// madeOnce: the CA of one claim is one CA, whatever falls meanwhile.
+// madeOnce: a CA is made once for each claim, even over crashes.
 func (m *machine) madeOnce(a *agent, name string, key pin.Pin) {
 	claim := a.lock.State().ID + " " + name
 	m.mu.Lock()

@@ -112,7 +112,7 @@ func (s store) Put(ctx context.Context, item registry.Item) (out registry.Item, 
 	}
 	what := "put " + item.Kind
 	if item.Kind == lease.Kind && item.Name == rollout.Name {
-		what = "put turn"
+		what = "put rollout lease"
 	}
 	s.a.pass(what)
 	if err := s.a.alive(); err != nil {

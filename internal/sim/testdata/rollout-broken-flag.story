@@ -5,9 +5,9 @@ init n1
 join n2 control-plane
 join n3 control-plane
 wait
-lose-answer n1 at "put turn done" #4
-lose-answer n2 at "put turn done" #4
-lose-answer n3 at "put turn done" #4
+lose-answer n1 at "put rollout lease done" #4
+lose-answer n2 at "put rollout lease done" #4
+lose-answer n3 at "put rollout lease done" #4
 change kube-apiserver broken
 wait 5m
 expect runs kube-apiserver broken 1

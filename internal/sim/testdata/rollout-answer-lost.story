@@ -5,12 +5,12 @@ init n1
 join n2 control-plane
 join n3 control-plane
 wait
-lose-answer n1 at "put turn done" #1
-lose-answer n1 at "put turn done" #2
-lose-answer n2 at "put turn done" #1
-lose-answer n2 at "put turn done" #3
-lose-answer n3 at "put turn done" #2
-lose-answer n3 at "put turn done" #4
+lose-answer n1 at "put rollout lease done" #1
+lose-answer n1 at "put rollout lease done" #2
+lose-answer n2 at "put rollout lease done" #1
+lose-answer n2 at "put rollout lease done" #3
+lose-answer n3 at "put rollout lease done" #2
+lose-answer n3 at "put rollout lease done" #4
 change etcd v2
 change kube-apiserver v2
 wait
