@@ -366,7 +366,7 @@ cd /opt/slipway/bin
 cp -p slipway right; cp -p slipway wrong; echo >>wrong
 mv wrong slipway; systemctl restart slipway-agent.service; mv right slipway`)
 	before := m.Exec(started)
-	if r := s.Slipway("apply", "-f", s.spec("")); r.Code == 0 || !strings.Contains(r.Err, "its agent, which runs an earlier program") || strings.Contains(r.Err, "n0 (") {
+	if r := s.Slipway("apply", "-f", s.spec("")); r.Code == 0 || !strings.Contains(r.Err, "which runs an earlier program") || strings.Contains(r.Err, "n0 (") {
 		t.Errorf("apply without --yes: want a question about n1's agent only, got %s", r)
 	}
 	if now := m.Exec(started); now != before {
