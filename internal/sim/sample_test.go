@@ -4,13 +4,12 @@ package sim
 
 import (
 	"fmt"
-	"hash/fnv"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"slices"
-	"strings"
 	"testing"
+
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // sample selects what a run tries of all the crash points, boots, seeds and mutants that there are. It depends on
@@ -29,24 +28,14 @@ func newSample(t *testing.T) sample {
 	if os.Getenv("SIM_ALL") != "" {
 		return sample{name: "all", all: true}
 	}
-	s := sample{name: os.Getenv("SLIPWAY_SAMPLE")}
-	if s.name == "" {
-		commit, err := exec.CommandContext(t.Context(), "git", "rev-parse", "--short=12", "HEAD").Output()
-		if s.name = strings.TrimSpace(string(commit)); err != nil || s.name == "" {
-			s.name = "fixed"
-		}
-	}
-	h := fnv.New64a()
-	h.Write([]byte(s.name))
-	s.seed = h.Sum64()
+	var s sample
+	s.name, s.seed = testkit.Sample(t)
 	return s
 }
 
 // dice draws what belongs to one purpose: two purposes draw independently of each other.
 func (s sample) dice(purpose string) *rand.Rand {
-	h := fnv.New64a()
-	h.Write([]byte(purpose))
-	return rand.New(rand.NewPCG(s.seed, h.Sum64()))
+	return rand.New(rand.NewPCG(s.seed, testkit.Hash(purpose)))
 }
 
 // pick returns want of the numbers below total in ascending order, or all of them, and logs how many of what they

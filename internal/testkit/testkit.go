@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testkit waits in tests for what another process or goroutine does. It is never part of what ships.
+// Package testkit helps tests: it waits for what another process or goroutine does, and seeds random choices with the commit. It is never
+// part of what ships.
 //
-// Read [Until].
+// Read [Until] and [Sample].
 //
 //	testkit.Eventually(t, "the second roster", func() bool { return node.Generation() == 2 })
 package testkit
 
 import (
 	"errors"
+	"hash/fnv"
+	"os"
+	"os/exec"
+	"strings"
 	"testing"
 	"time"
 )
@@ -44,4 +49,25 @@ func Eventually(t testing.TB, what string, is func() bool) {
 		}
 		return errors.New("not yet")
 	})
+}
+
+// Sample names what a test chooses at random and returns a seed for it. Both depend only on SLIPWAY_SAMPLE or, without it, on the commit
+// that is checked out: all runs of a commit choose the same, and another commit chooses differently. Without a commit they are constant.
+func Sample(t testing.TB) (name string, seed uint64) {
+	t.Helper()
+	name = os.Getenv("SLIPWAY_SAMPLE")
+	if name == "" {
+		commit, err := exec.CommandContext(t.Context(), "git", "rev-parse", "--short=12", "HEAD").Output()
+		if name = strings.TrimSpace(string(commit)); err != nil || name == "" {
+			name = "fixed"
+		}
+	}
+	return name, Hash(name)
+}
+
+// Hash returns a number for a text, to seed random choices.
+func Hash(text string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(text))
+	return h.Sum64()
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -136,7 +135,7 @@ func containers(c *kit.Cluster) map[string]string {
 }
 
 const (
-	killAgentsFor = time.Minute
+	agentKills = 200 // one each quarter of a second, on average
 	// clientGap is how long a client of the API may have no answer meanwhile. No agent is on the path of a request, but a loaded host may
 	// make etcd elect another leader.
 	clientGap = 15 * time.Second
@@ -158,12 +157,13 @@ func TestAgentsDie(t *testing.T) {
 	defer writer.Stop()
 	defer readers.Stop()
 	kills := map[string]int{}
-	for end := time.Now().Add(killAgentsFor); time.Now().Before(end); {
-		m := mains[rand.N(len(mains))]
+	dice := kit.Dice(t)
+	for range agentKills {
+		m := mains[dice.IntN(len(mains))]
 		if killed(m) {
 			kills[m.Node]++
 		}
-		<-time.After(rand.N(500 * time.Millisecond)) // may hit the agent while it starts
+		<-time.After(time.Duration(dice.Int64N(int64(500 * time.Millisecond)))) // may hit the agent while it starts
 	}
 	gap, acked, err := writer.Gap()
 	readGap, answers, readErr := readers.Gap()

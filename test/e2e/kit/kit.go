@@ -19,6 +19,7 @@ package kit
 import (
 	"cmp"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -31,6 +32,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/slipway-project/slipway/internal/machine"
+	"github.com/slipway-project/slipway/internal/testkit"
 )
 
 // Root is where slipway keeps everything.
@@ -101,6 +103,14 @@ func Host(t testing.TB) {
 			}
 		}
 	}
+}
+
+// Dice returns a source of random choices for a test, and logs its name: the choices depend only on the commit, see [testkit.Sample].
+func Dice(t testing.TB) *rand.Rand {
+	t.Helper()
+	name, seed := testkit.Sample(t)
+	t.Logf("sample %s", name)
+	return rand.New(rand.NewPCG(seed, testkit.Hash(t.Name())))
 }
 
 // NeedRoot fails the test unless it runs as root.

@@ -75,8 +75,9 @@ func reboot(c *kit.Cluster, boots int, all []string, controlPlanes, workers int)
 	c.T.Helper()
 	before := c.AllReady(3*soon, controlPlanes, workers)
 	c.WriteMarker()
+	dice := kit.Dice(c.T)
 	for boot := range boots {
-		powerCycle(c, boot, all)
+		powerCycle(c, dice, boot, all)
 		begun := time.Now()
 		if diff := cmp.Diff(before, c.AllReady(3*soon, controlPlanes, workers)); diff != "" {
 			c.T.Fatalf("nodes (- before, + after):\n%s", diff)
@@ -88,10 +89,10 @@ func reboot(c *kit.Cluster, boots int, all []string, controlPlanes, workers int)
 
 // powerCycle cuts the power of all machines and powers them on in random order, each after a random time. In the first boot the order is
 // the worst one: the control plane comes last.
-func powerCycle(c *kit.Cluster, boot int, all []string) {
+func powerCycle(c *kit.Cluster, dice *rand.Rand, boot int, all []string) {
 	c.T.Helper()
 	c.Machine("stop", all...)
-	order := rand.Perm(len(all))
+	order := dice.Perm(len(all))
 	if boot == 0 {
 		for i := range order {
 			order[i] = len(all) - 1 - i
@@ -105,7 +106,7 @@ func powerCycle(c *kit.Cluster, boot int, all []string) {
 			c.Machine("start", all[i])
 			continue
 		}
-		offset := rand.N(3 * time.Second)
+		offset := time.Duration(dice.Int64N(int64(3 * time.Second)))
 		names = append(names, all[i]+" after "+offset.Round(time.Millisecond).String())
 		starts.Go(func() {
 			timer := time.NewTimer(offset)
