@@ -14,9 +14,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/wait"
 )
 
-var (
-	nameForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
-)
+var nameForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 // ValidName tells whether this can be the name of a node. Clients look for others under two names: a node's certificates would be
 // good for them.

@@ -16,7 +16,6 @@ import (
 	"github.com/slipway-project/slipway/internal/core/catalog"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/machine"
-	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/planner"
@@ -55,7 +54,7 @@ func completed(t testing.TB, text string) config.Cluster {
 
 func planOf(t testing.TB, c config.Cluster, node string) plan.Plan {
 	t.Helper()
-	n, err := config.ForNode(c, node, coremachine.Facts{Address: netip.MustParseAddr("192.0.2.10"), OOMScoreAdj: true, UpstreamDNS: true})
+	n, err := config.ForNode(c, node, machine.Facts{Address: netip.MustParseAddr("192.0.2.10"), OOMScoreAdj: true, UpstreamDNS: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,15 +285,15 @@ func TestForRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := completed(t, tc.spec)
-			for _, machine := range c.Pools {
-				n, err := config.ForNode(c, machine.Nodes[0].Name, coremachine.Facts{Address: netip.MustParseAddr("192.0.2.10"), UpstreamDNS: true})
+			for _, pool := range c.Pools {
+				n, err := config.ForNode(c, pool.Nodes[0].Name, machine.Facts{Address: netip.MustParseAddr("192.0.2.10"), UpstreamDNS: true})
 				if err != nil {
 					t.Fatal(err)
 				}
 				components := bundle()
 				delete(components, tc.without)
 				_, err = planner.For(n, components)
-				if want := strings.Replace(tc.want, "dev-cp-0", machine.Nodes[0].Name, 1); err == nil || err.Error() != want {
+				if want := strings.Replace(tc.want, "dev-cp-0", pool.Nodes[0].Name, 1); err == nil || err.Error() != want {
 					t.Errorf("error %v\nwant  %s", err, want)
 				}
 			}
