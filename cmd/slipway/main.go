@@ -22,7 +22,8 @@ import (
 	"github.com/slipway-project/slipway/internal/backend/systemd"
 	"github.com/slipway-project/slipway/internal/balancer"
 	"github.com/slipway-project/slipway/internal/cli"
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/clusterdir"
+	"github.com/slipway-project/slipway/internal/inventory"
 	"github.com/slipway-project/slipway/internal/proxy"
 	"github.com/slipway-project/slipway/internal/sshhost"
 )
@@ -63,16 +64,15 @@ func run(ctx context.Context) int {
 	home, _ := os.UserHomeDir() // who needs it and has none is told so
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	quiet := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	launcher := &launch.Launcher{
-		Root: stateFolder(os.Geteuid(), home, os.Getenv("XDG_STATE_HOME")), Exe: exe, Version: version, Log: quiet,
-		SSH: sshhost.Config{Home: home, AgentSocket: os.Getenv("SSH_AUTH_SOCK")},
-	}
 	return cli.Run(ctx, cli.Env{
-		Launcher: launcher,
-		Out:      os.Stdout, Err: os.Stderr, In: os.Stdin,
+		Inventory: &inventory.Inventory{
+			Dir: clusterdir.Dir{Root: stateFolder(os.Geteuid(), home, os.Getenv("XDG_STATE_HOME"))}, Exe: exe, Log: quiet,
+			SSH: sshhost.Config{Home: home, AgentSocket: os.Getenv("SSH_AUTH_SOCK")},
+		},
+		Out: os.Stdout, Err: os.Stderr, In: os.Stdin,
 		Version: version,
 		Hidden:  hidden(log, exe),
-		Forms:   forms(launcher),
+		Forms:   forms(),
 	}, os.Args[1:])
 }
 

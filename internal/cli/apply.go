@@ -11,11 +11,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/bootstrap"
+	"github.com/slipway-project/slipway/internal/provider/ssh"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 func apply(e Env) *cobra.Command {
-	var o launch.ApplyOptions
+	var o bootstrap.ApplyOptions
 	var out format
 	var yes bool
 	cmd := &cobra.Command{
@@ -46,30 +48,31 @@ are those of ~/.ssh/known_hosts, or those that the spec pins. To look at a machi
 		if o.Source.File != "" && !cmd.Flags().Changed("name") {
 			o.Source.Name = "" // the spec's
 		}
-		o.Confirm = func(p launch.ApplyPlan) error {
+		o.Version = e.Version
+		o.Confirm = func(p bootstrap.ApplyPlan) error {
 			applyPlanText(e.Err, p)
 			return confirm(e, yes, "Do this?")
 		}
-		var result launch.Result
-		err := showing(cmd.Context(), e, out, func(report func(launch.Event)) (err error) {
+		var result bootstrap.Result
+		err := showing(cmd.Context(), e, out, func(report func(report.Event)) (err error) {
 			o.Report = report
-			result, err = e.Launcher.Apply(cmd.Context(), o)
+			result, err = bootstrap.Apply(cmd.Context(), *e.Inventory, o)
 			return err
 		})
 		if cmd.Context().Err() != nil {
 			return interruptedError("stopped; what runs goes on, and the same command continues")
 		}
-		var problems launch.MachineProblems
+		var problems ssh.Problems
 		if errors.As(err, &problems) && out != asText {
 			err = errors.Join(out.object(e.Out, "ApplyProblems", map[string]any{"machines": problems}), err)
 		}
-		return showUp(e, out, result, launch.UpOptions{Wait: o.Wait}, err)
+		return showUp(e, out, result, bootstrap.UpOptions{Wait: o.Wait}, err)
 	}
 	return cmd
 }
 
 // applyPlanText shows what would be done, a paragraph for each machine that is concerned.
-func applyPlanText(w io.Writer, p launch.ApplyPlan) {
+func applyPlanText(w io.Writer, p bootstrap.ApplyPlan) {
 	fmt.Fprintf(w, "\ncluster %s, Kubernetes %s:\n", p.Cluster, p.Release)
 	idle := 0
 	for _, m := range p.Machines {
@@ -86,7 +89,7 @@ func applyPlanText(w io.Writer, p launch.ApplyPlan) {
 		}
 	}
 	if idle > 0 {
-		fmt.Fprintf(w, "  %s: nothing to do\n", launch.Plural(idle, "more machine"))
+		fmt.Fprintf(w, "  %s: nothing to do\n", report.Count(idle, "more machine"))
 	}
 	fmt.Fprintln(w)
 }

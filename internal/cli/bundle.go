@@ -9,10 +9,10 @@ import (
 
 	"github.com/slipway-project/slipway/internal/artifact"
 	"github.com/slipway-project/slipway/internal/core/catalog"
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
-func bundle(e Env) *cobra.Command {
+func bundleCommand(e Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bundle",
 		Short: "Build, list, check and move the components of a release",
@@ -61,8 +61,8 @@ be stopped at any moment; what is finished stays. With nothing to build it takes
 			return err
 		}
 		var b artifact.Bundle
-		err = showing(cmd.Context(), e, out, func(report func(launch.Event)) (err error) {
-			b, err = e.Launcher.BuildBundle(cmd.Context(), r, report)
+		err = showing(cmd.Context(), e, out, func(report func(report.Event)) (err error) {
+			b, err = e.Inventory.Dir.Components().Build(cmd.Context(), r, report)
 			return err
 		})
 		if cmd.Context().Err() != nil {
@@ -82,7 +82,7 @@ be stopped at any moment; what is finished stays. With nothing to build it takes
 
 func bundleLine(b artifact.Bundle) string {
 	return fmt.Sprintf("bundle of Kubernetes %s is complete: %s, %s, %s", b.Kubernetes,
-		launch.Plural(len(b.Binaries), "file"), launch.Plural(len(b.Images), "image"), size(total(b)))
+		report.Count(len(b.Binaries), "file"), report.Count(len(b.Images), "image"), size(total(b)))
 }
 
 func total(b artifact.Bundle) (bytes int64) {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/bundle"
 )
 
 // gcView is the result of bundle gc for programs.
@@ -31,8 +31,8 @@ clusters have their own copies. To remove all of it, take the clusters down with
 	}
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		freed, kept, err := e.Launcher.CollectGarbage(cmd.Context())
-		none := errors.Is(err, launch.ErrNoStore)
+		freed, kept, err := e.Inventory.Dir.Components().CollectGarbage(cmd.Context())
+		none := errors.Is(err, bundle.ErrNoStore)
 		switch {
 		case err != nil && !none:
 			return err

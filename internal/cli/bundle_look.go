@@ -7,8 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slipway-project/slipway/internal/bundle"
 	"github.com/slipway-project/slipway/internal/core/catalog"
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 func bundleList(e Env) *cobra.Command {
@@ -22,9 +23,9 @@ func bundleList(e Env) *cobra.Command {
 	}
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		var items []launch.Part
+		var items []bundle.Part
 		for _, r := range catalog.Releases() {
-			parts, err := e.Launcher.Parts(cmd.Context(), r)
+			parts, err := e.Inventory.Dir.Components().Parts(cmd.Context(), r)
 			if err != nil {
 				return err
 			}
@@ -43,7 +44,7 @@ func bundleList(e Env) *cobra.Command {
 	return cmd
 }
 
-func partRow(p launch.Part) []string {
+func partRow(p bundle.Part) []string {
 	if p.Digest == "" {
 		return []string{p.Release, p.Kind, p.Name, "-", "not built"}
 	}
@@ -82,13 +83,13 @@ again. Files are checked whenever they are taken from the store too; this finds 
 		if err != nil {
 			return err
 		}
-		parts, err := e.Launcher.BuiltParts(cmd.Context(), r)
+		parts, err := e.Inventory.Dir.Components().BuiltParts(cmd.Context(), r)
 		if err != nil {
 			return err
 		}
 		bad := []partProblem{}
 		for _, p := range parts {
-			if err := e.Launcher.VerifyPart(cmd.Context(), p); err != nil {
+			if err := e.Inventory.Dir.Components().Verify(cmd.Context(), p); err != nil {
 				if cmd.Context().Err() != nil {
 					return cmd.Context().Err()
 				}
@@ -106,9 +107,9 @@ again. Files are checked whenever they are taken from the store too; this finds 
 			return err
 		}
 		if len(bad) > 0 {
-			return fmt.Errorf("%d of %s are not as they should be: run slipway bundle build", len(bad), launch.Plural(len(parts), "part"))
+			return fmt.Errorf("%d of %s are not as they should be: run slipway bundle build", len(bad), report.Count(len(parts), "part"))
 		}
-		fmt.Fprintf(e.Out, "%s of Kubernetes %s are whole\n", launch.Plural(len(parts), "part"), r.Kubernetes)
+		fmt.Fprintf(e.Out, "%s of Kubernetes %s are whole\n", report.Count(len(parts), "part"), r.Kubernetes)
 		return nil
 	}
 	return cmd

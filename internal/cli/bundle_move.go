@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slipway-project/slipway/internal/artifact"
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 func bundleExport(e Env) *cobra.Command {
@@ -31,7 +31,7 @@ func bundleExport(e Env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		write := func(w io.Writer) error { return e.Launcher.ExportBundle(cmd.Context(), r, w) }
+		write := func(w io.Writer) error { return e.Inventory.Dir.Components().Export(cmd.Context(), r, w) }
 		if args[0] == "-" {
 			if isTerminal(e.Out) {
 				return usageError{errors.New("standard output is a terminal: name a file, or pipe it on")}
@@ -85,8 +85,8 @@ that the file is whole, not who made it: take it from somebody you trust.`,
 				in = f
 			}
 			var b artifact.Bundle
-			err := showing(cmd.Context(), e, asText, func(report func(launch.Event)) (err error) {
-				b, err = e.Launcher.ImportBundle(cmd.Context(), in, report)
+			err := showing(cmd.Context(), e, asText, func(report func(report.Event)) (err error) {
+				b, err = e.Inventory.Dir.Components().Import(cmd.Context(), in, report)
 				return err
 			})
 			if err != nil {

@@ -24,7 +24,7 @@ first argument), kubectl, etcdctl, ctr and the rest. What is missing in the stor
 		if err != nil {
 			return err
 		}
-		n, err := e.Launcher.UnpackBundle(cmd.Context(), r, args[0])
+		n, err := e.Inventory.Dir.Components().Unpack(cmd.Context(), r, args[0])
 		if err != nil {
 			return err
 		}

@@ -11,7 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/agentclient"
+	"github.com/slipway-project/slipway/internal/operate"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 func certsCommand(e Env) *cobra.Command {
@@ -44,7 +46,7 @@ themselves. As JSON it is an array of objects. The kubelets' serving certificate
 	outputFlag(cmd, &out)
 	cmd.ValidArgsFunction = machineNames(e, &name)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		list, err := e.Launcher.Certificates(cmd.Context(), name, args)
+		list, err := operate.Certificates(cmd.Context(), *e.Inventory, name, args)
 		if err != nil && len(list) == 0 {
 			return err
 		}
@@ -58,7 +60,7 @@ themselves. As JSON it is an array of objects. The kubelets' serving certificate
 	return cmd
 }
 
-func certsText(w io.Writer, list []launch.Certificate, now time.Time) {
+func certsText(w io.Writer, list []agentclient.Certificate, now time.Time) {
 	rows := [][]string{{"NODE", "CERTIFICATE", "SIGNER", "EXPIRES", "LEFT", "RENEWED BY ITSELF"}}
 	for _, c := range list {
 		row := []string{c.Node, c.Name, orDash(c.Signer), "-", "there is none that can be read", "-"}
@@ -111,7 +113,7 @@ slipway kubeconfig writes, go on until that one expires.`,
 			return usageError{errors.New("name the nodes whose certificates are renewed, or all of them with --all")}
 		}
 		last := ""
-		done, err := e.Launcher.RenewCertificates(cmd.Context(), name, args, certs, func(node, what string) {
+		done, err := operate.RenewCertificates(cmd.Context(), *e.Inventory, name, args, certs, func(node, what string) {
 			if line := node + ": " + oneLine(what); line != last {
 				fmt.Fprintln(e.Err, "  "+line)
 				last = line
@@ -128,7 +130,7 @@ slipway kubeconfig writes, go on until that one expires.`,
 			if len(r.Units) > 0 {
 				restarted = "restarted " + strings.Join(r.Units, ", ")
 			}
-			fmt.Fprintf(e.Out, "%s: %s renewed, %s\n", r.Node, launch.Plural(len(r.Names), "certificate"), restarted)
+			fmt.Fprintf(e.Out, "%s: %s renewed, %s\n", r.Node, report.Count(len(r.Names), "certificate"), restarted)
 		}
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slipway-project/slipway/internal/core/catalog"
+	"github.com/slipway-project/slipway/internal/operate"
 )
 
 // Completion reads folders and never asks an agent, so that pressing Tab never waits.
@@ -41,7 +42,7 @@ type completer = cobra.CompletionFunc
 
 func clusterNames(e Env) completer {
 	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		names, _ := e.Launcher.Clusters()
+		names, _ := e.Inventory.Dir.Clusters()
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
 }
@@ -52,7 +53,7 @@ func machineNames(e Env, cluster *string) completer {
 		if len(args) > 0 && cmd.Name() == "exec" {
 			return nil, cobra.ShellCompDirectiveDefault
 		}
-		names, _ := e.Launcher.MachineNames(cmd.Context(), *cluster)
+		names, _ := e.Inventory.Names(cmd.Context(), *cluster)
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
 }
@@ -72,7 +73,7 @@ func waitTargets(e Env) completer {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		targets := []string{"cluster"}
 		name, _ := cmd.Flags().GetString("name")
-		machines, _ := e.Launcher.MachineNames(cmd.Context(), name)
+		machines, _ := e.Inventory.Names(cmd.Context(), name)
 		for _, m := range machines {
 			targets = append(targets, "node/"+m)
 		}
@@ -86,7 +87,7 @@ func components(e Env, cluster, machine *string) completer {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		files, _ := e.Launcher.LogFiles(cmd.Context(), *cluster, *machine)
+		files, _ := operate.LogFiles(cmd.Context(), *e.Inventory, *cluster, *machine)
 		return slices.Sorted(maps.Keys(files)), cobra.ShellCompDirectiveNoFileComp
 	}
 }

@@ -9,8 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slipway-project/slipway/internal/bootstrap"
+	"github.com/slipway-project/slipway/internal/clusterdir"
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/launch"
 )
 
 // Exit codes of diff, as of diff(1).
@@ -20,7 +21,7 @@ const (
 )
 
 func diffCommand(e Env) *cobra.Command {
-	var source launch.Source
+	var source clusterdir.Source
 	var out format
 	cmd := &cobra.Command{
 		Use:   "diff",
@@ -43,7 +44,7 @@ Exit codes: 0 nothing differs, 1 something does, 2 trouble.`,
 	specFlags(e, cmd, &source)
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		d, err := e.Launcher.Diff(cmd.Context(), source)
+		d, err := bootstrap.DiffCluster(cmd.Context(), *e.Inventory, source)
 		if err == nil && out != asText {
 			err = out.object(e.Out, "Difference", d)
 		}
@@ -65,15 +66,15 @@ Exit codes: 0 nothing differs, 1 something does, 2 trouble.`,
 	return cmd
 }
 
-func diffText(w io.Writer, d launch.Difference) {
+func diffText(w io.Writer, d bootstrap.Difference) {
 	if d.None() {
 		fmt.Fprintf(w, "cluster %s has everything that its spec wants: nothing to do\n", d.Cluster)
 		return
 	}
-	for _, n := range d.Never {
-		fmt.Fprintf(w, "! never    %s\n             %s\n", n.What, n.Instead)
+	for _, n := range d.Refused {
+		fmt.Fprintf(w, "! refused  %s\n             %s\n", n.What, n.Instead)
 	}
-	if len(d.Never) > 0 {
+	if len(d.Refused) > 0 {
 		fmt.Fprintln(w, "\nslipway up refuses this spec, and changes nothing")
 		return
 	}
@@ -91,7 +92,7 @@ func diffText(w io.Writer, d launch.Difference) {
 	fmt.Fprintf(w, "\n%d live, %d restart, %d rolling; slipway up takes the steps\n", count[plan.Live], count[plan.Restart], count[plan.Rolling])
 }
 
-func machineDiff(w io.Writer, m launch.MachineDifference) {
+func machineDiff(w io.Writer, m bootstrap.MachineDifference) {
 	if m.New {
 		fmt.Fprintln(w, "  + live     the machine\n               it is made, and joins")
 	}

@@ -10,7 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/bootstrap"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 func down(e Env) *cobra.Command {
@@ -35,7 +36,7 @@ A cluster of machines that exist (slipway apply) is only forgotten, and only whe
 			return usageError{errors.New("use one of --keep-store and --purge")}
 		}
 		drop := *purge || !*keep
-		names, err := e.Launcher.Clusters()
+		names, err := e.Inventory.Dir.Clusters()
 		if err != nil {
 			return err
 		}
@@ -47,7 +48,7 @@ A cluster of machines that exist (slipway apply) is only forgotten, and only whe
 			fmt.Fprintf(e.Out, "nothing to remove: there is no cluster %s%s\n", name, others(names))
 			return nil
 		}
-		far, err := e.Launcher.Applied(name)
+		far, err := e.Inventory.IsRemote(name)
 		if err != nil {
 			return err
 		}
@@ -55,8 +56,8 @@ A cluster of machines that exist (slipway apply) is only forgotten, and only whe
 		if err != nil {
 			return err
 		}
-		err = showing(cmd.Context(), e, out, func(report func(launch.Event)) error {
-			return e.Launcher.Down(cmd.Context(), name, drop, report)
+		err = showing(cmd.Context(), e, out, func(report func(report.Event)) error {
+			return bootstrap.Down(cmd.Context(), *e.Inventory, name, drop, report)
 		})
 		if cmd.Context().Err() != nil {
 			return interruptedError("stopped half-way: run " + withName("down", name) + " again")
@@ -69,10 +70,10 @@ A cluster of machines that exist (slipway apply) is only forgotten, and only whe
 		}
 		switch {
 		case far:
-			fmt.Fprintf(e.Out, "forgot cluster %s: its %s are in no cluster and stay as they are\n", name, launch.Plural(machines, "machine"))
+			fmt.Fprintf(e.Out, "forgot cluster %s: its %s are in no cluster and stay as they are\n", name, report.Count(machines, "machine"))
 			return nil
 		case exists:
-			fmt.Fprintf(e.Out, "removed cluster %s: %s with all processes, mounts, networks and files\n", name, launch.Plural(machines, "machine"))
+			fmt.Fprintf(e.Out, "removed cluster %s: %s with all processes, mounts, networks and files\n", name, report.Count(machines, "machine"))
 		}
 		if drop {
 			fmt.Fprintln(e.Out, "removed the component store")
@@ -94,7 +95,7 @@ func machineCount(cmd *cobra.Command, e Env, name string, exists bool) (int, err
 	if !exists {
 		return 0, nil
 	}
-	machines, err := e.Launcher.MachineNames(cmd.Context(), name)
+	machines, err := e.Inventory.Names(cmd.Context(), name)
 	return len(machines), err
 }
 

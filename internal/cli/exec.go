@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slipway-project/slipway/internal/launch"
 	"github.com/slipway-project/slipway/internal/machine"
+	"github.com/slipway-project/slipway/internal/operate"
 )
 
 func exec(e Env) *cobra.Command {
@@ -41,10 +41,10 @@ the administrator's KUBECONFIG. Its exit code is passed on; a terminal is passed
 		if dash == 1 {
 			target = args[0]
 		}
-		code, err := e.Launcher.Exec(cmd.Context(), name, target, machine.Command{
+		code, err := operate.Exec(cmd.Context(), *e.Inventory, name, target, machine.Command{
 			Args: args[dash:], Stdin: e.In, Stdout: bare(e.Out), Stderr: e.Err, TTY: isTerminal(e.In) && isTerminal(e.Out),
 		})
-		var absent *launch.NoCommandError
+		var absent *operate.NoCommandError
 		if errors.As(err, &absent) {
 			fmt.Fprintln(e.Err, "slipway: "+absent.Error())
 			return exitError(absent.Code)

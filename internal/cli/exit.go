@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 // Exit codes, documented in `slipway help`.
@@ -41,16 +41,16 @@ func codeOf(err error) int {
 	if errors.As(err, &usage) || strings.HasPrefix(err.Error(), "unknown command") { // cobra's own has no type
 		return exitUsage
 	}
-	var known *launch.Error
+	var known *report.Error
 	if !errors.As(err, &known) {
 		return exitFailed
 	}
 	switch known.Kind {
-	case launch.InvalidSpec:
+	case report.InvalidSpec:
 		return exitSpec
-	case launch.Preflight:
+	case report.Preflight:
 		return exitPreflight
-	case launch.TimedOut:
+	case report.TimedOut:
 		return exitTimeout
 	}
 	return exitFailed

@@ -16,14 +16,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
+	"github.com/slipway-project/slipway/internal/bootstrap"
+	"github.com/slipway-project/slipway/internal/clusterdir"
 	"github.com/slipway-project/slipway/internal/core/spec"
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/inventory"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
-	kind := func(k launch.ErrorKind) error {
-		return fmt.Errorf("a: %w", &launch.Error{Kind: k, Err: errors.New("b")})
+	kind := func(k report.ErrorKind) error {
+		return fmt.Errorf("a: %w", &report.Error{Kind: k, Err: errors.New("b")})
 	}
 	for name, test := range map[string]struct {
 		err    error
@@ -33,9 +36,9 @@ func TestExitCodes(t *testing.T) {
 		"done":           {nil, 0, ""},
 		"failed":         {errors.New("x: y\n"), 1, "slipway: x: y\n"},
 		"usage":          {usageError{errors.New("bad flag")}, 2, "slipway: bad flag\n"},
-		"spec":           {kind(launch.InvalidSpec), 3, "slipway: a: b\n"},
-		"preflight":      {kind(launch.Preflight), 4, "slipway: a: b\n"},
-		"timeout":        {kind(launch.TimedOut), 5, "slipway: a: b\n"},
+		"spec":           {kind(report.InvalidSpec), 3, "slipway: a: b\n"},
+		"preflight":      {kind(report.Preflight), 4, "slipway: a: b\n"},
+		"timeout":        {kind(report.TimedOut), 5, "slipway: a: b\n"},
 		"passed through": {exitError(42), 42, ""},
 		"interrupted":    {interruptedError("stopped; go on with x"), 130, "slipway: stopped; go on with x\n"},
 	} {
@@ -43,7 +46,7 @@ func TestExitCodes(t *testing.T) {
 			t.Parallel()
 			var stderr bytes.Buffer
 			hidden := &cobra.Command{Use: "probe", Args: noArgs, RunE: func(*cobra.Command, []string) error { return test.err }}
-			e := Env{Launcher: &launch.Launcher{}, Out: &stderr, Err: &stderr, Hidden: []*cobra.Command{hidden}}
+			e := Env{Inventory: &inventory.Inventory{}, Out: &stderr, Err: &stderr, Hidden: []*cobra.Command{hidden}}
 			if code := Run(t.Context(), e, []string{"probe"}); code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
 			}
@@ -102,10 +105,10 @@ func TestOwnFlags(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := Env{Launcher: &launch.Launcher{Root: "/r"}}
+			e := Env{Inventory: &inventory.Inventory{Dir: clusterdir.Dir{Root: "/r"}}}
 			name, rest, err := ownFlags(e, test.args)
-			if err != nil || name != test.name || e.Launcher.Root != test.root {
-				t.Errorf("got name %q, root %q, %v", name, e.Launcher.Root, err)
+			if err != nil || name != test.name || e.Inventory.Dir.Root != test.root {
+				t.Errorf("got name %q, root %q, %v", name, e.Inventory.Dir.Root, err)
 			}
 			if diff := cmp.Diff(test.rest, rest); diff != "" {
 				t.Errorf("rest (-want +got):\n%s", diff)
@@ -138,13 +141,13 @@ func TestRootHint(t *testing.T) {
 func TestAgain(t *testing.T) {
 	t.Parallel()
 	three, none := 3, 0
-	for want, o := range map[string]launch.UpOptions{
-		"slipway up --control-planes 3 --workers 0": {Source: launch.Source{Name: "dev", Shape: spec.Shape{ControlPlanes: &three, Workers: &none}}},
-		"slipway up":                                       {Source: launch.Source{Name: "dev"}},
-		"slipway up --name test --init systemd":            {Source: launch.Source{Name: "test"}, Init: "systemd"},
-		"slipway up -f min.yaml":                           {Source: launch.Source{File: "min.yaml"}},
-		"slipway up --name test -f min.yaml":               {Source: launch.Source{Name: "test", File: "min.yaml"}},
-		"slipway up -f min.yaml --kubernetes-version 1.36": {Source: launch.Source{File: "min.yaml", Version: "1.36"}},
+	for want, o := range map[string]bootstrap.UpOptions{
+		"slipway up --control-planes 3 --workers 0": {Source: clusterdir.Source{Name: "dev", Shape: spec.Shape{ControlPlanes: &three, Workers: &none}}},
+		"slipway up":                                       {Source: clusterdir.Source{Name: "dev"}},
+		"slipway up --name test --init systemd":            {Source: clusterdir.Source{Name: "test"}, Init: "systemd"},
+		"slipway up -f min.yaml":                           {Source: clusterdir.Source{File: "min.yaml"}},
+		"slipway up --name test -f min.yaml":               {Source: clusterdir.Source{Name: "test", File: "min.yaml"}},
+		"slipway up -f min.yaml --kubernetes-version 1.36": {Source: clusterdir.Source{File: "min.yaml", Version: "1.36"}},
 	} {
 		if got := again(o); got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -8,7 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/agentclient"
+	"github.com/slipway-project/slipway/internal/operate"
 )
 
 func identityCommand(e Env) *cobra.Command {
@@ -26,14 +27,14 @@ Read the pin here, on the machine's console, and not over the network: slipway i
 	socketFlag(cmd, &socket)
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		id, err := e.Launcher.Identity(cmd.Context(), socket)
+		id, err := operate.Identity(cmd.Context(), socket)
 		if err != nil {
 			return err
 		}
 		if out != asText {
 			return out.object(e.Out, "MachineIdentity", id)
 		}
-		rows := [][2]string{{"key", id.Key}, {"address", cmp.Or(id.Address, "none")}, {"lock", id.Lock}}
+		rows := [][2]string{{"key", string(id.Key)}, {"address", cmp.Or(id.Address, "none")}, {"lock", string(id.Phase)}}
 		if id.Node != "" {
 			rows = append(rows, [2]string{"cluster", id.Cluster}, [2]string{"node", id.Node})
 		}
@@ -46,7 +47,7 @@ Read the pin here, on the machine's console, and not over the network: slipway i
 }
 
 func socketFlag(cmd *cobra.Command, socket *string) {
-	cmd.Flags().StringVar(socket, "socket", launch.OwnSocket, "socket of the machine's agent")
+	cmd.Flags().StringVar(socket, "socket", agentclient.OwnSocket, "socket of the machine's agent")
 	_ = cmd.Flags().MarkHidden("socket")
 }
 
@@ -81,14 +82,14 @@ the machine keeps its hash only. Its agent waits for slipway init from then on.`
 	cmd.Flags().BoolVar(&replace, "replace", false, "make another one that nobody has used worthless")
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		secret, id, err := e.Launcher.CreateInitSecret(cmd.Context(), socket, replace)
+		secret, id, err := operate.CreateInitSecret(cmd.Context(), socket, e.Inventory.Dir.Root, replace)
 		if err != nil {
 			return err
 		}
 		if out != asText {
 			return out.object(e.Out, "InitSecret", struct {
 				Secret string `json:"secret"`
-				launch.Identity
+				operate.MachineIdentity
 			}{secret, id})
 		}
 		server := cmp.Or(id.Address, "ADDRESS")

@@ -5,10 +5,15 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/clusterdir"
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/spec"
+	"github.com/slipway-project/slipway/internal/render/fleet"
 )
 
 func importCommand(e Env) *cobra.Command {
@@ -35,20 +40,46 @@ instances: web@1.service, which may be a link to web@.service.`,
   slipway import fleet --name prod web@1.service web@2.service`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, files []string) error {
-			made, err := launch.ImportFleet(name, files)
-			for _, n := range made.Notes {
+			text, notes, err := fleetSpec(name, files)
+			for _, n := range notes {
 				fmt.Fprintln(e.Err, "note: "+n)
 			}
-			if made.Spec != nil {
-				_, _ = e.Out.Write(made.Spec) // New's writer remembers
+			if text != nil {
+				_, _ = e.Out.Write(text) // New's writer remembers
 			}
-			var problems launch.ProblemsError
+			var problems clusterdir.ProblemsError
 			if errors.As(err, &problems) {
-				return fmt.Errorf("the spec has to be mended: %w", err)
+				return fmt.Errorf("fix the spec: %w", err)
 			}
 			return err
 		},
 	}
 	cmd.Flags().Var((*clusterName)(&name), "name", "name of the cluster in the spec")
 	return cmd
+}
+
+// fleetSpec makes a spec of units that were written for fleet, and notes what is left out. It reports the errors of all files at
+// once. A spec that needs to be fixed is returned as well, with its problems as a report.Error of kind InvalidSpec.
+func fleetSpec(cluster string, files []string) (text []byte, notes []string, err error) {
+	var errs []error
+	var units []spec.Unit
+	for _, file := range files {
+		unit, err := os.ReadFile(file)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("read unit: %w", err))
+			continue
+		}
+		u, left, err := fleet.Decode(filepath.Clean(file), string(unit))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		notes, units = append(notes, left...), append(units, u)
+	}
+	if len(errs) > 0 {
+		return nil, nil, errors.Join(errs...)
+	}
+	text = config.PrintUnits(cluster, units)
+	_, err = clusterdir.Complete("the imported spec", text, "")
+	return text, notes, err
 }

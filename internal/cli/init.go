@@ -11,11 +11,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/bootstrap"
+	"github.com/slipway-project/slipway/internal/operate"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 func initCommand(e Env) *cobra.Command {
-	var o launch.InitOptions
+	var o bootstrap.InitOptions
 	var file string
 	var out format
 	cmd := &cobra.Command{
@@ -49,7 +51,7 @@ The machine does the work by itself: broken off at any moment, the same command 
 		case o.Timeout <= 0:
 			return usageError{errors.New("--timeout: use a time above zero")}
 		}
-		if err := launch.CheckPin(o.Pin); err != nil {
+		if err := operate.CheckPin(o.Pin); err != nil {
 			return usageError{err}
 		}
 		if o.Source.File != "" && !cmd.Flags().Changed("name") {
@@ -73,12 +75,12 @@ func noSecretFlag(cmd *cobra.Command, err error) error {
 	return usageError{fmt.Errorf("%w\nSee '%s --help'", err, cmd.CommandPath())}
 }
 
-func runInit(cmd *cobra.Command, e Env, out format, o launch.InitOptions) error {
+func runInit(cmd *cobra.Command, e Env, out format, o bootstrap.InitOptions) error {
 	begun := time.Now()
-	var done launch.Initialised
-	err := showing(cmd.Context(), e, out, func(report func(launch.Event)) (err error) {
+	var done bootstrap.Initialized
+	err := showing(cmd.Context(), e, out, func(report func(report.Event)) (err error) {
 		o.Report = report
-		done, err = e.Launcher.Init(cmd.Context(), o)
+		done, err = bootstrap.Init(cmd.Context(), e.Inventory.Dir, o)
 		return err
 	})
 	if cmd.Context().Err() != nil {
@@ -94,7 +96,7 @@ func runInit(cmd *cobra.Command, e Env, out format, o launch.InitOptions) error 
 	return nil
 }
 
-func initText(w io.Writer, done launch.Initialised, took time.Duration) {
+func initText(w io.Writer, done bootstrap.Initialized, took time.Duration) {
 	if done.Changed {
 		fmt.Fprintf(w, "cluster %s stands (%.2f s)\n\n", done.Name, took.Seconds())
 	} else {

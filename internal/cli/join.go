@@ -13,11 +13,14 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/agentclient"
+	"github.com/slipway-project/slipway/internal/node/lock"
+	"github.com/slipway-project/slipway/internal/operate"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 func join(e Env) *cobra.Command {
-	var o launch.JoinOptions
+	var o operate.JoinOptions
 	var file string
 	var known bool
 	var out format
@@ -33,13 +36,13 @@ from standard input or a file: on a command line every process of the machine co
 		Args: noArgs,
 	}
 	cmd.Flags().StringArrayVar(&o.Endpoints, "endpoint", nil, "ADDRESS:PORT of a join service; may be given several times")
-	cmd.Flags().StringVar(&o.Pin, "pin", "", "pin of the cluster's join CA: sha256: and 64 hex digits")
+	cmd.Flags().StringVar((*string)(&o.Pin), "pin", "", "pin of the cluster's join CA: sha256: and 64 hex digits")
 	cmd.Flags().StringVar(&o.Node, "node", "", "name to ask for (default: what the cluster decides)")
 	cmd.Flags().StringVar(&file, "token-file", "", "file that holds the token (default: standard input)")
 	cmd.Flags().BoolVar(&known, "known", false, "no token: the cluster knows this machine's key")
 	cmd.Flags().BoolVar(&o.Wait, "wait", false, "wait until the machine is in")
 	cmd.Flags().DurationVar(&o.Timeout, "timeout", 5*time.Minute, "how long to wait, with --wait")
-	cmd.Flags().StringVar(&o.Socket, "socket", launch.OwnSocket, "socket of the machine's agent")
+	cmd.Flags().StringVar(&o.Socket, "socket", agentclient.OwnSocket, "socket of the machine's agent")
 	_ = cmd.Flags().MarkHidden("socket")
 	outputFlag(cmd, &out)
 	cmd.SetFlagErrorFunc(noTokenFlag)
@@ -70,11 +73,11 @@ func noTokenFlag(cmd *cobra.Command, err error) error {
 	return usageError{fmt.Errorf("%w\nSee '%s --help'", err, cmd.CommandPath())}
 }
 
-func runJoin(cmd *cobra.Command, e Env, out format, o launch.JoinOptions) error {
-	var m launch.Membership
-	err := showing(cmd.Context(), e, out, func(report func(launch.Event)) (err error) {
+func runJoin(cmd *cobra.Command, e Env, out format, o operate.JoinOptions) error {
+	var m agentclient.Membership
+	err := showing(cmd.Context(), e, out, func(report func(report.Event)) (err error) {
 		o.Report = report
-		m, err = launch.Join(cmd.Context(), o)
+		m, err = operate.Join(cmd.Context(), o)
 		return err
 	})
 	if cmd.Context().Err() != nil {
@@ -83,7 +86,7 @@ func runJoin(cmd *cobra.Command, e Env, out format, o launch.JoinOptions) error 
 	if err != nil {
 		return err
 	}
-	in := m.Lock == "committed"
+	in := m.Phase == lock.Committed
 	switch {
 	case out != asText:
 		return out.object(e.Out, "JoinResult", map[string]any{"joined": in, "cluster": m.Cluster, "node": m.Node, "key": m.Key})

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slipway-project/slipway/internal/kube"
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/operate"
 )
 
 func kubeconfig(e Env) *cobra.Command {
@@ -38,7 +38,7 @@ entries there stay, and so do the file's owner and the namespace that you chose.
 		if merge && pathOnly {
 			return usageError{errors.New("use one of --merge and --path")}
 		}
-		access, err := e.Launcher.Access(cmd.Context(), name)
+		access, err := operate.Access(cmd.Context(), *e.Inventory, name)
 		if err != nil {
 			return err
 		}
@@ -70,7 +70,7 @@ type kubeconfigView struct {
 	Context string `json:"context,omitempty"`
 }
 
-func mergeKubeconfig(cmd *cobra.Command, e Env, out format, name string, access launch.Access) error {
+func mergeKubeconfig(cmd *cobra.Command, e Env, out format, name string, access operate.APIAccess) error {
 	text, err := os.ReadFile(access.Kubeconfig)
 	if err != nil {
 		return fmt.Errorf("read kubeconfig: %w", err)

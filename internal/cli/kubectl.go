@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slipway-project/slipway/internal/core/spec"
+	"github.com/slipway-project/slipway/internal/operate"
 )
 
 func kubectl(e Env) *cobra.Command {
@@ -31,11 +32,11 @@ front are Slipway's; everything after them is kubectl's, its flags too. Its exit
 			if len(rest) == 1 && (rest[0] == "--help" || rest[0] == "-h") {
 				return cmd.Help()
 			}
-			access, err := e.Launcher.Access(cmd.Context(), name)
+			access, err := operate.Access(cmd.Context(), *e.Inventory, name)
 			if err != nil {
 				return err
 			}
-			path, err := e.Launcher.Kubectl(cmd.Context(), name)
+			path, err := operate.Kubectl(cmd.Context(), e.Inventory.Dir, name)
 			if err != nil {
 				return err
 			}
@@ -70,7 +71,7 @@ func ownFlags(e Env, args []string) (name string, rest []string, err error) {
 			}
 			name = value
 		} else {
-			e.Launcher.Root = value
+			e.Inventory.Dir.Root = value
 		}
 	}
 	if len(rest) > 0 && rest[0] == "--" {

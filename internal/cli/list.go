@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/slipway-project/slipway/internal/operate"
 )
 
 type listItem struct {
@@ -26,13 +28,13 @@ func clusters(e Env) *cobra.Command {
 	}
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		names, err := e.Launcher.Clusters()
+		names, err := e.Inventory.Dir.Clusters()
 		if err != nil {
 			return err
 		}
 		items := []listItem{}
 		for _, name := range names {
-			s, err := e.Launcher.Status(cmd.Context(), name)
+			s, err := operate.Status(cmd.Context(), *e.Inventory, name)
 			if err != nil {
 				s.Verdict = err.Error()
 			}

@@ -7,6 +7,8 @@ import (
 	"errors"
 
 	"github.com/spf13/cobra"
+
+	"github.com/slipway-project/slipway/internal/operate"
 )
 
 func logs(e Env) *cobra.Command {
@@ -33,12 +35,12 @@ journal there. Logs of pods: slipway kubectl logs.`,
 		if tail < -1 {
 			return usageError{errors.New("--tail: use a number of lines, or -1 for all")}
 		}
-		far, err := e.Launcher.Applied(name)
+		far, err := e.Inventory.IsRemote(name)
 		if err != nil {
 			return err
 		}
 		if far {
-			err = e.Launcher.FarLog(cmd.Context(), name, machine, args[0], tail, follow, e.Out)
+			err = operate.RemoteLog(cmd.Context(), *e.Inventory, name, machine, args[0], tail, follow, e.Out)
 		} else {
 			err = nearLog(cmd.Context(), e, name, machine, args[0], tail, follow)
 		}
@@ -51,7 +53,7 @@ journal there. Logs of pods: slipway kubectl logs.`,
 }
 
 func nearLog(ctx context.Context, e Env, name, machine, component string, tail int, follow bool) error {
-	path, err := e.Launcher.LogFile(ctx, name, machine, component)
+	path, err := operate.LogFile(ctx, *e.Inventory, name, machine, component)
 	if err != nil {
 		return err
 	}

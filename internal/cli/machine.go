@@ -10,7 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slipway-project/slipway/internal/inventory"
 	"github.com/slipway-project/slipway/internal/machine"
+	"github.com/slipway-project/slipway/internal/operate"
 )
 
 func machineCommand(e Env) *cobra.Command {
@@ -28,18 +30,18 @@ machine that is cut, as its console would.`,
 		machineVerb(e, verb{
 			use: "stop", short: "Pull a machine's plug",
 			long: `Pull a machine's plug: all its processes end at once, and nothing is written any more. Its disk stays as it is.`,
-			done: "does not run any more", already: "did not run", do: e.Launcher.MachineStop,
+			done: "does not run any more", already: "did not run", do: operate.StopMachine,
 		}),
 		machineVerb(e, verb{
 			use: "start", short: "Power a machine on",
 			long: `Power a machine on. It boots with the disk that it had, and comes back to its plan by itself.`,
-			done: "runs", already: "ran already", do: e.Launcher.MachineStart,
+			done: "runs", already: "ran already", do: operate.StartMachine,
 		}),
 		machineCut(e),
 		machineVerb(e, verb{
 			use: "heal", short: "Give a machine its network back",
 			long: `Give a machine its network back, from every cut: also from those that concern it and one other machine.`,
-			done: "has its network back", already: "was not cut", do: e.Launcher.MachineHeal,
+			done: "has its network back", already: "was not cut", do: operate.HealMachine,
 		}))
 	return cmd
 }
@@ -48,7 +50,7 @@ machine that is cut, as its console would.`,
 type verb struct {
 	use, short, long string
 	done, already    string
-	do               func(ctx context.Context, cluster, machine string) (changed bool, err error)
+	do               func(ctx context.Context, inv inventory.Inventory, cluster, machine string) (changed bool, err error)
 }
 
 func machineVerb(e Env, v verb) *cobra.Command {
@@ -63,7 +65,7 @@ func machineVerb(e Env, v verb) *cobra.Command {
 	outputFlag(cmd, &out)
 	cmd.ValidArgsFunction = oneMachine(e, &name)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		changed, err := v.do(cmd.Context(), name, args[0])
+		changed, err := v.do(cmd.Context(), *e.Inventory, name, args[0])
 		if err != nil {
 			return err
 		}
@@ -102,7 +104,7 @@ loses one other machine only, which loses it.`,
 	cmd.ValidArgsFunction = oneMachine(e, &name)
 	_ = cmd.RegisterFlagCompletionFunc("from", machineNames(e, &name))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		changed, err := e.Launcher.MachineCut(cmd.Context(), name, args[0], from)
+		changed, err := operate.CutMachine(cmd.Context(), *e.Inventory, name, args[0], from)
 		if err != nil {
 			return err
 		}
@@ -129,7 +131,7 @@ func machineList(e Env) *cobra.Command {
 	nameFlag(e, cmd, &name)
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		list, err := e.Launcher.MachineList(cmd.Context(), name)
+		_, list, err := e.Inventory.List(cmd.Context(), name)
 		if err != nil {
 			return err
 		}

@@ -10,13 +10,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/bootstrap"
+	"github.com/slipway-project/slipway/internal/operate"
 )
 
 // TestMemberTexts is what the commands for nodes, tokens and init print.
 func TestMemberTexts(t *testing.T) {
 	t.Parallel()
-	nodes := []launch.Node{
+	nodes := []operate.Node{
 		{
 			Name: "dev-main-0", Roles: []string{"control-plane", "worker"}, Addresses: []string{"10.89.0.10"}, Ready: true, Version: "v1.36.4", PodCIDR: "10.244.0.0/24",
 			Member: "voter",
@@ -24,12 +25,12 @@ func TestMemberTexts(t *testing.T) {
 		{Name: "dev-main-1", Roles: []string{"control-plane", "worker"}, Addresses: []string{"10.89.0.11"}, Ready: true, Version: "v1.36.4", Unschedulable: true},
 		{Name: "dev-worker-0", Roles: []string{"worker"}, Addresses: []string{}, Waiting: "its machine\nto come"},
 	}
-	tokens := []launch.Token{
+	tokens := []operate.Token{
 		{ID: "a1", Pool: "worker", Expires: now().Add(90 * time.Second)},
 		{ID: "b2", Pool: "worker", Node: "dev-worker-1", Expires: before(time.Minute)},
 		{ID: "c3", Pool: "main", Expires: now().Add(time.Minute), UsedBy: "sha256:12"},
 	}
-	made := launch.Initialised{
+	made := bootstrap.Initialized{
 		Name: "prod", Cluster: "0123", Node: "prod-main-0", Machine: "sha256:12", Server: "https://10.0.0.4:6443", Kubeconfig: "/k", Changed: true,
 	}
 	for name, show := range map[string]func(w io.Writer){
@@ -38,13 +39,13 @@ func TestMemberTexts(t *testing.T) {
 		"tokens":    func(w io.Writer) { tokensText(w, tokens, now()) },
 		"no-tokens": func(w io.Writer) { tokensText(w, nil, now()) },
 		"token": func(w io.Writer) {
-			tokenText(w, launch.NewToken{
+			tokenText(w, operate.NewToken{
 				ID: "a1", Token: "a1.secret", Pool: "worker", Pin: "sha256:12", Endpoints: []string{"10.89.0.10:9440", "10.89.0.11:9440"}, Expires: now(),
 			})
 		},
 		"init":       func(w io.Writer) { initText(w, made, 12340*time.Millisecond) },
 		"nodes-json": func(w io.Writer) { _ = asJSON.array(w, nodes) },
-		"none-json":  func(w io.Writer) { _ = asJSON.array(w, []launch.Node{}) },
+		"none-json":  func(w io.Writer) { _ = asJSON.array(w, []operate.Node{}) },
 		"nodes-yaml": func(w io.Writer) { _ = asYAML.array(w, nodes) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -12,7 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/node/lock"
+	"github.com/slipway-project/slipway/internal/operate"
 )
 
 func nodeCommand(e Env) *cobra.Command {
@@ -44,9 +45,9 @@ is an array of objects.`,
 	nameFlag(e, cmd, &name)
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		var nodes []launch.Node
+		var nodes []operate.Node
 		err := stoppable(cmd.Context(), func() (err error) {
-			nodes, err = e.Launcher.Nodes(cmd.Context(), name)
+			nodes, err = operate.Nodes(cmd.Context(), *e.Inventory, name)
 			return err
 		})
 		if err != nil {
@@ -74,7 +75,7 @@ func (f format) array(w io.Writer, v any) error {
 	return err
 }
 
-func nodeText(w io.Writer, nodes []launch.Node) {
+func nodeText(w io.Writer, nodes []operate.Node) {
 	if len(nodes) == 0 {
 		fmt.Fprintln(w, "the cluster knows no nodes yet: see slipway status")
 		return
@@ -89,7 +90,7 @@ func nodeText(w io.Writer, nodes []launch.Node) {
 	table(w, rows)
 }
 
-func nodeState(n launch.Node) string {
+func nodeState(n operate.Node) string {
 	state := "not ready"
 	if n.Ready {
 		state = "ready"
@@ -116,7 +117,7 @@ shows the key of who waits: compare it with the one on the machine's console. Th
 	outputFlag(cmd, &out)
 	cmd.ValidArgsFunction = oneMachine(e, &name)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		key, err := e.Launcher.ApproveNode(cmd.Context(), name, args[0])
+		key, err := operate.ApproveNode(cmd.Context(), *e.Inventory, name, args[0])
 		if err != nil {
 			return err
 		}
@@ -149,24 +150,24 @@ good. Take a node out with slipway node remove before, or its cluster goes on wa
 	outputFlag(cmd, &out)
 	cmd.ValidArgsFunction = oneMachine(e, &name)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		m, err := e.Launcher.Member(cmd.Context(), name, args[0])
+		m, err := operate.Membership(cmd.Context(), *e.Inventory, name, args[0])
 		if err != nil {
 			return err
 		}
-		free := m.Lock != "committed"
+		free := m.Phase != lock.Committed
 		if !free {
 			question := fmt.Sprintf("Take machine %s out of cluster %s and remove all its data?", args[0], m.Cluster)
 			if err := confirm(e, yes, question); err != nil {
 				return err
 			}
-			if err := e.Launcher.ResetMachine(cmd.Context(), name, args[0], m.Cluster, lost); err != nil {
+			if err := operate.ResetMachine(cmd.Context(), *e.Inventory, name, args[0], m.Cluster, lost); err != nil {
 				return err
 			}
 		}
 		switch {
 		case out != asText:
 			return out.object(e.Out, "NodeReset", map[string]any{"machine": args[0], "cluster": m.Cluster, "changed": !free})
-		case free && m.Lock == "claimed":
+		case free && m.Phase == lock.Claimed:
 			return errors.New("machine " + args[0] + " is just being taken into a cluster: it frees itself if that comes to nothing")
 		case free:
 			fmt.Fprintf(e.Out, "machine %s was free already\n", args[0])

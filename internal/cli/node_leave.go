@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/slipway-project/slipway/internal/operate"
 )
 
 func nodeDrain(e Env) *cobra.Command {
@@ -41,7 +43,7 @@ Pods that no controller makes again are gone then.`,
 			}
 		}
 		err := stoppable(cmd.Context(), func() error {
-			return e.Launcher.DrainNode(cmd.Context(), name, args[0], timeout, undo, say(e))
+			return operate.DrainNode(cmd.Context(), *e.Inventory, name, args[0], timeout, undo, say(e))
 		})
 		if cmd.Context().Err() != nil {
 			return interruptedError("stopped; pods stay away from " + args[0] + " until " + withName("node drain "+args[0]+" --undo", name))
@@ -87,7 +89,7 @@ not come back: its pods are not waited for. The machine itself is made free with
 			return err
 		}
 		err := stoppable(cmd.Context(), func() error {
-			return e.Launcher.RemoveNode(cmd.Context(), name, args[0], timeout, lost, say(e))
+			return operate.RemoveNode(cmd.Context(), *e.Inventory, name, args[0], timeout, lost, say(e))
 		})
 		if cmd.Context().Err() != nil {
 			return interruptedError("stopped half-way; go on with " + withName("node remove "+args[0], name))

@@ -9,12 +9,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slipway-project/slipway/internal/bootstrap"
+	"github.com/slipway-project/slipway/internal/clusterdir"
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 func planCommand(e Env) *cobra.Command {
-	var source launch.Source
+	var source clusterdir.Source
 	var node string
 	var out format
 	cmd := &cobra.Command{
@@ -31,7 +33,7 @@ differs from that on the machines now, slipway diff says.`,
 	nodeFlag(e, cmd, &node, &source.Name)
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		p, err := e.Launcher.Plan(cmd.Context(), source, node)
+		p, err := bootstrap.PlanNode(cmd.Context(), *e.Inventory, source, node)
 		if err != nil {
 			return err
 		}
@@ -48,7 +50,7 @@ differs from that on the machines now, slipway diff says.`,
 }
 
 func planText(w io.Writer, p plan.Plan) {
-	fmt.Fprintf(w, "node %s of cluster %s: Kubernetes %s, %s\n\n", p.Node, p.Cluster, p.Release, launch.Plural(len(p.Entries), "item"))
+	fmt.Fprintf(w, "node %s of cluster %s: Kubernetes %s, %s\n\n", p.Node, p.Cluster, p.Release, report.Count(len(p.Entries), "item"))
 	for _, entry := range p.Entries {
 		fmt.Fprintln(w, entry.Ref)
 		if len(entry.Needs) > 0 {

@@ -10,8 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/bootstrap"
+	"github.com/slipway-project/slipway/internal/clusterdir"
 	checks "github.com/slipway-project/slipway/internal/preflight"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 // The purposes of --for.
@@ -40,14 +42,14 @@ programs that Slipway's own tests run are checked, too; make test and make check
 	initFlag(cmd, &kind, "check also what machines with this init need")
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cluster, err := e.Launcher.Load(launch.Source{Name: name})
+		cluster, err := e.Inventory.Dir.Load(clusterdir.Source{Name: name})
 		if err != nil {
 			return err
 		}
 		if purpose != forClusters && purpose != forTests {
 			return usageError{fmt.Errorf("--for: unknown purpose %q (want %s or %s)", purpose, forClusters, forTests)}
 		}
-		findings, err := e.Launcher.Preflight(cmd.Context(), cluster, kind.kind, purpose == forTests)
+		findings, err := bootstrap.Preflight(cmd.Context(), e.Inventory.Dir, cluster, kind.kind, purpose == forTests)
 		if err != nil {
 			return err
 		}
@@ -57,10 +59,10 @@ programs that Slipway's own tests run are checked, too; make test and make check
 			}
 			fmt.Fprintf(e.Err, "installing %s\n", strings.Join(fixable, " "))
 			if err := checks.Install(cmd.Context(), findings, func(line string) { fmt.Fprintln(e.Err, line) }); err != nil {
-				return &launch.Error{Kind: launch.Preflight, Err: err}
+				return &report.Error{Kind: report.Preflight, Err: err}
 			}
 			before := findings
-			if findings, err = e.Launcher.Preflight(cmd.Context(), cluster, kind.kind, purpose == forTests); err != nil {
+			if findings, err = bootstrap.Preflight(cmd.Context(), e.Inventory.Dir, cluster, kind.kind, purpose == forTests); err != nil {
 				return err
 			}
 			findings = checks.MarkFixed(before, findings)
@@ -101,14 +103,14 @@ func findingsText(w io.Writer, findings []checks.Finding, purpose string, instal
 	fmt.Fprintln(w)
 	switch {
 	case len(problems) == 0:
-		fmt.Fprintf(w, "this host can run %s (%s, %s)\n", purpose, launch.Plural(len(findings), "check"), launch.Plural(warnings, "warning"))
+		fmt.Fprintf(w, "this host can run %s (%s, %s)\n", purpose, report.Count(len(findings), "check"), report.Count(warnings, "warning"))
 	case len(checks.Fixable(problems)) > 0 && !installed:
 		flag := ""
 		if purpose != forClusters {
 			flag = " --for " + purpose
 		}
-		fmt.Fprintf(w, "%s; run slipway preflight --install%s to install what is missing\n", launch.Plural(len(problems), "problem"), flag)
+		fmt.Fprintf(w, "%s; run slipway preflight --install%s to install what is missing\n", report.Count(len(problems), "problem"), flag)
 	default:
-		fmt.Fprintf(w, "%s\n", launch.Plural(len(problems), "problem"))
+		fmt.Fprintf(w, "%s\n", report.Count(len(problems), "problem"))
 	}
 }

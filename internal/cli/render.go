@@ -11,8 +11,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/bootstrap"
+	"github.com/slipway-project/slipway/internal/clusterdir"
+	"github.com/slipway-project/slipway/internal/outputdir"
 	"github.com/slipway-project/slipway/internal/render"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 // renderCommand is there when main has given it forms.
@@ -20,7 +23,7 @@ func renderCommand(e Env) *cobra.Command {
 	if len(e.Forms) == 0 {
 		return nil
 	}
-	var source launch.Source
+	var source clusterdir.Source
 	var node, to string
 	var out format
 	form := formFlag{forms: e.Forms}
@@ -50,16 +53,16 @@ Forms:
 		if to == "" {
 			return usageError{errors.New("--to is empty: name a folder, or - to print")}
 		}
-		p, err := e.Launcher.Plan(cmd.Context(), source, node)
+		p, err := bootstrap.PlanNode(cmd.Context(), *e.Inventory, source, node)
 		if err != nil {
 			return err
 		}
-		r, err := form.chosen.Render(cmd.Context(), p)
+		r, err := form.chosen.Render(cmd.Context(), *e.Inventory, p)
 		if err != nil {
 			return fmt.Errorf("render %s for %s: %w", form.chosen.Name, p.Plan.Node, err)
 		}
 		if to != "-" {
-			if err := launch.WriteFolder(to, r.Files); err != nil {
+			if err := outputdir.Write(to, r.Files); err != nil {
 				return err
 			}
 		}
@@ -69,7 +72,7 @@ Forms:
 }
 
 // showRendered prints the files, or what was written, and always what was left out.
-func showRendered(e Env, out format, form, to string, p launch.Planned, r render.Rendered) error {
+func showRendered(e Env, out format, form, to string, p bootstrap.PlannedNode, r render.Rendered) error {
 	if out != asText {
 		return out.object(e.Out, "Rendered", renderedView(form, to, p, r))
 	}
@@ -79,7 +82,7 @@ func showRendered(e Env, out format, form, to string, p launch.Planned, r render
 	if to == "-" {
 		printFiles(e.Out, r.Files)
 	} else {
-		fmt.Fprintf(e.Out, "wrote %s for node %s to %s\n", launch.Plural(len(r.Files), "file"), p.Plan.Node, to)
+		fmt.Fprintf(e.Out, "wrote %s for node %s to %s\n", report.Count(len(r.Files), "file"), p.Plan.Node, to)
 	}
 	if len(r.Omitted) == 0 {
 		return nil
@@ -138,7 +141,7 @@ type leftView struct {
 	Reason string `json:"reason"`
 }
 
-func renderedView(form, to string, p launch.Planned, r render.Rendered) map[string]any {
+func renderedView(form, to string, p bootstrap.PlannedNode, r render.Rendered) map[string]any {
 	files, left := []fileView{}, []leftView{}
 	for _, f := range r.Files {
 		v := fileView{Path: f.Path, Mode: fmt.Sprintf("%04o", f.Mode), Refs: refs(f.Refs)}
@@ -161,8 +164,8 @@ func renderedView(form, to string, p launch.Planned, r render.Rendered) map[stri
 
 // formFlag is the value of --format.
 type formFlag struct {
-	forms  []launch.Form
-	chosen *launch.Form
+	forms  []bootstrap.Form
+	chosen *bootstrap.Form
 }
 
 func (f *formFlag) String() string {

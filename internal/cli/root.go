@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli is the command line: one file per sub-command. It prints, never decides: the work is done by package launch,
+// Package cli is the command line: one file per sub-command. It prints, never decides: the work is done by packages bootstrap and operate,
 // and the hidden commands that run on nodes are handed in by main. Results go to standard output, progress and errors to
 // standard error.
 //
 // Read [New] first, then up.go.
 //
-//	code := cli.Run(ctx, cli.Env{Launcher: l, Out: os.Stdout, Err: os.Stderr, In: os.Stdin}, []string{"status", "--output", "json"})
+//	code := cli.Run(ctx, cli.Env{Inventory: inventory, Out: os.Stdout, Err: os.Stderr, In: os.Stdin}, []string{"status", "--output", "json"})
 package cli
 
 import (
@@ -20,18 +20,19 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/slipway-project/slipway/internal/bootstrap"
 	"github.com/slipway-project/slipway/internal/core/spec"
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/inventory"
 )
 
 // Env is what the commands work with.
 type Env struct {
-	Launcher *launch.Launcher
-	Out, Err io.Writer
-	In       io.Reader
-	Version  string
-	Hidden   []*cobra.Command // what runs on nodes; built by main
-	Forms    []launch.Form    // what slipway render can write
+	Inventory *inventory.Inventory
+	Out, Err  io.Writer
+	In        io.Reader
+	Version   string
+	Hidden    []*cobra.Command // what runs on nodes; built by main
+	Forms     []bootstrap.Form // what slipway render can write
 }
 
 // Run executes the command line and returns the exit code.
@@ -94,7 +95,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 invalid spec, 4 preflight, 5 timed out 
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w\nSee '%s --help'", err, cmd.CommandPath())}
 	})
-	root.PersistentFlags().StringVar(&e.Launcher.Root, "root", e.Launcher.Root, "folder of clusters, machines and components")
+	root.PersistentFlags().StringVar(&e.Inventory.Dir.Root, "root", e.Inventory.Dir.Root, "folder of clusters, machines and components")
 	for _, g := range groups() {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
 		for _, build := range g.commands {
@@ -127,7 +128,7 @@ func groups() []group {
 		{"Machines and nodes:", set{apply, machineCommand, nodeCommand, tokenCommand, certsCommand, initCommand, join}},
 		{"Understand it:", set{specCommand, planCommand, diffCommand, renderCommand, importCommand, units, why, traceCommand}},
 		{"The machine that this runs on:", set{identityCommand, initSecretCommand}},
-		{"This host:", set{preflight, bundle, version, completion}},
+		{"This host:", set{preflight, bundleCommand, version, completion}},
 	}
 }
 

@@ -14,9 +14,11 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/slipway-project/slipway/internal/bootstrap"
 	"github.com/slipway-project/slipway/internal/cli"
+	"github.com/slipway-project/slipway/internal/clusterdir"
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/inventory"
 	"github.com/slipway-project/slipway/internal/render"
 )
 
@@ -28,13 +30,13 @@ func TestMain(m *testing.M) {
 
 // slipway is the program as main builds it, without the commands that run on nodes. Its root is relative: a script's own folder.
 func slipway() {
-	toys := launch.PlanForm("toy", "three units, for tests", toy)
+	toys := bootstrap.PlanForm("toy", "three units, for tests", toy)
 	toys.Example = "--node toy-main-0 --to toys"
 	os.Exit(cli.Run(context.Background(), cli.Env{
-		Launcher: &launch.Launcher{Root: "root", Exe: "/nowhere/slipway", Version: "v0.0.0-test", Log: slog.New(slog.NewTextHandler(io.Discard, nil))},
-		Out:      os.Stdout, Err: os.Stderr, In: os.Stdin,
+		Inventory: &inventory.Inventory{Dir: clusterdir.Dir{Root: "root"}, Exe: "/nowhere/slipway", Log: slog.New(slog.NewTextHandler(io.Discard, nil))},
+		Out:       os.Stdout, Err: os.Stderr, In: os.Stdin,
 		Version: "v0.0.0-test",
-		Forms:   []launch.Form{toys},
+		Forms:   []bootstrap.Form{toys},
 	}, os.Args[1:]))
 }
 

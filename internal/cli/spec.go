@@ -13,9 +13,10 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/slipway-project/slipway/internal/clusterdir"
 	"github.com/slipway-project/slipway/internal/core/compose"
 	"github.com/slipway-project/slipway/internal/core/config"
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 func specCommand(e Env) *cobra.Command {
@@ -37,7 +38,7 @@ func specCommand(e Env) *cobra.Command {
 }
 
 func validate(e Env) *cobra.Command {
-	var source launch.Source
+	var source clusterdir.Source
 	var out format
 	cmd := &cobra.Command{
 		Use:   "validate",
@@ -51,7 +52,7 @@ func validate(e Env) *cobra.Command {
 	specFlags(e, cmd, &source)
 	outputFlag(cmd, &out)
 	cmd.RunE = func(*cobra.Command, []string) error {
-		c, err := e.Launcher.Load(source)
+		c, err := e.Inventory.Dir.Load(source)
 		if err != nil && out != asText {
 			return problemsObject(e, out, err)
 		}
@@ -65,7 +66,7 @@ func validate(e Env) *cobra.Command {
 		if out != asText {
 			return out.object(e.Out, "SpecSummary", map[string]any{"cluster": c.Name, "kubernetes": c.Release.Kubernetes, "nodes": nodes})
 		}
-		fmt.Fprintf(e.Out, "valid: cluster %s, Kubernetes %s, %s\n", c.Name, c.Release.Kubernetes, launch.Plural(nodes, "node"))
+		fmt.Fprintf(e.Out, "valid: cluster %s, Kubernetes %s, %s\n", c.Name, c.Release.Kubernetes, report.Count(nodes, "node"))
 		return nil
 	}
 	return cmd
@@ -88,7 +89,7 @@ func problemsObject(e Env, out format, err error) error {
 		return err
 	}
 	views := []problemView{}
-	var problems launch.ProblemsError
+	var problems clusterdir.ProblemsError
 	if errors.As(err, &problems) {
 		for _, p := range problems {
 			views = append(views, problemView{p.File, p.Line, p.Column, p.Path, p.Msg, p.Hint})
@@ -103,7 +104,7 @@ func problemsObject(e Env, out format, err error) error {
 }
 
 func complete(e Env) *cobra.Command {
-	var source launch.Source
+	var source clusterdir.Source
 	var out format
 	cmd := &cobra.Command{
 		Use:   "complete",
@@ -118,7 +119,7 @@ spec again; completing it gives the same bytes. JSON has no room for the origins
 	specFlags(e, cmd, &source)
 	outputFlag(cmd, &out)
 	cmd.RunE = func(*cobra.Command, []string) error {
-		c, err := e.Launcher.Load(source)
+		c, err := e.Inventory.Dir.Load(source)
 		if err != nil {
 			return err
 		}
@@ -174,7 +175,7 @@ func explain(e Env) *cobra.Command {
 }
 
 // specFlags say which spec is meant, and which cluster: the one that --name names, or else the spec's own.
-func specFlags(e Env, cmd *cobra.Command, s *launch.Source) {
+func specFlags(e Env, cmd *cobra.Command, s *clusterdir.Source) {
 	nameFlag(e, cmd, &s.Name)
 	sourceFlags(cmd, s)
 	cmd.Flags().Var(countFlag{&s.Shape.ControlPlanes}, "control-planes", "how many control planes, 1, 3 or 5, instead of what the spec says; not with --file")

@@ -13,8 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/agentclient"
+	"github.com/slipway-project/slipway/internal/operate"
 	"github.com/slipway-project/slipway/internal/reconcile"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 func status(e Env) *cobra.Command {
@@ -39,7 +41,7 @@ shows all there is to each, --machine to one. Exit code 0 means that the cluster
 	_ = cmd.RegisterFlagCompletionFunc("machine", machineNames(e, &name))
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		s, err := e.Launcher.Status(cmd.Context(), name)
+		s, err := operate.Status(cmd.Context(), *e.Inventory, name)
 		if err != nil {
 			return err
 		}
@@ -65,7 +67,7 @@ type detail struct {
 	all     bool
 }
 
-func (d detail) check(s launch.Status) error {
+func (d detail) check(s operate.ClusterStatus) error {
 	var names []string
 	for _, m := range s.Machines {
 		names = append(names, m.Name)
@@ -76,11 +78,11 @@ func (d detail) check(s launch.Status) error {
 	return usageError{fmt.Errorf("--machine %q: cluster %s has %s", d.machine, s.Cluster, strings.Join(names, ", "))}
 }
 
-func (d detail) of(s launch.Status, name string) bool {
+func (d detail) of(s operate.ClusterStatus, name string) bool {
 	return d.all || d.machine == name || d.machine == "" && len(s.Machines) == 1
 }
 
-func statusText(w io.Writer, s launch.Status, d detail, now time.Time) {
+func statusText(w io.Writer, s operate.ClusterStatus, d detail, now time.Time) {
 	fmt.Fprintln(w, s.Verdict)
 	if len(s.Machines) == 0 {
 		return
@@ -118,7 +120,7 @@ func statusText(w io.Writer, s launch.Status, d detail, now time.Time) {
 }
 
 // firstWait is what keeps a machine from being ready, in a few words: what is at work or in trouble comes before what only waits.
-func firstWait(cluster string, m launch.MachineStatus, now time.Time) string {
+func firstWait(cluster string, m operate.MachineStatus, now time.Time) string {
 	switch {
 	case !m.Running:
 		return "its power: " + withName("machine start "+m.Name, cluster)
@@ -162,7 +164,7 @@ func shorten(s string, most int) string {
 	return s
 }
 
-func machineRow(m launch.MachineStatus, now time.Time) []string {
+func machineRow(m operate.MachineStatus, now time.Time) []string {
 	since, agent := "-", "-"
 	if m.Running {
 		if !m.Since.IsZero() {
@@ -173,15 +175,15 @@ func machineRow(m launch.MachineStatus, now time.Time) []string {
 			agent = "does not answer: " + oneLine(m.AgentError)
 		case m.Node == nil:
 		case len(m.Node.Unready()) == 0:
-			agent = fmt.Sprintf("%s, everything ready, %s taken", m.AgentVersion, launch.Plural(m.Node.Steps, "step"))
+			agent = fmt.Sprintf("%s, everything ready, %s taken", m.AgentVersion, report.Count(m.Node.Steps, "step"))
 		default:
-			agent = m.AgentVersion + ", at work on " + launch.Plural(len(m.Node.Unready()), "item")
+			agent = m.AgentVersion + ", at work on " + report.Count(len(m.Node.Unready()), "item")
 		}
 	}
 	return []string{m.Name, m.Address.String(), machineState(m.Status), since, agent}
 }
 
-func unitTable(w io.Writer, units []launch.UnitStatus, on string, now time.Time) {
+func unitTable(w io.Writer, units []agentclient.UnitStatus, on string, now time.Time) {
 	rows := [][]string{{"COMPONENT", "STATE", "PID", "UP", "RESTARTS", "LAST EXIT"}}
 	for _, u := range units {
 		if u.Oneshot && u.PID == 0 { // its item tells whether the work is done

@@ -14,10 +14,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/slipway-project/slipway/internal/agentclient"
+	"github.com/slipway-project/slipway/internal/bootstrap"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	corewait "github.com/slipway-project/slipway/internal/core/wait"
-	"github.com/slipway-project/slipway/internal/launch"
 	"github.com/slipway-project/slipway/internal/machine"
+	"github.com/slipway-project/slipway/internal/operate"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
@@ -26,8 +28,8 @@ func now() time.Time { return time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC) }
 
 func before(d time.Duration) time.Time { return now().Add(-d) }
 
-func running(name string, n *launch.NodeStatus, problem string) launch.MachineStatus {
-	m := launch.MachineStatus{
+func running(name string, n *agentclient.NodeStatus, problem string) operate.MachineStatus {
+	m := operate.MachineStatus{
 		Status: machine.Status{Name: name, Address: netip.MustParseAddr("10.89.0.10"), Running: true, PID: 77, Since: before(312 * time.Second)},
 		Node:   n, AgentError: problem,
 	}
@@ -37,20 +39,20 @@ func running(name string, n *launch.NodeStatus, problem string) launch.MachineSt
 	return m
 }
 
-func stories() map[string]launch.Status {
-	good := &launch.NodeStatus{
+func stories() map[string]operate.ClusterStatus {
+	good := &agentclient.NodeStatus{
 		Steps: 69, Release: "1.36.4",
 		Items: []reconcile.Status{
 			{Ref: "unit/etcd", Phase: reconcile.Ready, For: corewait.For{Since: before(300 * time.Second)}},
 			{Ref: "control/role", Phase: reconcile.Ready, For: corewait.For{Since: before(300 * time.Second)}},
 			{Ref: "control/dns", Phase: reconcile.Ready, For: corewait.For{Since: before(3*time.Hour + 5*time.Minute)}},
 		},
-		Units: []launch.UnitStatus{
+		Units: []agentclient.UnitStatus{
 			{Name: "etcd", PID: 12, Since: before(300 * time.Second), Ready: true, Restarts: 2, LastExit: "exited with 1"},
 			{Name: "image-pause", Oneshot: true, LastExit: "exited with 0"},
 		},
 	}
-	bad := &launch.NodeStatus{
+	bad := &agentclient.NodeStatus{
 		Release: "1.36.4",
 		Items: []reconcile.Status{
 			{
@@ -66,27 +68,27 @@ func stories() map[string]launch.Status {
 			{Ref: "unit/hook-a", Phase: reconcile.Doing, For: corewait.For{Since: before(time.Second), What: "create"}, Error: "create: exited with 1: no\nroute"},
 			{Ref: "control/node/b", Phase: reconcile.Starting, For: corewait.For{Since: before(time.Minute), What: "the node to say that it is ready", Who: "kubelet of b"}},
 		},
-		Units: []launch.UnitStatus{
+		Units: []agentclient.UnitStatus{
 			{Name: "kube-apiserver", PID: 14, Since: before(12 * time.Second), Waiting: "x"},
 			{Name: "kube-scheduler", Since: before(time.Minute), Restarts: 3, LastExit: "ended by signal: killed", Waiting: "starting again in 90ms"},
 		},
 	}
-	return map[string]launch.Status{
-		"ready":   {Cluster: "dev", Ready: true, Verdict: "VERDICT", Machines: []launch.MachineStatus{running("dev-main-0", good, "")}},
-		"unready": {Cluster: "dev", Verdict: "VERDICT", Machines: []launch.MachineStatus{running("dev-main-0", bad, "")}},
-		"dark": {Cluster: "dev", Verdict: "VERDICT", Machines: []launch.MachineStatus{
+	return map[string]operate.ClusterStatus{
+		"ready":   {Cluster: "dev", Ready: true, Verdict: "VERDICT", Machines: []operate.MachineStatus{running("dev-main-0", good, "")}},
+		"unready": {Cluster: "dev", Verdict: "VERDICT", Machines: []operate.MachineStatus{running("dev-main-0", bad, "")}},
+		"dark": {Cluster: "dev", Verdict: "VERDICT", Machines: []operate.MachineStatus{
 			{Status: machine.Status{Name: "a", Address: netip.MustParseAddr("10.89.0.10")}},
 			running("b", nil, "connect: connection refused"),
 			running("c", good, ""),
 		}},
-		"several": {Cluster: "dev", Verdict: "VERDICT", Machines: []launch.MachineStatus{
+		"several": {Cluster: "dev", Verdict: "VERDICT", Machines: []operate.MachineStatus{
 			running("dev-main-0", good, ""), running("dev-main-1", bad, ""), cut(running("dev-worker-0", good, "")),
 		}},
 		"empty": {Cluster: "dev", Verdict: "VERDICT"},
 	}
 }
 
-func cut(m launch.MachineStatus) launch.MachineStatus {
+func cut(m operate.MachineStatus) operate.MachineStatus {
 	m.Cut = true
 	return m
 }
@@ -141,27 +143,27 @@ func golden(t *testing.T, path, got string) {
 
 func TestUpText(t *testing.T) {
 	t.Parallel()
-	milestones := []launch.Milestone{{Name: "API ready", At: 2410 * time.Millisecond}, {Name: "node Ready", At: 3350 * time.Millisecond}}
+	milestones := []bootstrap.Milestone{{Name: "API ready", At: 2410 * time.Millisecond}, {Name: "node Ready", At: 3350 * time.Millisecond}}
 	for name, test := range map[string]struct {
-		result launch.Result
+		result bootstrap.Result
 		wait   time.Duration
 	}{
-		"up": {launch.Result{
+		"up": {bootstrap.Result{
 			Cluster: "dev", Release: "1.36.4", Changed: true, Steps: 69, Kubeconfig: "/k", Elapsed: 7310 * time.Millisecond, Milestones: milestones,
 		}, time.Minute},
-		"up-built": {launch.Result{
+		"up-built": {bootstrap.Result{
 			Cluster: "dev", Release: "1.36.4", Changed: true, Steps: 69, Kubeconfig: "/k", Elapsed: 403 * time.Second, Built: 396 * time.Second, Milestones: milestones,
 		}, time.Minute},
-		"up-nothing": {launch.Result{Cluster: "dev", Release: "1.36.4", Elapsed: 90 * time.Millisecond, Milestones: milestones}, time.Minute},
-		"up-unchanged": {launch.Result{
+		"up-nothing": {bootstrap.Result{Cluster: "dev", Release: "1.36.4", Elapsed: 90 * time.Millisecond, Milestones: milestones}, time.Minute},
+		"up-unchanged": {bootstrap.Result{
 			Cluster: "test", Release: "1.36.4", Unready: []reconcile.Status{{Ref: "unit/etcd", Phase: reconcile.Failing, Error: "exit code 1"}},
 		}, 0},
-		"up-nowait": {launch.Result{Cluster: "test", Release: "1.36.4", Changed: true}, 0},
+		"up-nowait": {bootstrap.Result{Cluster: "test", Release: "1.36.4", Changed: true}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var out bytes.Buffer
-			upText(&out, test.result, launch.UpOptions{Wait: test.wait})
+			upText(&out, test.result, bootstrap.UpOptions{Wait: test.wait})
 			golden(t, filepath.Join("testdata", "status", name+".txt"), out.String())
 		})
 	}
@@ -183,7 +185,7 @@ func TestFirstWaitOfWhatIsDoneAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := running("m", &launch.NodeStatus{Items: []reconcile.Status{tc.item}}, "")
+			m := running("m", &agentclient.NodeStatus{Items: []reconcile.Status{tc.item}}, "")
 			if got := firstWait("dev", m, now()); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/operate"
 )
 
 func tokenCommand(e Env) *cobra.Command {
@@ -31,7 +31,7 @@ taints the machine gets is decided by the pool that the token is for, never by t
 
 func tokenCreate(e Env) *cobra.Command {
 	var name string
-	var o launch.TokenOptions
+	var o operate.TokenOptions
 	var out format
 	cmd := &cobra.Command{
 		Use:   "create",
@@ -54,17 +54,17 @@ func tokenCreate(e Env) *cobra.Command {
 			return usageError{fmt.Errorf("--ttl %s: use a time up to %s", o.TTL, admission.MaxTTL)}
 		}
 		if o.Key != "" {
-			if err := launch.CheckPin(o.Key); err != nil {
+			if err := operate.CheckPin(o.Key); err != nil {
 				return usageError{errors.New(strings.Replace(err.Error(), "--pin", "--key", 1))}
 			}
 		}
-		t, err := e.Launcher.CreateToken(cmd.Context(), name, o)
+		t, err := operate.CreateToken(cmd.Context(), *e.Inventory, name, o)
 		if err != nil {
 			return err
 		}
 		if out != asText {
 			return out.object(e.Out, "Token", struct {
-				launch.NewToken
+				operate.NewToken
 				Join []string `json:"join"` // the command line, which takes the token from standard input
 			}{t, joinLine(t)})
 		}
@@ -74,7 +74,7 @@ func tokenCreate(e Env) *cobra.Command {
 	return cmd
 }
 
-func joinLine(t launch.NewToken) []string {
+func joinLine(t operate.NewToken) []string {
 	line := []string{"slipway", "join"}
 	for _, a := range t.Endpoints {
 		line = append(line, "--endpoint", a)
@@ -82,7 +82,7 @@ func joinLine(t launch.NewToken) []string {
 	return append(line, "--pin", t.Pin)
 }
 
-func tokenText(w io.Writer, t launch.NewToken) {
+func tokenText(w io.Writer, t operate.NewToken) {
 	fmt.Fprintf(w, "%s\n\n", t.Token)
 	fmt.Fprintf(w, "This is token %s. It lets one machine into pool %s until %s, and is not shown again.\n", t.ID, t.Pool, t.Expires.Format(time.RFC3339))
 	fmt.Fprintf(w, "On that machine, as root; give it the token when it asks, or on its standard input:\n\n  %s\n", strings.Join(joinLine(t), " "))
@@ -102,7 +102,7 @@ func tokenList(e Env) *cobra.Command {
 	nameFlag(e, cmd, &name)
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		tokens, err := e.Launcher.Tokens(cmd.Context(), name)
+		tokens, err := operate.Tokens(cmd.Context(), *e.Inventory, name)
 		if err != nil {
 			return err
 		}
@@ -115,7 +115,7 @@ func tokenList(e Env) *cobra.Command {
 	return cmd
 }
 
-func tokensText(w io.Writer, tokens []launch.Token, now time.Time) {
+func tokensText(w io.Writer, tokens []operate.Token, now time.Time) {
 	if len(tokens) == 0 {
 		fmt.Fprintln(w, "no tokens: make one with slipway token create")
 		return
@@ -149,7 +149,7 @@ func tokenRevoke(e Env) *cobra.Command {
 	outputFlag(cmd, &out)
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := e.Launcher.RevokeToken(cmd.Context(), name, args[0]); err != nil {
+		if err := operate.RevokeToken(cmd.Context(), *e.Inventory, name, args[0]); err != nil {
 			return err
 		}
 		if out != asText {

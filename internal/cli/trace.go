@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slipway-project/slipway/internal/operate"
 	"github.com/slipway-project/slipway/internal/trace"
 )
 
@@ -35,7 +36,7 @@ when it could begin, how long the step took, and how long until it was ready.`,
 	cmd.Flags().BoolVar(&all, "all", false, "show every item, not only the critical path")
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		spans, err := e.Launcher.Trace(cmd.Context(), name, machine)
+		spans, err := operate.Trace(cmd.Context(), *e.Inventory, name, machine)
 		if err != nil {
 			return err
 		}

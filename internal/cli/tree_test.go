@@ -13,7 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slipway-project/slipway/internal/cli"
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/clusterdir"
+	"github.com/slipway-project/slipway/internal/inventory"
 )
 
 func exitCode(err error) string {
@@ -27,7 +28,7 @@ func exitCode(err error) string {
 // TestEveryCommandIsHelpful: a command says what it is for, shows how it is used, and its flags have text.
 func TestEveryCommandIsHelpful(t *testing.T) {
 	t.Parallel()
-	root := cli.New(cli.Env{Launcher: &launch.Launcher{Root: t.TempDir()}, Out: io.Discard, Err: io.Discard})
+	root := cli.New(cli.Env{Inventory: &inventory.Inventory{Dir: clusterdir.Dir{Root: t.TempDir()}}, Out: io.Discard, Err: io.Discard})
 	seen := 0
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {

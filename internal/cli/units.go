@@ -8,12 +8,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slipway-project/slipway/internal/clusterdir"
 	"github.com/slipway-project/slipway/internal/core/compose"
-	"github.com/slipway-project/slipway/internal/launch"
 )
 
 func units(e Env) *cobra.Command {
-	var source launch.Source
+	var source clusterdir.Source
 	var out format
 	cmd := &cobra.Command{
 		Use:   "units",
@@ -28,7 +28,7 @@ machine will do. Asks no machine: slipway status tells how they are.`,
 	specFlags(e, cmd, &source)
 	outputFlag(cmd, &out)
 	cmd.RunE = func(*cobra.Command, []string) error {
-		c, err := e.Launcher.Load(source)
+		c, err := e.Inventory.Dir.Load(source)
 		if err != nil {
 			return err
 		}

@@ -14,13 +14,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slipway-project/slipway/internal/bootstrap"
 	"github.com/slipway-project/slipway/internal/cli/progress"
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/clusterdir"
 	"github.com/slipway-project/slipway/internal/reconcile"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 func up(e Env) *cobra.Command {
-	var o launch.UpOptions
+	var o bootstrap.UpOptions
 	var out format
 	var kind initKind
 	cmd := &cobra.Command{
@@ -48,17 +50,17 @@ some minutes; after that a cluster takes seconds.`,
 		if o.Wait < 0 {
 			return usageError{errors.New("--wait: use a time, or 0 for not to wait")}
 		}
-		var result launch.Result
-		err := showing(cmd.Context(), e, out, func(report func(launch.Event)) (err error) {
+		var result bootstrap.Result
+		err := showing(cmd.Context(), e, out, func(report func(report.Event)) (err error) {
 			o.Report = report
-			result, err = e.Launcher.Up(cmd.Context(), o)
+			result, err = bootstrap.Up(cmd.Context(), *e.Inventory, o)
 			return err
 		})
 		if cmd.Context().Err() != nil {
 			return interruptedError("stopped; what runs goes on, and " + again(o) + " continues")
 		}
 		if hint := rootHint(err, os.Geteuid()); hint != "" {
-			return &launch.Error{Kind: launch.Preflight, Err: err} // Run adds the hint
+			return &report.Error{Kind: report.Preflight, Err: err} // Run adds the hint
 		}
 		return showUp(e, out, result, o, err)
 	}
@@ -66,7 +68,7 @@ some minutes; after that a cluster takes seconds.`,
 }
 
 // again is the command that goes on with an interrupted one.
-func again(o launch.UpOptions) string {
+func again(o bootstrap.UpOptions) string {
 	s := o.Source
 	command := "slipway up"
 	if s.Name != "" { // a file and no --name: the spec names the cluster
@@ -91,7 +93,7 @@ func again(o launch.UpOptions) string {
 }
 
 // sourceFlags say which spec is meant.
-func sourceFlags(cmd *cobra.Command, s *launch.Source) {
+func sourceFlags(cmd *cobra.Command, s *clusterdir.Source) {
 	cmd.Flags().StringVarP(&s.File, "file", "f", "", "cluster spec; - reads standard input (default: the spec of the last up, or a cluster of one machine)")
 	cmd.Flags().StringVar(&s.Version, "kubernetes-version", "", "Kubernetes minor, such as 1.36")
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml")
@@ -99,13 +101,13 @@ func sourceFlags(cmd *cobra.Command, s *launch.Source) {
 }
 
 // showing runs work while its progress is shown on standard error.
-func showing(ctx context.Context, e Env, out format, work func(report func(launch.Event)) error) error {
+func showing(ctx context.Context, e Env, out format, work func(report func(report.Event)) error) error {
 	d := progress.New(progress.Options{Out: e.Err, Mode: progress.ModeFor(e.Err, out == asJSON, os.Getenv)})
 	defer d.Close()
 	if !isJSON(out) {
-		log := e.Launcher.Log
-		defer func() { e.Launcher.Log = log }()
-		e.Launcher.Log = slog.New(slog.NewTextHandler(d, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		log := e.Inventory.Log
+		defer func() { e.Inventory.Log = log }()
+		e.Inventory.Log = slog.New(slog.NewTextHandler(d, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
 	return stoppable(ctx, func() error { return work(d.Event) })
 }
@@ -132,7 +134,7 @@ type milestoneView struct {
 	At   string `json:"at"`
 }
 
-func showUp(e Env, out format, r launch.Result, o launch.UpOptions, err error) error {
+func showUp(e Env, out format, r bootstrap.Result, o bootstrap.UpOptions, err error) error {
 	timedOut := isTimeout(err)
 	if err != nil && !timedOut {
 		return err
@@ -162,7 +164,7 @@ func showUp(e Env, out format, r launch.Result, o launch.UpOptions, err error) e
 	return nil
 }
 
-func upText(w io.Writer, r launch.Result, o launch.UpOptions) {
+func upText(w io.Writer, r bootstrap.Result, o bootstrap.UpOptions) {
 	took := fmt.Sprintf("%.2f s", (r.Elapsed - r.Built).Seconds()) // the build has a line of its own
 	switch {
 	case !r.Changed && o.Wait == 0:
@@ -178,7 +180,7 @@ func upText(w io.Writer, r launch.Result, o launch.UpOptions) {
 	case o.Wait == 0:
 		fmt.Fprintf(w, "cluster %s has its plan and comes up by itself: see %s\n", r.Cluster, withName("wait", r.Cluster))
 	default:
-		fmt.Fprintf(w, "cluster %s is ready: Kubernetes %s, %s in %s\n", r.Cluster, r.Release, launch.Plural(r.Steps, "step"), took)
+		fmt.Fprintf(w, "cluster %s is ready: Kubernetes %s, %s in %s\n", r.Cluster, r.Release, report.Count(r.Steps, "step"), took)
 	}
 	if len(r.Milestones) > 0 || r.Built > 0 {
 		fmt.Fprintln(w)
@@ -212,6 +214,6 @@ func minutes(d time.Duration) string {
 }
 
 func isTimeout(err error) bool {
-	var known *launch.Error
-	return errors.As(err, &known) && known.Kind == launch.TimedOut
+	var known *report.Error
+	return errors.As(err, &known) && known.Kind == report.TimedOut
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slipway-project/slipway/internal/core/catalog"
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/operate"
 )
 
 type versionView struct {
@@ -45,8 +45,8 @@ func version(e Env) *cobra.Command {
 		for _, r := range catalog.Releases() {
 			v.Releases = append(v.Releases, r.Kubernetes)
 		}
-		if names, err := e.Launcher.Clusters(); err == nil && slices.Contains(names, name) {
-			if s, err := e.Launcher.Status(cmd.Context(), name); err == nil {
+		if names, err := e.Inventory.Dir.Clusters(); err == nil && slices.Contains(names, name) {
+			if s, err := operate.Status(cmd.Context(), *e.Inventory, name); err == nil {
 				v.Cluster = clusterOf(s)
 			}
 		}
@@ -63,7 +63,7 @@ func version(e Env) *cobra.Command {
 	return cmd
 }
 
-func clusterOf(s launch.Status) *clusterView {
+func clusterOf(s operate.ClusterStatus) *clusterView {
 	c := &clusterView{Name: s.Cluster, Kubernetes: s.Release}
 	for _, m := range s.Machines {
 		if m.AgentVersion != "" {

@@ -10,12 +10,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/operate"
 	"github.com/slipway-project/slipway/internal/reconcile"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 func wait(e Env) *cobra.Command {
-	var o launch.WaitOptions
+	var o operate.WaitOptions
 	var out format
 	cmd := &cobra.Command{
 		Use:   "wait",
@@ -27,7 +28,7 @@ why, and exits with 5; the cluster goes on coming up by itself.`,
   slipway wait --for=cluster --timeout 30s --name test`,
 		Args: noArgs,
 	}
-	nameFlag(e, cmd, &o.Name)
+	nameFlag(e, cmd, &o.Cluster)
 	cmd.Flags().StringVar(&o.For, "for", "cluster", "cluster, or node/NAME")
 	cmd.Flags().DurationVar(&o.Timeout, "timeout", 5*time.Minute, "how long to wait")
 	outputFlag(cmd, &out)
@@ -41,18 +42,18 @@ why, and exits with 5; the cluster goes on coming up by itself.`,
 			return usageError{errors.New("--timeout: use a time above zero")}
 		}
 		begun := time.Now()
-		var unready []launch.Unready
-		err := showing(cmd.Context(), e, out, func(report func(launch.Event)) (err error) {
+		var unready []operate.UnreadyItem
+		err := showing(cmd.Context(), e, out, func(report func(report.Event)) (err error) {
 			o.Report = report
-			unready, err = e.Launcher.Wait(cmd.Context(), o)
+			unready, err = operate.Wait(cmd.Context(), *e.Inventory, o)
 			return err
 		})
 		if out != asText && (err == nil || isTimeout(err)) {
-			v := waitView{o.Name, o.For, err == nil, time.Since(begun).Round(time.Millisecond).String(), unready}
+			v := waitView{o.Cluster, o.For, err == nil, time.Since(begun).Round(time.Millisecond).String(), unready}
 			return errors.Join(out.object(e.Out, "WaitResult", v), err)
 		}
 		if err == nil {
-			fmt.Fprintf(e.Out, "%s is ready (%s)\n", readyName(o), ago(time.Since(begun)))
+			fmt.Fprintf(e.Out, "%s is ready (%s)\n", o.Subject(), ago(time.Since(begun)))
 			return nil
 		}
 		if isTimeout(err) {
@@ -70,16 +71,9 @@ why, and exits with 5; the cluster goes on coming up by itself.`,
 
 // waitView is the result of wait for programs.
 type waitView struct {
-	Cluster string           `json:"cluster"`
-	For     string           `json:"for"`
-	Ready   bool             `json:"ready"`
-	Elapsed string           `json:"elapsed"`
-	Unready []launch.Unready `json:"unready,omitempty"`
-}
-
-func readyName(o launch.WaitOptions) string {
-	if o.For == "cluster" {
-		return "cluster " + o.Name
-	}
-	return o.For
+	Cluster string                `json:"cluster"`
+	For     string                `json:"for"`
+	Ready   bool                  `json:"ready"`
+	Elapsed string                `json:"elapsed"`
+	Unready []operate.UnreadyItem `json:"unready,omitempty"`
 }

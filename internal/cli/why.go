@@ -14,14 +14,16 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/slipway-project/slipway/internal/bootstrap"
+	"github.com/slipway-project/slipway/internal/clusterdir"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/plan"
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/operate"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
 func why(e Env) *cobra.Command {
-	var source launch.Source
+	var source clusterdir.Source
 	var node string
 	var out format
 	cmd := &cobra.Command{
@@ -38,7 +40,7 @@ and who chose it: the default, another setting, or the user, and on which line.`
 	nodeFlag(e, cmd, &node, &source.Name)
 	outputFlag(cmd, &out)
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		p, err := e.Launcher.Plan(cmd.Context(), source, node)
+		p, err := bootstrap.PlanNode(cmd.Context(), *e.Inventory, source, node)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
@@ -49,7 +51,7 @@ and who chose it: the default, another setting, or the user, and on which line.`
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		p, err := e.Launcher.Plan(cmd.Context(), source, node)
+		p, err := bootstrap.PlanNode(cmd.Context(), *e.Inventory, source, node)
 		if err != nil {
 			return err
 		}
@@ -91,9 +93,9 @@ type itemView struct {
 	Unknown  string            `json:"unknown,omitempty"` // why the state is not known
 }
 
-func whyItem(cmd *cobra.Command, e Env, out format, p launch.Planned, entry plan.Entry) error {
+func whyItem(cmd *cobra.Command, e Env, out format, p bootstrap.PlannedNode, entry plan.Entry) error {
 	v := itemView{Ref: entry.Ref.String(), Node: p.Plan.Node, Item: entry.Item, After: refs(entry.Needs), NeededBy: neededBy(p.Plan, entry.Ref)}
-	items, err := e.Launcher.Items(cmd.Context(), p.Plan.Cluster, p.Plan.Node)
+	items, err := operate.Items(cmd.Context(), *e.Inventory, p.Plan.Cluster, p.Plan.Node)
 	if err != nil {
 		v.Unknown = err.Error()
 	}

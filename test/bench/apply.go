@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/test/bare"
 )
 
@@ -53,7 +54,7 @@ func (b *bench) applyOnce(ctx context.Context, a *Apply) error {
 		return fmt.Errorf("create operator's directory: %w", err)
 	}
 	defer os.RemoveAll(home)
-	operator, err := bare.NewOperator(ctx, bare.Config{Home: home, Root: b.launcher.Root, Cluster: b.cluster, Binary: b.launcher.Exe})
+	operator, err := bare.NewOperator(ctx, bare.Config{Home: home, Root: b.inventory.Dir.Root, Cluster: b.cluster, Binary: b.inventory.Exe})
 	if err != nil {
 		return err
 	}
@@ -88,7 +89,7 @@ func (b *bench) applyOnce(ctx context.Context, a *Apply) error {
 
 // bootBare boots all machines at the same time and returns their addresses.
 func (b *bench) bootBare(ctx context.Context, authorized string) ([]netip.Addr, error) {
-	machines, err := b.launcher.Machines(b.runc)
+	machines, err := machine.New(machine.Config{Root: b.inventory.Dir.Root, Runc: b.runc, Log: b.inventory.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +102,7 @@ func (b *bench) bootBare(ctx context.Context, authorized string) ([]netip.Addr, 
 	for i := range farMains + farWorkers {
 		group.Go(func() error {
 			return bare.Boot(limited, machines, bare.Machine{
-				Cluster: b.cluster, Name: fmt.Sprintf("%s-bare-%d", b.cluster, i), Index: i, Binary: b.launcher.Exe, Authorized: authorized,
+				Cluster: b.cluster, Name: fmt.Sprintf("%s-bare-%d", b.cluster, i), Index: i, Binary: b.inventory.Exe, Authorized: authorized,
 			})
 		})
 	}

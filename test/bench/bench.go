@@ -20,12 +20,14 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/slipway-project/slipway/internal/agentclient"
 	"github.com/slipway-project/slipway/internal/artifact"
+	"github.com/slipway-project/slipway/internal/clusterdir"
 	"github.com/slipway-project/slipway/internal/core/catalog"
 	"github.com/slipway-project/slipway/internal/core/config"
 	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/planner"
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/inventory"
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/trace"
 )
@@ -65,7 +67,7 @@ type Report struct {
 
 type bench struct {
 	options
-	launcher *launch.Launcher
+	inventory inventory.Inventory
 
 	place  location
 	image  string // digest of the test image's archive
@@ -75,12 +77,12 @@ type bench struct {
 
 // prepare finds everything that is needed. It returns an error if the cluster exists already.
 func (b *bench) prepare(ctx context.Context) error {
-	cluster, err := b.launcher.Load(launch.Source{Name: b.cluster, File: b.spec})
+	cluster, err := b.inventory.Dir.Load(clusterdir.Source{Name: b.cluster, File: b.spec})
 	if err != nil {
 		return err
 	}
 	b.cluster = cluster.Name
-	known, err := b.launcher.Clusters()
+	known, err := b.inventory.Dir.Clusters()
 	if err != nil {
 		return err
 	}
@@ -90,10 +92,10 @@ func (b *bench) prepare(ctx context.Context) error {
 	if len(known) > 0 {
 		b.note("other clusters on this host: %v", known)
 	}
-	if b.place, err = locate(b.launcher, cluster); err != nil {
+	if b.place, err = locate(b.inventory.Dir.Root, cluster); err != nil {
 		return err
 	}
-	store, err := b.launcher.Store()
+	store, err := b.inventory.Dir.Components().Open()
 	if err != nil {
 		return err
 	}
@@ -197,7 +199,7 @@ type result struct {
 
 // command runs slipway. It sends SIGINT when ctx is done.
 func (b *bench) command(ctx context.Context, args ...string) result {
-	return runLine(ctx, append([]string{b.launcher.Exe}, args...)...)
+	return runLine(ctx, append([]string{b.inventory.Exe}, args...)...)
 }
 
 // runLine runs a command line in its own process group. A Ctrl-C in the terminal thus reaches only bench, which interrupts the measured
@@ -310,7 +312,7 @@ func (b *bench) boot(ctx context.Context, form []string) (Run, error) {
 
 // path returns the critical path of the boot from the agent's trace.
 func (b *bench) path(ctx context.Context) ([]trace.Segment, error) {
-	agent, err := launch.DialAgent(ctx, b.place.agentSocket())
+	agent, err := agentclient.Dial(agentclient.Socket(b.place.agentSocket()))
 	if err != nil {
 		return nil, err
 	}
@@ -333,7 +335,7 @@ type location struct {
 	cgroup cgroup
 }
 
-func locate(l *launch.Launcher, c launch.Cluster) (location, error) {
+func locate(root string, c clusterdir.Cluster) (location, error) {
 	var nodes []string
 	for _, p := range c.Config.Pools {
 		for _, n := range p.Nodes {
@@ -343,7 +345,7 @@ func locate(l *launch.Launcher, c launch.Cluster) (location, error) {
 	if len(nodes) != 1 {
 		return location{}, fmt.Errorf("the spec has %d machines: bench needs one", len(nodes))
 	}
-	local, err := l.Machines("")
+	local, err := machine.New(machine.Config{Root: root})
 	if err != nil {
 		return location{}, err
 	}
@@ -410,7 +412,7 @@ func thousand() (float64, error) {
 }
 
 func planThousand() error {
-	cluster, err := launch.Complete("thousand.yaml", []byte(thousandSpec), "")
+	cluster, err := clusterdir.Complete("thousand.yaml", []byte(thousandSpec), "")
 	if err != nil {
 		return err
 	}

@@ -29,9 +29,9 @@ import (
 	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
-	"github.com/slipway-project/slipway/internal/launch"
 	"github.com/slipway-project/slipway/internal/machine"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
+	"github.com/slipway-project/slipway/internal/operate"
 )
 
 // Joins has the figures of a join service with a thousand simulated machines in one process: real TLS, the real protocol, records in
@@ -155,14 +155,14 @@ func (b *bench) invite(ctx context.Context) (c crowd, err error) {
 			return c, err
 		}
 		m := crowdMachine{Name: fmt.Sprintf("%s-crowd-%d", b.cluster, i), Address: netip.AddrFrom4([4]byte{10, 89, 0, byte(crowdFirst + i)}), Key: private}
-		t, err := b.launcher.CreateToken(ctx, b.cluster, launch.TokenOptions{Pool: "worker", Node: m.Name, Key: string(pin.Of(public)), TTL: 10 * time.Minute})
+		t, err := operate.CreateToken(ctx, b.inventory, b.cluster, operate.TokenOptions{Pool: "worker", Node: m.Name, Key: string(pin.Of(public)), TTL: 10 * time.Minute})
 		if err != nil {
 			return c, err
 		}
 		m.Token = t.Token
 		c.Machines, c.Pin = append(c.Machines, m), pin.Pin(t.Pin)
 	}
-	machines, err := b.launcher.MachineList(ctx, b.cluster)
+	_, machines, err := b.inventory.List(ctx, b.cluster)
 	if err != nil {
 		return c, err
 	}
@@ -180,11 +180,11 @@ func (b *bench) gather(ctx context.Context, name string, c crowd, l *Live) error
 	for _, m := range c.Machines {
 		fmt.Fprintf(&script, "ip address add %s/24 dev eth0\n", m.Address)
 	}
-	code, err := b.launcher.Exec(ctx, b.cluster, name, machine.Command{Args: []string{"/bin/sh", "-ec", script.String()}})
+	code, err := operate.Exec(ctx, b.inventory, b.cluster, name, machine.Command{Args: []string{"/bin/sh", "-ec", script.String()}})
 	if err != nil || code != 0 {
 		return errors.Join(fmt.Errorf("add addresses to machine %s: exit code %d", name, code), err)
 	}
-	machines, err := b.launcher.MachineList(ctx, b.cluster)
+	_, machines, err := b.inventory.List(ctx, b.cluster)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/clusterdir"
+	"github.com/slipway-project/slipway/internal/inventory"
 )
 
 type options struct {
@@ -95,8 +96,8 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("find slipway: %w", err)
 	}
 	b := &bench{
-		options:  o,
-		launcher: &launch.Launcher{Root: "/var/lib/slipway", Exe: exe, Log: slog.New(slog.DiscardHandler)},
+		options:   o,
+		inventory: inventory.Inventory{Dir: clusterdir.Dir{Root: "/var/lib/slipway"}, Exe: exe, Log: slog.New(slog.DiscardHandler)},
 	}
 	if err := b.prepare(ctx); err != nil {
 		return err

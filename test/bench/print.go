@@ -11,7 +11,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 // show writes the report in Markdown, for docs/performance.md.
@@ -203,7 +203,7 @@ func printForms(w io.Writer, r Report) {
 func printFormTable(w io.Writer, r Report) {
 	calm := r.calmRounds()
 	fmt.Fprintf(w, "The same cluster of one machine in %d forms: medians of %s, each of which boots all forms. In brackets: the ratio to the first\n"+
-		"row's boot of the same round.\n\n", len(r.Forms), launch.Plural(len(calm), "round"))
+		"row's boot of the same round.\n\n", len(r.Forms), report.Count(len(calm), "round"))
 	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
 	head, rule := "| the same cluster\t|", "|---\t|"
 	for _, f := range formFigures() {
@@ -225,7 +225,7 @@ func printFormTable(w io.Writer, r Report) {
 	}
 	t.Flush()
 	if left := rounds(r.Forms) - len(calm); left > 0 {
-		fmt.Fprintf(w, "\nOmitted: %s in which other processes used more than %.0f %% of the CPUs.\n", launch.Plural(left, "round"), 100*disturbed)
+		fmt.Fprintf(w, "\nOmitted: %s in which other processes used more than %.0f %% of the CPUs.\n", report.Count(left, "round"), 100*disturbed)
 	} else if r.noisy(calm) {
 		fmt.Fprintln(w, "\nWARNING: other processes on this host disturbed the rounds, and too few rounds were undisturbed to omit the others")
 	}
@@ -246,7 +246,7 @@ func (r Report) noisy(rounds []int) bool {
 
 func printApply(w io.Writer, a *Apply) {
 	fmt.Fprintf(w, "\n%d existing machines (%d+%d), over SSH from the same host: %s\n\n", farMains+farWorkers, farMains, farWorkers,
-		launch.Plural(len(a.Cold), "round"))
+		report.Count(len(a.Cold), "round"))
 	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
 	fmt.Fprintf(t, "| slipway apply\t| min, s\t| median, s\t| max, s\t|\n|---\t|---\t|---\t|---\t|\n")
 	for _, row := range []struct {

@@ -13,8 +13,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/agentclient"
 	"github.com/slipway-project/slipway/internal/machine"
+	"github.com/slipway-project/slipway/internal/operate"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
@@ -106,7 +107,7 @@ func (p *prober) pods(ctx context.Context, a api, imported <-chan struct{}) erro
 
 // importImage imports the test image into the machine after the cluster's own images, so that it does not delay them.
 func (p *prober) importImage(ctx context.Context) error {
-	agent, err := launch.DialAgent(ctx, p.place.agentSocket())
+	agent, err := agentclient.Dial(agentclient.Socket(p.place.agentSocket()))
 	if err != nil {
 		return err
 	}
@@ -123,7 +124,7 @@ func (p *prober) importImage(ctx context.Context) error {
 	}
 	before := childrenCPU()
 	archive := "/var/lib/slipway/store/blobs/sha256/" + p.image
-	code, err := p.launcher.Exec(ctx, p.cluster, p.place.node, machine.Command{
+	code, err := operate.Exec(ctx, p.inventory, p.cluster, p.place.node, machine.Command{
 		Args: []string{"/opt/slipway/bin/ctr", "--namespace", "k8s.io", "images", "import", "--local", archive},
 	})
 	p.seen.Imported = childrenCPU() - before

@@ -19,8 +19,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/agentclient"
+	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/machine"
+	"github.com/slipway-project/slipway/internal/operate"
 )
 
 // Several has the figures of clusters of several machines. Each list has one value per measurement, in seconds.
@@ -186,14 +188,14 @@ func (b *bench) kill(node, unit string) error {
 
 // lose cuts a machine off first, so that no FIN or RST closes its connections, and then stops it.
 func (b *bench) lose(ctx context.Context, node string) error {
-	_, cut := b.launcher.MachineCut(ctx, b.cluster, node, "")
-	_, stop := b.launcher.MachineStop(ctx, b.cluster, node)
+	_, cut := operate.CutMachine(ctx, b.inventory, b.cluster, node, "")
+	_, stop := operate.StopMachine(ctx, b.inventory, b.cluster, node)
 	return errors.Join(cut, stop)
 }
 
 func (b *bench) bringBack(ctx context.Context, node string) error {
-	_, heal := b.launcher.MachineHeal(ctx, b.cluster, node)
-	_, start := b.launcher.MachineStart(ctx, b.cluster, node)
+	_, heal := operate.HealMachine(ctx, b.inventory, b.cluster, node)
+	_, start := operate.StartMachine(ctx, b.inventory, b.cluster, node)
 	return errors.Join(heal, start)
 }
 
@@ -211,7 +213,7 @@ func (b *bench) leads(ctx context.Context) (string, error) {
 	if err := b.etcdctl(ctx, &said, "endpoint", "status", "--cluster"); err != nil {
 		return "", err
 	}
-	machines, err := b.launcher.MachineList(ctx, b.cluster)
+	_, machines, err := b.inventory.List(ctx, b.cluster)
 	if err != nil {
 		return "", err
 	}
@@ -229,7 +231,7 @@ func (b *bench) leads(ctx context.Context) (string, error) {
 func (b *bench) etcdctl(ctx context.Context, answer any, args ...string) error {
 	const pki = "/etc/kubernetes/pki/etcd/"
 	var out, complaint bytes.Buffer
-	code, err := b.launcher.Exec(ctx, b.cluster, b.main(0), machine.Command{
+	code, err := operate.Exec(ctx, b.inventory, b.cluster, b.main(0), machine.Command{
 		Args: append([]string{
 			"/opt/slipway/bin/etcdctl", "--endpoints=https://127.0.0.1:2379", "--cacert=" + pki + "ca.crt", "--cert=" + pki + "healthcheck-client.crt",
 			"--key=" + pki + "healthcheck-client.key", "--write-out=json",
@@ -244,7 +246,7 @@ func (b *bench) etcdctl(ctx context.Context, answer any, args ...string) error {
 // settled waits until the agents of these nodes have converged.
 func (b *bench) settled(ctx context.Context, nodes ...string) error {
 	for _, node := range nodes {
-		agent, err := launch.DialAgent(ctx, filepath.Join(b.place.local.RunDir(b.cluster, node), "agent.sock"))
+		agent, err := agentclient.Dial(agentclient.Socket(filepath.Join(b.place.local.RunDir(b.cluster, node), "agent.sock")))
 		if err != nil {
 			return err
 		}
@@ -288,7 +290,7 @@ func (b *bench) growing(ctx context.Context, s *Several) error {
 // join boots a machine that joins at once, and returns the seconds from the start of its agent until its node is Ready.
 func (b *bench) join(ctx context.Context, a api, i int) (float64, error) {
 	name := fmt.Sprintf("%s-extra-%d", b.cluster, i)
-	token, err := b.launcher.CreateToken(ctx, b.cluster, launch.TokenOptions{Pool: "worker", Node: name, TTL: 5 * time.Minute})
+	token, err := operate.CreateToken(ctx, b.inventory, b.cluster, operate.TokenOptions{Pool: "worker", Node: name, TTL: 5 * time.Minute})
 	if err != nil {
 		return 0, err
 	}
@@ -311,7 +313,7 @@ func (b *bench) join(ctx context.Context, a api, i int) (float64, error) {
 // bootFree boots a machine that is in no cluster.
 func (b *bench) bootFree(ctx context.Context, name string, i int) error {
 	const beyond = 40 // after the indexes of the spec's machines
-	machines, err := b.launcher.Machines(b.runc)
+	machines, err := machine.New(machine.Config{Root: b.inventory.Dir.Root, Runc: b.runc, Log: b.inventory.Log})
 	if err != nil {
 		return err
 	}
@@ -320,16 +322,16 @@ func (b *bench) bootFree(ctx context.Context, name string, i int) error {
 		return err
 	}
 	defer unlock()
-	_, err = machines.Ensure(ctx, machine.Spec{Cluster: b.cluster, Name: name, Index: beyond + i, Binary: b.launcher.Exe})
+	_, err = machines.Ensure(ctx, machine.Spec{Cluster: b.cluster, Name: name, Index: beyond + i, Binary: b.inventory.Exe})
 	return err
 }
 
 // tell sends the request to join as soon as the agent listens.
-func (b *bench) tell(ctx context.Context, name string, t launch.NewToken) error {
+func (b *bench) tell(ctx context.Context, name string, t operate.NewToken) error {
 	socket := filepath.Join(b.place.local.RunDir(b.cluster, name), "agent.sock")
 	var last error
 	err := poll(ctx, 2*time.Millisecond, func() bool {
-		_, last = launch.Join(ctx, launch.JoinOptions{Socket: socket, Endpoints: t.Endpoints, Pin: t.Pin, Token: t.Token, Node: name})
+		_, last = operate.Join(ctx, operate.JoinOptions{Socket: socket, JoinRequest: agentclient.JoinRequest{Endpoints: t.Endpoints, Pin: pin.Pin(t.Pin), Token: t.Token, Node: name}})
 		return last == nil
 	})
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 const (
@@ -76,7 +76,7 @@ func (rs *rows) picture(elapsed time.Duration, size func() (width, height int)) 
 	return lines
 }
 
-func liveLine(title string, e launch.Event, took time.Duration) string {
+func liveLine(title string, e report.Event, took time.Duration) string {
 	return fmt.Sprintf("%10s %-28s %s", seconds(took), clip(title, 28), doing(e))
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 // screen emulates a terminal, as far as this package uses one.
@@ -62,8 +62,8 @@ func (s *screen) play(t *testing.T, data string) {
 func TestTerminalEnd(t *testing.T) {
 	t.Parallel()
 	raw := show(t, Terminal, 3*time.Second,
-		at(0, launch.StageSpec, "", "", "Kubernetes 1.36.4"),
-		at(300, launch.StageMachine, "", "ready", "created"),
+		at(0, report.StageSpec, "", "", "Kubernetes 1.36.4"),
+		at(300, report.StageMachine, "", "ready", "created"),
 		converge(310, "unit/etcd", "doing", "create"),
 		converge(320, "unit/kubelet", "waiting", "unit/etcd"),
 		converge(900, "unit/etcd", "ready", ""),
@@ -90,7 +90,7 @@ func TestTerminalEnd(t *testing.T) {
 
 func TestTerminalWithoutChange(t *testing.T) {
 	t.Parallel()
-	raw := show(t, Terminal, time.Second, at(0, launch.StageSpec, "", "", "x"), converge(50, "unit/etcd", "ready", ""))
+	raw := show(t, Terminal, time.Second, at(0, report.StageSpec, "", "", "x"), converge(50, "unit/etcd", "ready", ""))
 	if raw != "" {
 		t.Errorf("got output %q, want none", raw)
 	}
@@ -99,7 +99,7 @@ func TestTerminalWithoutChange(t *testing.T) {
 func TestPicture(t *testing.T) {
 	t.Parallel()
 	rs := rows{byKey: map[key]*row{}}
-	for _, e := range []launch.Event{
+	for _, e := range []report.Event{
 		converge(100, "file//etc/a", "ready", ""),
 		converge(100, "cert/ca", "doing", "create"),
 		converge(100, "unit/etcd", "doing", "create"),

@@ -6,7 +6,7 @@
 // Read [Display] first, then rows.go for which events become a line.
 //
 //	d := progress.New(progress.Options{Out: os.Stderr, Mode: progress.ModeFor(os.Stderr, false, os.Getenv)})
-//	result, err := launcher.Up(ctx, launch.UpOptions{Report: d.Event})
+//	result, err := launcher.Up(ctx, bootstrap.UpOptions{Report: d.Event})
 //	d.Close()
 package progress
 
@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 // Mode is the format of the output.
@@ -105,7 +105,7 @@ func (d *Display) run() {
 }
 
 // Event displays one event.
-func (d *Display) Event(e launch.Event) {
+func (d *Display) Event(e report.Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.o.Mode == JSON {

@@ -15,29 +15,29 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 // at builds an event; ms is the time since the command began.
-func at(ms int, stage launch.Stage, item, phase, text string) launch.Event {
-	e := launch.Event{Stage: stage, Item: item, Phase: phase, Text: text, Elapsed: time.Duration(ms) * time.Millisecond}
-	if stage == launch.StageMachine || stage == launch.StagePlan || stage == launch.StageConverge {
+func at(ms int, stage report.Stage, item, phase, text string) report.Event {
+	e := report.Event{Stage: stage, Item: item, Phase: phase, Text: text, Elapsed: time.Duration(ms) * time.Millisecond}
+	if stage == report.StageMachine || stage == report.StagePlan || stage == report.StageConverge {
 		e.Machine = "dev-main-0"
 	}
 	return e
 }
 
-func progressed(e launch.Event, done, total int) launch.Event {
+func progressed(e report.Event, done, total int) report.Event {
 	e.Done, e.Total = done, total
 	return e
 }
 
-func converge(ms int, item, phase, text string) launch.Event {
-	return at(ms, launch.StageConverge, item, phase, text)
+func converge(ms int, item, phase, text string) report.Event {
+	return at(ms, report.StageConverge, item, phase, text)
 }
 
 // show passes events at their times and returns the whole output.
-func show(t *testing.T, mode Mode, end time.Duration, events ...launch.Event) string {
+func show(t *testing.T, mode Mode, end time.Duration, events ...report.Event) string {
 	t.Helper()
 	var out bytes.Buffer
 	synctest.Test(t, func(*testing.T) {
@@ -56,18 +56,18 @@ func show(t *testing.T, mode Mode, end time.Duration, events ...launch.Event) st
 
 func TestPlain(t *testing.T) {
 	t.Parallel()
-	spec := at(0, launch.StageSpec, "", "", "Kubernetes 1.36.4")
+	spec := at(0, report.StageSpec, "", "", "Kubernetes 1.36.4")
 	for name, test := range map[string]struct {
-		events []launch.Event
+		events []report.Event
 		end    time.Duration
 		want   []string
 	}{
 		"a first run": {
-			events: []launch.Event{
+			events: []report.Event{
 				spec,
-				at(20, launch.StagePreflight, "cgroup", "warning", "cgroup v1"),
-				at(100, launch.StageMachine, "", "ready", "created"),
-				at(120, launch.StagePlan, "", "", "80 items"),
+				at(20, report.StagePreflight, "cgroup", "warning", "cgroup v1"),
+				at(100, report.StageMachine, "", "ready", "created"),
+				at(120, report.StagePlan, "", "", "80 items"),
 				converge(130, "file//etc/a", "waiting", ""),
 				converge(130, "file//etc/a", "doing", "create"),
 				converge(131, "file//etc/a", "ready", ""),
@@ -92,14 +92,14 @@ func TestPlain(t *testing.T) {
 			},
 		},
 		"a run that changes nothing": {
-			events: []launch.Event{
-				spec, at(30, launch.StageMachine, "", "ready", "runs already"), at(40, launch.StagePlan, "", "", "80 items"),
+			events: []report.Event{
+				spec, at(30, report.StageMachine, "", "ready", "runs already"), at(40, report.StagePlan, "", "", "80 items"),
 				converge(50, "unit/etcd", "ready", ""), converge(60, "control/dns", "starting", ""), converge(70, "control/dns", "ready", ""),
 			},
 			end: 80 * time.Millisecond,
 		},
 		"a slow run that changes nothing": {
-			events: []launch.Event{spec, converge(50, "control/dns", "starting", "CoreDNS")},
+			events: []report.Event{spec, converge(50, "control/dns", "starting", "CoreDNS")},
 			end:    13 * time.Second,
 			want: []string{
 				"     0.0 s spec: Kubernetes 1.36.4",
@@ -107,14 +107,14 @@ func TestPlain(t *testing.T) {
 			},
 		},
 		"a long build": {
-			events: []launch.Event{
+			events: []report.Event{
 				spec,
-				at(1000, launch.StageBundle, "kubernetes 1.36.4", "download", ""),
-				progressed(at(1500, launch.StageBundle, "kubernetes 1.36.4", "download", "x"), 7, 0),
-				progressed(at(3000, launch.StageBundle, "kubernetes 1.36.4", "compile", ""), 0, 2400),
-				progressed(at(12000, launch.StageBundle, "kubernetes 1.36.4", "compile", ""), 812, 2400),
-				at(24000, launch.StageBundle, "kubernetes 1.36.4", "link", ""),
-				at(26000, launch.StageBundle, "kubernetes 1.36.4", "finished", ""),
+				at(1000, report.StageBundle, "kubernetes 1.36.4", "download", ""),
+				progressed(at(1500, report.StageBundle, "kubernetes 1.36.4", "download", "x"), 7, 0),
+				progressed(at(3000, report.StageBundle, "kubernetes 1.36.4", "compile", ""), 0, 2400),
+				progressed(at(12000, report.StageBundle, "kubernetes 1.36.4", "compile", ""), 812, 2400),
+				at(24000, report.StageBundle, "kubernetes 1.36.4", "link", ""),
+				at(26000, report.StageBundle, "kubernetes 1.36.4", "finished", ""),
 			},
 			end: 27 * time.Second,
 			want: []string{
@@ -128,7 +128,7 @@ func TestPlain(t *testing.T) {
 			},
 		},
 		"failures are told once for each reason": {
-			events: []launch.Event{
+			events: []report.Event{
 				converge(100, "unit/etcd", "doing", "create"),
 				converge(200, "unit/etcd", "failing", "no disk\nat all\x1b[2J"),
 				converge(250, "unit/etcd", "doing", "create"),
@@ -147,7 +147,7 @@ func TestPlain(t *testing.T) {
 			},
 		},
 		"silence is broken": {
-			events: []launch.Event{at(100, launch.StageMachine, "", "ready", "created")},
+			events: []report.Event{at(100, report.StageMachine, "", "ready", "created")},
 			end:    21 * time.Second,
 			want:   []string{"     0.1 s machine dev-main-0: created", "      10 s still working", "      20 s still working"},
 		},
@@ -167,7 +167,7 @@ func TestPlain(t *testing.T) {
 
 func TestJSON(t *testing.T) {
 	t.Parallel()
-	got := show(t, JSON, time.Second, at(0, launch.StageSpec, "", "", "a \"b\""), progressed(at(250, launch.StageBundle, "etcd 3.6.16", "compile", ""), 3, 9))
+	got := show(t, JSON, time.Second, at(0, report.StageSpec, "", "", "a \"b\""), progressed(at(250, report.StageBundle, "etcd 3.6.16", "compile", ""), 3, 9))
 	lines := strings.Split(strings.TrimSpace(got), "\n")
 	if len(lines) != 2 {
 		t.Fatalf("got %d lines, want one per event:\n%s", len(lines), got)

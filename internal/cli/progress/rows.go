@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 // state is the state of a row.
@@ -22,7 +22,7 @@ const (
 
 // row is what is known of one item.
 type row struct {
-	last   launch.Event
+	last   report.Event
 	state  state
 	began  time.Duration // when it was first seen in another state than waiting, since the command started
 	told   time.Duration // when its last line was printed
@@ -31,7 +31,7 @@ type row struct {
 }
 
 type key struct {
-	stage         launch.Stage
+	stage         report.Stage
 	machine, item string
 }
 
@@ -44,8 +44,8 @@ type rows struct {
 }
 
 // take notes an event and returns the line to print for it, "" for none.
-func (rs *rows) take(e launch.Event, plain bool) string {
-	if e.Stage == launch.StageDone {
+func (rs *rows) take(e report.Event, plain bool) string {
+	if e.Stage == report.StageDone {
 		rs.order = nil
 		clear(rs.byKey)
 		return ""
@@ -80,7 +80,7 @@ func (rs *rows) take(e launch.Event, plain bool) string {
 
 // overtake drops rows that a later stage has made obsolete: unfinished rows of earlier stages, and rows
 // without a name.
-func (rs *rows) overtake(e launch.Event) {
+func (rs *rows) overtake(e report.Event) {
 	var kept []*row
 	for _, r := range rs.order {
 		k := key{r.last.Stage, r.last.Machine, r.last.Item}
@@ -96,14 +96,14 @@ func (rs *rows) overtake(e launch.Event) {
 
 // line returns the line for a change of state, "" if nothing has changed. On a terminal only endings and
 // failures are printed: the picture has the rest.
-func (rs *rows) line(r *row, before launch.Event, was state, known, plain bool) string {
+func (rs *rows) line(r *row, before report.Event, was state, known, plain bool) string {
 	e := r.last
 	changed := !known || was != r.state
 	switch r.state {
 	case waiting:
 		return ""
 	case finished:
-		if changed && !(e.Stage == launch.StageConverge && !r.worked && e.Elapsed-r.began < noticeable) {
+		if changed && !(e.Stage == report.StageConverge && !r.worked && e.Elapsed-r.began < noticeable) {
 			return rs.title(e) + ": " + ending(r)
 		}
 	case failing:
@@ -111,7 +111,7 @@ func (rs *rows) line(r *row, before launch.Event, was state, known, plain bool) 
 			return rs.title(e) + ": failing: " + e.Text
 		}
 	case running:
-		if plain && !strings.HasPrefix(e.Item, "control/") && (changed || e.Stage != launch.StageConverge && before.Phase != e.Phase) {
+		if plain && !strings.HasPrefix(e.Item, "control/") && (changed || e.Stage != report.StageConverge && before.Phase != e.Phase) {
 			return rs.title(e) + ": " + doing(e)
 		}
 	}
@@ -132,7 +132,7 @@ func (rs *rows) beats(elapsed time.Duration) []string {
 		}
 		r.told = elapsed
 		verb := ""
-		if r.last.Stage == launch.StageBundle && r.last.Item != "" {
+		if r.last.Stage == report.StageBundle && r.last.Item != "" {
 			verb = "building "
 		}
 		lines = append(lines, fmt.Sprintf("%s%s: %s, %s", verb, rs.title(r.last), doing(r.last), seconds(elapsed-r.began)))
@@ -150,7 +150,7 @@ func (rs *rows) beats(elapsed time.Duration) []string {
 const noticeable = 100 * time.Millisecond
 
 // title is the name of a row for people.
-func (rs *rows) title(e launch.Event) string {
+func (rs *rows) title(e report.Event) string {
 	name := plainName(e.Item)
 	if name == "" {
 		name = string(e.Stage)
@@ -165,7 +165,7 @@ func (rs *rows) title(e launch.Event) string {
 }
 
 // stateOf derives the state from an event's phase.
-func stateOf(e launch.Event) state {
+func stateOf(e report.Event) state {
 	switch e.Phase {
 	case "waiting":
 		return waiting
@@ -179,8 +179,8 @@ func stateOf(e launch.Event) state {
 
 // quiet reports whether an item is only counted and not named: there are dozens, and each takes a
 // millisecond.
-func quiet(e launch.Event) bool {
-	if e.Stage != launch.StageConverge {
+func quiet(e report.Event) bool {
+	if e.Stage != report.StageConverge {
 		return false
 	}
 	kind, _, _ := strings.Cut(e.Item, "/")
@@ -192,22 +192,22 @@ func quiet(e launch.Event) bool {
 }
 
 // isChange reports whether an event means that something is being changed.
-func isChange(e launch.Event) bool {
+func isChange(e report.Event) bool {
 	switch e.Stage {
-	case launch.StageBundle:
+	case report.StageBundle:
 		return true
-	case launch.StageMachine:
+	case report.StageMachine:
 		return e.Phase != "ready" || e.Text != "runs already"
-	case launch.StageConverge:
+	case report.StageConverge:
 		return e.Phase == "doing" || e.Phase == "failing"
 	}
 	return false
 }
 
 // order is the position of a stage, -1 for unknown ones.
-func order(s launch.Stage) int {
-	for i, known := range []launch.Stage{
-		launch.StageSpec, launch.StagePreflight, launch.StageBundle, launch.StageMachine, launch.StagePlan, launch.StageConverge,
+func order(s report.Stage) int {
+	for i, known := range []report.Stage{
+		report.StageSpec, report.StagePreflight, report.StageBundle, report.StageMachine, report.StagePlan, report.StageConverge,
 	} {
 		if s == known {
 			return i

@@ -10,7 +10,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/report"
 )
 
 // seconds formats a duration for people, with tenths below 10 s.
@@ -39,7 +39,7 @@ type wireEvent struct {
 	Kind       string       `json:"kind"`
 	Time       string       `json:"time"`
 	Elapsed    string       `json:"elapsed"`
-	Stage      launch.Stage `json:"stage"`
+	Stage      report.Stage `json:"stage"`
 	Machine    string       `json:"machine,omitempty"`
 	Item       string       `json:"item,omitempty"`
 	Phase      string       `json:"phase,omitempty"`
@@ -48,7 +48,7 @@ type wireEvent struct {
 	Total      int          `json:"total,omitempty"`
 }
 
-func writeJSON(w io.Writer, e launch.Event, now time.Time) {
+func writeJSON(w io.Writer, e report.Event, now time.Time) {
 	line, err := json.Marshal(wireEvent{
 		"slipway.dev/v1alpha1", "Event", now.UTC().Format(time.RFC3339Nano), e.Elapsed.Round(time.Millisecond).String(),
 		e.Stage, e.Machine, e.Item, e.Phase, e.Text, e.Done, e.Total,
@@ -74,7 +74,7 @@ func plainName(item string) string {
 // ending describes a row that has finished.
 func ending(r *row) string {
 	e := r.last
-	if e.Stage == launch.StageConverge || e.Stage == launch.StageBundle {
+	if e.Stage == report.StageConverge || e.Stage == report.StageBundle {
 		text := e.Phase
 		if took := e.Elapsed - r.began; took >= 10*time.Millisecond {
 			text += ", " + seconds(took)
@@ -91,16 +91,16 @@ func ending(r *row) string {
 }
 
 // doing describes what a running row does.
-func doing(e launch.Event) string {
+func doing(e report.Event) string {
 	text := e.Phase
 	switch {
-	case e.Stage == launch.StageBundle && e.Total > 0:
+	case e.Stage == report.StageBundle && e.Total > 0:
 		text += fmt.Sprintf(" %d/%d%s", e.Done, e.Total, unitOf(e.Phase))
-	case e.Stage == launch.StageBundle && e.Done > 0:
+	case e.Stage == report.StageBundle && e.Done > 0:
 		text += fmt.Sprintf(" %d%s", e.Done, unitOf(e.Phase))
-	case e.Stage == launch.StageConverge && e.Phase == "doing":
+	case e.Stage == report.StageConverge && e.Phase == "doing":
 		return participle(e.Text)
-	case e.Stage == launch.StageConverge && e.Phase == "starting" && e.Text != "":
+	case e.Stage == report.StageConverge && e.Phase == "starting" && e.Text != "":
 		text += ", waiting for " + strings.TrimPrefix(e.Text, "waiting for ")
 	case e.Text != "":
 		text += ": " + e.Text

@@ -5,6 +5,7 @@ package compose
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/config"
@@ -41,4 +42,14 @@ func Configure(c config.Cluster, r admission.Node) (config.Node, error) {
 		return config.Node{}, fmt.Errorf("plan %s: its record has the pod CIDR %s, but the pod CIDR of index %d is %s", r.Name, r.PodCIDR, r.Index, node.PodCIDR)
 	}
 	return node, nil
+}
+
+// APIPort returns the port of the API server.
+func APIPort(c config.Cluster) uint16 {
+	if values := c.APIServer.Flags["secure-port"]; len(values) == 1 {
+		if n, err := strconv.ParseUint(values[0], 10, 16); err == nil {
+			return uint16(n)
+		}
+	}
+	return 6443
 }

@@ -15,12 +15,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 
+	"github.com/slipway-project/slipway/internal/clusterdir"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/compose"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/core/planner"
-	"github.com/slipway-project/slipway/internal/launch"
+	"github.com/slipway-project/slipway/internal/outputdir"
 	"github.com/slipway-project/slipway/internal/render"
 	"github.com/slipway-project/slipway/internal/render/fleet"
 	"github.com/slipway-project/slipway/internal/render/rendertest"
@@ -42,7 +43,7 @@ spec:
   - {name: pinned, exec: [/usr/bin/p], pin: dev-w-0, replaces: [side]}
 `
 
-func clusterPlan(t *testing.T, pool string) (plan.Plan, launch.Cluster) {
+func clusterPlan(t *testing.T, pool string) (plan.Plan, clusterdir.Cluster) {
 	t.Helper()
 	c, release, problems, err := compose.Cluster("spec.yaml", []byte(twoPools), compose.Options{})
 	if err != nil || len(problems) > 0 {
@@ -63,7 +64,7 @@ func clusterPlan(t *testing.T, pool string) (plan.Plan, launch.Cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p, launch.Cluster{Name: "dev", Config: c}
+	return p, clusterdir.Cluster{Name: "dev", Config: c}
 }
 
 // everyKind has each of the nine kinds.
@@ -178,7 +179,7 @@ func TestFetch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := launch.WriteFolder(filepath.Join(dir, "out"), r.Files); err != nil {
+	if err := outputdir.Write(filepath.Join(dir, "out"), r.Files); err != nil {
 		t.Fatal(err)
 	}
 	var script []string // the commands of the unit

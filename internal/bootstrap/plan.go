@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootstrap
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/slipway-project/slipway/internal/agentclient"
+	"github.com/slipway-project/slipway/internal/bundle"
+	"github.com/slipway-project/slipway/internal/clusterdir"
+	"github.com/slipway-project/slipway/internal/core/config"
+	coremachine "github.com/slipway-project/slipway/internal/core/machine"
+	"github.com/slipway-project/slipway/internal/core/pin"
+	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/planner"
+	"github.com/slipway-project/slipway/internal/core/spec"
+	"github.com/slipway-project/slipway/internal/core/userdata"
+	"github.com/slipway-project/slipway/internal/inventory"
+	"github.com/slipway-project/slipway/internal/operate"
+	"github.com/slipway-project/slipway/internal/provider"
+	"github.com/slipway-project/slipway/internal/render"
+	"github.com/slipway-project/slipway/internal/render/systemd"
+)
+
+// PlannedNode is one node's plan and what it was made from.
+type PlannedNode struct {
+	Cluster clusterdir.Cluster
+	Node    config.Node
+	Plan    plan.Plan
+	// Assumed says what was not known and assumed to be as usual: facts of a machine that is not running, components that are
+	// not built.
+	Assumed []string
+}
+
+// PlanNode plans for one node, the first if none is named, without changing anything. Facts are asked from the machine's agent
+// if the machine is running, and assumed otherwise.
+func PlanNode(ctx context.Context, inv inventory.Inventory, s clusterdir.Source, node string) (PlannedNode, error) {
+	cluster, err := inv.Dir.Load(s)
+	if err != nil {
+		return PlannedNode{}, err
+	}
+	if _, list, err := inv.List(ctx, cluster.Name); err == nil {
+		cluster.Config = keepIndexes(cluster.Config, list)
+	}
+	name, err := findNode(cluster.Config, node)
+	if err != nil {
+		return PlannedNode{}, err
+	}
+	p := PlannedNode{Cluster: cluster, Assumed: cluster.Unplaced()}
+	facts, err := askFacts(ctx, inv, cluster.Name, name.Name)
+	if err != nil {
+		facts = coremachine.Facts{Address: localAddress(name), OOMScoreAdj: true, UpstreamDNS: true}
+		p.Assumed = append(p.Assumed, fmt.Sprintf("machine %s (%v): assuming address %s and cgroup v2", name.Name, err, facts.Address))
+	}
+	if p.Node, err = config.ForNode(cluster.Config, name.Name, facts); err != nil {
+		return PlannedNode{}, err
+	}
+	components, assumed := knownComponents(ctx, inv.Dir, cluster)
+	p.Assumed = append(p.Assumed, assumed...)
+	if p.Plan, err = planner.For(p.Node, components); err != nil {
+		return PlannedNode{}, err
+	}
+	return p, nil
+}
+
+func findNode(c config.Cluster, wanted string) (config.NodeName, error) {
+	var names []string
+	for _, p := range c.Pools {
+		for _, n := range p.Nodes {
+			if wanted == "" || n.Name == wanted {
+				return n, nil
+			}
+			names = append(names, n.Name)
+		}
+	}
+	if len(names) > 5 {
+		names = append(names[:5], "…")
+	}
+	return config.NodeName{}, fmt.Errorf("node %q: cluster %s has %s", wanted, c.Name, strings.Join(names, ", "))
+}
+
+// askFacts asks a machine's agent. The error says why that is not possible.
+func askFacts(ctx context.Context, inv inventory.Inventory, cluster, name string) (coremachine.Facts, error) {
+	machines, list, err := inv.List(ctx, cluster)
+	if errors.Is(err, clusterdir.ErrNoCluster) {
+		return coremachine.Facts{}, errors.New("not created yet")
+	}
+	if err != nil {
+		return coremachine.Facts{}, err
+	}
+	m, err := provider.Pick(cluster, list, name)
+	if err != nil {
+		return coremachine.Facts{}, errors.New("not created yet")
+	}
+	if !m.Running {
+		return coremachine.Facts{}, errors.New("not running")
+	}
+	ctx, cancel := context.WithTimeout(ctx, agentclient.Patience)
+	defer cancel()
+	agent, err := agentclient.Dial(provider.Agent(machines.Host(name)))
+	if err != nil {
+		return coremachine.Facts{}, err
+	}
+	defer agent.Close()
+	i, err := agent.Addressed(ctx)
+	return i.Facts, err
+}
+
+// knownComponents returns the digests of the release's components, with placeholders for those that are not built, and what
+// that means for a plan made with them.
+func knownComponents(ctx context.Context, dir clusterdir.Dir, c clusterdir.Cluster) (planner.Components, []string) {
+	out := bundle.Placeholders(c.Release)
+	have, complete, err := dir.Components().Lookup(ctx, c.Release)
+	maps.Copy(out, bundle.Digests(have))
+	switch {
+	case err != nil:
+		return out, []string{fmt.Sprintf("components (%v): their digests are unknown", err)}
+	case !complete:
+		return out, []string{"components are not built yet: their digests are unknown"}
+	}
+	return out, nil
+}
+
+// Form is a way to write a node's plan for another program: one row of the table of slipway render.
+type Form struct {
+	Name    string // such as "systemd"
+	Summary string // a few words for the command's help
+	Render  func(ctx context.Context, inv inventory.Inventory, p PlannedNode) (render.Rendered, error)
+	Example string // optional: the other flags of an example for the command's help
+}
+
+// PlanForm is a form that depends only on the plan.
+func PlanForm(name, summary string, form func(p plan.Plan) (render.Rendered, error)) Form {
+	return Form{Name: name, Summary: summary, Render: func(_ context.Context, _ inventory.Inventory, p PlannedNode) (render.Rendered, error) {
+		return form(p.Plan)
+	}}
+}
+
+// FirstBootForm is a form that a machine reads at its first boot, to join a cluster that is running. The machine gets its plan
+// when it joins.
+func FirstBootForm(name, summary, file string, form func(d userdata.Data) ([]byte, error)) Form {
+	return Form{Name: name, Summary: summary, Render: func(ctx context.Context, inv inventory.Inventory, p PlannedNode) (render.Rendered, error) {
+		if p.Node.Pool.Replacement != spec.ByAddress {
+			return render.Rendered{}, fmt.Errorf("node %s is in pool %s, whose machines join with a token or by a known key, and neither belongs in user data: "+
+				"set replacement: ByAddress for the pool (slipway spec explain spec.pools.replacement), or use slipway token create and slipway join", p.Plan.Node, p.Node.Pool.Name)
+		}
+		invitation, err := operate.Invite(ctx, inv, p.Cluster.Name)
+		if err != nil {
+			return render.Rendered{}, err
+		}
+		wire, err := plan.Encode(p.Plan)
+		if err != nil {
+			return render.Rendered{}, err
+		}
+		sum := sha256.Sum256(wire)
+		text, err := form(userdata.Data{
+			Cluster: p.Cluster.Name, Node: p.Plan.Node, Plan: "sha256:" + hex.EncodeToString(sum[:]), Pin: pin.Pin(invitation.Pin), Endpoints: invitation.Endpoints,
+			Stores: invitation.Stores, Program: invitation.Program, Agent: string(systemd.AgentService(userdata.Program)),
+		})
+		if err != nil {
+			return render.Rendered{}, err
+		}
+		var r render.Rendered
+		r.Add(file, 0o644, string(text))
+		for _, e := range p.Plan.Entries {
+			r.Omit(e.Ref, "the machine gets its plan from a control plane when it joins")
+		}
+		return r.Finish(p.Plan)
+	}}
+}

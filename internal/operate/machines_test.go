@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operate
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/slipway-project/slipway/internal/machine"
+)
+
+// TestFindCommand: a wrong name is found before runc is asked. Links are resolved inside the machine.
+func TestFindCommand(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for _, dir := range []string{"usr/bin", "opt"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, mode := range map[string]os.FileMode{"usr/bin/tool": 0o755, "usr/bin/data": 0o644, "opt/run": 0o755} {
+		if err := os.WriteFile(filepath.Join(root, name), nil, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for link, to := range map[string]string{"bin": "usr/bin", "usr/bin/inside": "/opt/run", "usr/bin/outside": filepath.Join(root, "opt/run")} {
+		if err := os.Symlink(to, filepath.Join(root, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, test := range map[string]struct {
+		command machine.Command
+		code    int // 0: it is there
+	}{
+		"in PATH":              {machine.Command{Args: []string{"tool", "-x"}}, 0},
+		"nowhere":              {machine.Command{Args: []string{"nosuch"}}, 127},
+		"in PATH, no program":  {machine.Command{Args: []string{"data"}}, 127},
+		"by path":              {machine.Command{Args: []string{"/bin/tool"}}, 0},
+		"by path, nowhere":     {machine.Command{Args: []string{"/bin/nosuch"}}, 127},
+		"by path, no program":  {machine.Command{Args: []string{"/bin/data"}}, 126},
+		"by path, a folder":    {machine.Command{Args: []string{"/usr"}}, 126},
+		"from a folder":        {machine.Command{Args: []string{"./run"}, Dir: "/opt"}, 0},
+		"a link inside":        {machine.Command{Args: []string{"inside"}}, 0},
+		"a link to the host's": {machine.Command{Args: []string{"outside"}}, 127},
+		"a PATH of its own":    {machine.Command{Args: []string{"nosuch"}, Env: []string{"PATH=/x"}}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := findCommand(root, test.command)
+			var absent *NoCommandError
+			switch {
+			case test.code == 0 && err != nil:
+				t.Errorf("got %v", err)
+			case test.code != 0 && (!errors.As(err, &absent) || absent.Code != test.code):
+				t.Errorf("got %v, want code %d", err, test.code)
+			}
+		})
+	}
+}
