@@ -22,6 +22,35 @@ type neverArrow struct {
 	why    string
 }
 
+// floors are the packages from the lowest to the highest. A package may import packages of lower floors and of its own tree, but
+// not of another tree on its own floor: what two trees of a floor have in common belongs below them. Floors are tested for
+// shipping code only; tests may look down from anywhere.
+var floors = [][]string{
+	{"internal/core/endpoint"}, // a value type that the API's types have fields of
+	{
+		"api/...", "internal/sleep", "internal/trace", "internal/broadcast", "internal/machine/process", "internal/etcd/etcdpb", "internal/golden",
+		"internal/testkit", "internal/bintest",
+	},
+	{"internal/core/...", "internal/durable"}, // decisions, without I/O; files that survive a crash
+	{"internal/certtest"},
+	{
+		"internal/artifact/...", "internal/attest/...", "internal/ca", "internal/etcd/...", "internal/kube", "internal/reconcile", "internal/render/...",
+		"internal/rpc", "internal/sshhost",
+	},
+	{"internal/backend/...", "internal/machine", "internal/initclient", "internal/outputdir", "internal/report"},
+	{"internal/node/...", "internal/bundle"},                            // the agent
+	{"internal/control/...", "internal/balancer", "internal/preflight"}, // what a control plane does for its cluster
+	{"internal/proxy"},
+	{"internal/agentclient/...", "internal/clusterdir"}, // from here on, the operator's side
+	{"internal/provider/..."},
+	{"internal/inventory"},
+	{"internal/operate"},
+	{"internal/bootstrap"},
+	{"internal/cli/..."},
+	{"cmd/..."}, // the only package that builds concrete things
+	{"internal", "internal/sim", "internal/testkit/cluster", "test/..."},
+}
+
 var neverArrows = []neverArrow{
 	{
 		from: []string{"internal/core/..."}, except: []string{"internal/core/catalog/genflags", "internal/core/catalog/genfields"}, to: []string{"os/...", "net", "net/http", "os/exec", "log/...", "context", "math/rand/...", "syscall", "golang.org/x/sys/..."},
@@ -53,7 +82,7 @@ var neverArrows = []neverArrow{
 	},
 	{from: []string{"internal/render/fleet"}, to: []string{"internal/render/systemd", "internal/render/staticpod"}, why: "siblings never import siblings"},
 	{
-		from: []string{"..."}, except: []string{"internal/node/...", "internal/control/...", "internal/cli/...", "internal/launch/...", "api/..."},
+		from: []string{"..."}, except: []string{"internal/node/...", "internal/agentclient/...", "api/..."},
 		to: []string{"api/node/..."}, why: "proto types are translated at the border, once",
 	},
 	{
@@ -99,9 +128,11 @@ var neverArrows = []neverArrow{
 		from: []string{"internal/control/members"}, to: []string{"internal/etcd/...", "internal/kube/...", "internal/node/...", "internal/control", "internal/control/joinserver"},
 		why: "who decides about members asks an interface: the simulation has another etcd",
 	},
-	{from: []string{"internal/..."}, except: []string{"internal/cli/..."}, to: []string{"internal/cli/...", "cmd/..."}, why: "nothing imports cli or cmd; only cmd builds concrete things"},
+	{from: []string{"internal/provider/local"}, to: []string{"internal/provider/ssh"}, why: "siblings never import siblings"},
+	{from: []string{"internal/provider/ssh"}, to: []string{"internal/provider/local"}, why: "siblings never import siblings"},
+	{from: []string{"internal/provider"}, to: []string{"internal/provider/..."}, why: "the interfaces do not know who implements them"},
 	{
-		from: []string{"..."}, except: []string{"internal/backend/hosttest/...", "internal/etcd/etcdtest", "internal/testkit/...", "test/e2e/kit"}, to: []string{"internal/etcd/etcdfake", "internal/etcd/etcdtest", "internal/backend/fake/...", "internal/backend/hosttest/...", "internal/bintest", "internal/certtest", "internal/control/registry/registrytest", "internal/golden", "internal/render/rendertest", "internal/sim", "internal/testkit/..."},
+		from: []string{"..."}, except: []string{"internal/backend/hosttest/...", "internal/etcd/etcdtest", "internal/testkit/...", "test/e2e/kit"}, to: []string{"internal/agentclient/agenttest", "internal/etcd/etcdfake", "internal/etcd/etcdtest", "internal/backend/fake/...", "internal/backend/hosttest/...", "internal/bintest", "internal/control/registry/registrytest", "internal/golden", "internal/render/rendertest", "internal/sim", "internal/testkit/..."},
 		why: "code that ships never imports a fake or a test kit",
 	},
 	{from: []string{"internal/...", "cmd/...", "api/..."}, to: []string{"test/..."}, why: "code that ships never imports a test kit"},
@@ -111,9 +142,9 @@ var neverArrows = []neverArrow{
 	},
 	{from: []string{"internal/attest/..."}, to: []string{"internal/control/..."}, why: "a verifier finds out what is true; what follows is not its question"},
 	{from: []string{"..."}, except: []string{"internal/sshhost"}, to: []string{"golang.org/x/crypto/ssh/..."}, why: "SSH only in sshhost"},
-	{from: []string{"internal/sshhost"}, to: []string{"internal/core/...", "internal/launch", "internal/machine/...", "internal/node/...", "internal/control/...", "api/..."}, why: "sshhost reaches machines and knows nothing of clusters"},
+	{from: []string{"internal/sshhost"}, to: []string{"internal/core/...", "internal/provider/...", "internal/machine/...", "internal/node/...", "internal/control/...", "api/..."}, why: "sshhost reaches machines and knows nothing of clusters"},
 	{
-		from: []string{"internal/rpc"}, to: []string{"api/...", "internal/node/...", "internal/control/...", "internal/kube/...", "internal/ca", "internal/reconcile/...", "internal/backend/...", "internal/launch"},
+		from: []string{"internal/rpc"}, to: []string{"api/...", "internal/node/...", "internal/control/...", "internal/kube/...", "internal/ca", "internal/reconcile/...", "internal/backend/..."},
 		why: "rpc knows who may talk, never what is said",
 	},
 }
@@ -145,6 +176,49 @@ func TestNeverArrows(t *testing.T) {
 		}
 		if !matched {
 			t.Errorf("stale rule: no package matches %v (%s)", rule.from, rule.why)
+		}
+	}
+}
+
+// TestFloors checks that imports go down only.
+func TestFloors(t *testing.T) {
+	t.Parallel()
+	// find returns the floor of a package and its tree there. The longest pattern that matches counts.
+	find := func(path string) (floor int, tree string) {
+		floor = -1
+		for i, patterns := range floors {
+			for _, p := range patterns {
+				if matches([]string{p}, path) && len(p) > len(tree) {
+					floor, tree = i, p
+				}
+			}
+		}
+		return floor, tree
+	}
+	used := map[string]bool{}
+	for _, p := range list(t) {
+		from := strings.TrimPrefix(p.ImportPath, module)
+		floor, tree := find(from)
+		if floor < 0 {
+			t.Errorf("%s is on no floor: add it to floors", from)
+			continue
+		}
+		used[tree] = true
+		for _, imported := range p.Imports {
+			to, ours := strings.CutPrefix(imported, module)
+			if !ours {
+				continue
+			}
+			if below, other := find(to); below > floor || below == floor && other != tree {
+				t.Errorf("%s (floor %d) imports %s (floor %d): imports go down only", from, floor, to, below)
+			}
+		}
+	}
+	for _, patterns := range floors {
+		for _, p := range patterns {
+			if !used[p] {
+				t.Errorf("stale floor: no package matches %s", p)
+			}
 		}
 	}
 }

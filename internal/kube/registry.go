@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/core/record"
 )
 
 const (
@@ -38,31 +38,29 @@ type RecordStore struct {
 	c *Client
 }
 
-var _ registry.Store = (*RecordStore)(nil)
-
 // Records is the store of the cluster's records.
 func (c *Client) Records() *RecordStore { return &RecordStore{c} }
 
-// Get is [registry.Store].
-func (s *RecordStore) Get(ctx context.Context, kind, name string) (registry.Item, error) {
-	if err := registry.CheckName(kind, name); err != nil {
-		return registry.Item{}, err
+// Get is registry.Store.
+func (s *RecordStore) Get(ctx context.Context, kind, name string) (record.Item, error) {
+	if err := record.CheckName(kind, name); err != nil {
+		return record.Item{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, recordsPatience)
 	defer cancel()
 	o, err := s.c.dyn.Resource(secrets).Namespace(recordsNamespace).Get(ctx, secretName(kind, name), metav1.GetOptions{})
 	if isSecretGone(err, kind, name) {
-		err = registry.ErrNotFound
+		err = record.ErrNotFound
 	}
 	if err != nil {
-		return registry.Item{}, fmt.Errorf("get record %s %s: %w", kind, name, err)
+		return record.Item{}, fmt.Errorf("get record %s %s: %w", kind, name, err)
 	}
 	return itemOf(o, kind)
 }
 
-// List is [registry.Store].
-func (s *RecordStore) List(ctx context.Context, kind string) ([]registry.Item, error) {
-	if err := registry.CheckName(kind, "x"); err != nil {
+// List is registry.Store.
+func (s *RecordStore) List(ctx context.Context, kind string) ([]record.Item, error) {
+	if err := record.CheckName(kind, "x"); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, recordsPatience)
@@ -74,7 +72,7 @@ func (s *RecordStore) List(ctx context.Context, kind string) ([]registry.Item, e
 	if found.GetContinue() != "" { // it did not ask for pages
 		return nil, fmt.Errorf("list records %s: the API server sent only a part", kind)
 	}
-	out := make([]registry.Item, 0, len(found.Items))
+	out := make([]record.Item, 0, len(found.Items))
 	for i := range found.Items {
 		item, err := itemOf(&found.Items[i], kind)
 		if err != nil {
@@ -82,14 +80,14 @@ func (s *RecordStore) List(ctx context.Context, kind string) ([]registry.Item, e
 		}
 		out = append(out, item)
 	}
-	slices.SortFunc(out, func(a, b registry.Item) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(out, func(a, b record.Item) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
 }
 
-// Put is [registry.Store].
-func (s *RecordStore) Put(ctx context.Context, item registry.Item) (registry.Item, error) {
-	if err := registry.CheckName(item.Kind, item.Name); err != nil {
-		return registry.Item{}, err
+// Put is registry.Store.
+func (s *RecordStore) Put(ctx context.Context, item record.Item) (record.Item, error) {
+	if err := record.CheckName(item.Kind, item.Name); err != nil {
+		return record.Item{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, recordsPatience)
 	defer cancel()
@@ -99,23 +97,23 @@ func (s *RecordStore) Put(ctx context.Context, item registry.Item) (registry.Ite
 	if item.Version == "" {
 		o, err = in.Create(ctx, secretOf(item), metav1.CreateOptions{FieldManager: manager})
 		if apierrors.IsAlreadyExists(err) {
-			err = registry.ErrExists
+			err = record.ErrExists
 		}
 	} else {
 		o, err = in.Update(ctx, secretOf(item), metav1.UpdateOptions{FieldManager: manager})
 		if apierrors.IsConflict(err) || isSecretGone(err, item.Kind, item.Name) {
-			err = registry.ErrConflict
+			err = record.ErrConflict
 		}
 	}
 	if err != nil {
-		return registry.Item{}, fmt.Errorf("put record %s %s: %w", item.Kind, item.Name, err)
+		return record.Item{}, fmt.Errorf("put record %s %s: %w", item.Kind, item.Name, err)
 	}
 	return itemOf(o, item.Kind)
 }
 
-// Delete is [registry.Store].
+// Delete is registry.Store.
 func (s *RecordStore) Delete(ctx context.Context, kind, name, version string) error {
-	if err := registry.CheckName(kind, name); err != nil {
+	if err := record.CheckName(kind, name); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, recordsPatience)
@@ -129,16 +127,16 @@ func (s *RecordStore) Delete(ctx context.Context, kind, name, version string) er
 	case err == nil:
 		return nil
 	case isSecretGone(err, kind, name):
-		err = registry.ErrNotFound
+		err = record.ErrNotFound
 	case apierrors.IsConflict(err):
-		err = registry.ErrConflict
+		err = record.ErrConflict
 	}
 	return fmt.Errorf("delete record %s %s: %w", kind, name, err)
 }
 
-// Watch is [registry.Store].
+// Watch is registry.Store.
 func (s *RecordStore) Watch(ctx context.Context, kind string, changed func()) error {
-	if err := registry.CheckName(kind, "x"); err != nil {
+	if err := record.CheckName(kind, "x"); err != nil {
 		return err
 	}
 	waiting := onChange(func(why string) { s.c.log.Debug("records cannot be watched", "kind", kind, "why", why) })
@@ -172,7 +170,7 @@ func isSecretGone(err error, kind, name string) bool {
 	return d != nil && d.Kind == secrets.Resource && d.Name == secretName(kind, name)
 }
 
-func secretOf(item registry.Item) *unstructured.Unstructured {
+func secretOf(item record.Item) *unstructured.Unstructured {
 	meta := map[string]any{
 		"name": secretName(item.Kind, item.Name), "namespace": recordsNamespace, "labels": map[string]any{recordsLabel: item.Kind},
 	}
@@ -186,12 +184,12 @@ func secretOf(item registry.Item) *unstructured.Unstructured {
 }
 
 // itemOf refuses a Secret that has the label but is not a record, or was changed by another program.
-func itemOf(o *unstructured.Unstructured, kind string) (registry.Item, error) {
+func itemOf(o *unstructured.Unstructured, kind string) (record.Item, error) {
 	name, ok := strings.CutPrefix(o.GetName(), kind+".")
 	text, has, _ := unstructured.NestedString(o.Object, "data", recordsField)
 	data, err := base64.StdEncoding.DecodeString(text)
 	if !ok || !has || err != nil || str(o.Object, "type") != recordsType+kind || o.GetResourceVersion() == "" {
-		return registry.Item{}, fmt.Errorf("the Secret %s/%s is labelled as a record of kind %s and is none: remove it or its label %s", recordsNamespace, o.GetName(), kind, recordsLabel)
+		return record.Item{}, fmt.Errorf("the Secret %s/%s is labelled as a record of kind %s and is none: remove it or its label %s", recordsNamespace, o.GetName(), kind, recordsLabel)
 	}
-	return registry.Item{Kind: kind, Name: name, Version: o.GetResourceVersion(), Data: data}, nil
+	return record.Item{Kind: kind, Name: name, Version: o.GetResourceVersion(), Data: data}, nil
 }

@@ -4,9 +4,8 @@ package registry
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"regexp"
+
+	"github.com/slipway-project/slipway/internal/core/record"
 )
 
 // Store keeps small documents by kind and name. Reads are as fresh as the last write that anybody was told of. An error other
@@ -27,33 +26,12 @@ type Store interface {
 	Watch(ctx context.Context, kind string, changed func()) error
 }
 
-// Item is one document. Who stores it never looks into Data.
-type Item struct {
-	Kind    string
-	Name    string
-	Version string // the store's; only for comparing
-	Data    []byte
-}
+// Item is one record as a store keeps it.
+type Item = record.Item
 
-// What callers branch on.
+// What a store reports; see package record.
 var (
-	ErrNotFound = errors.New("there is no such record")
-	ErrExists   = errors.New("there is such a record already")
-	ErrConflict = errors.New("the record has changed meanwhile")
+	ErrNotFound = record.ErrNotFound
+	ErrExists   = record.ErrExists
+	ErrConflict = record.ErrConflict
 )
-
-var (
-	kindForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
-	nameForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$`)
-)
-
-// CheckName refuses what not every store can keep: kinds are single words, names are DNS names of at most 200 characters.
-func CheckName(kind, name string) error {
-	if !kindForm.MatchString(kind) {
-		return fmt.Errorf("record %.40q: this cannot be a kind", kind)
-	}
-	if len(name) > 200 || !nameForm.MatchString(name) {
-		return fmt.Errorf("record %s %.80q: this cannot be a name", kind, name)
-	}
-	return nil
-}

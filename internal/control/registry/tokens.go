@@ -15,6 +15,7 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/pin"
+	"github.com/slipway-project/slipway/internal/core/record"
 )
 
 // TokenSpec is what a token is to be good for.
@@ -176,7 +177,7 @@ func (r *Registry) Token(ctx context.Context, id string) (admission.Token, bool,
 
 // token is nil when there surely is none.
 func (r *Registry) token(ctx context.Context, id string) (*held, error) {
-	if err := CheckName(kindToken, id); err != nil {
+	if err := record.CheckName(kindToken, id); err != nil {
 		return nil, nil //nolint:nilerr // what cannot be the id of a token is the id of none
 	}
 	var t held

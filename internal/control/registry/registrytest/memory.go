@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/control/registry"
+	"github.com/slipway-project/slipway/internal/core/record"
 )
 
 // Memory is a store for tests and simulations, as strict as the real one. Any number of registries may share it. The zero value
@@ -88,7 +89,7 @@ func (m *Memory) do(ctx context.Context, op Op, work func() error) error {
 
 // Get is [registry.Store].
 func (m *Memory) Get(ctx context.Context, kind, name string) (out registry.Item, err error) {
-	if err := registry.CheckName(kind, name); err != nil {
+	if err := record.CheckName(kind, name); err != nil {
 		return registry.Item{}, err
 	}
 	err = m.do(ctx, Op{"get", kind, name}, func() error {
@@ -107,7 +108,7 @@ func (m *Memory) Get(ctx context.Context, kind, name string) (out registry.Item,
 
 // List is [registry.Store].
 func (m *Memory) List(ctx context.Context, kind string) (out []registry.Item, err error) {
-	if err := registry.CheckName(kind, "x"); err != nil {
+	if err := record.CheckName(kind, "x"); err != nil {
 		return nil, err
 	}
 	err = m.do(ctx, Op{"list", kind, ""}, func() error {
@@ -127,7 +128,7 @@ func (m *Memory) List(ctx context.Context, kind string) (out []registry.Item, er
 
 // Put is [registry.Store].
 func (m *Memory) Put(ctx context.Context, item registry.Item) (out registry.Item, err error) {
-	if err := registry.CheckName(item.Kind, item.Name); err != nil {
+	if err := record.CheckName(item.Kind, item.Name); err != nil {
 		return registry.Item{}, err
 	}
 	err = m.do(ctx, Op{"put", item.Kind, item.Name}, func() error {
@@ -153,7 +154,7 @@ func (m *Memory) Put(ctx context.Context, item registry.Item) (out registry.Item
 
 // Delete is [registry.Store].
 func (m *Memory) Delete(ctx context.Context, kind, name, version string) error {
-	if err := registry.CheckName(kind, name); err != nil {
+	if err := record.CheckName(kind, name); err != nil {
 		return err
 	}
 	return m.do(ctx, Op{"delete", kind, name}, func() error {
@@ -172,7 +173,7 @@ func (m *Memory) Delete(ctx context.Context, kind, name, version string) error {
 
 // Watch is [registry.Store].
 func (m *Memory) Watch(ctx context.Context, kind string, changed func()) error {
-	if err := registry.CheckName(kind, "x"); err != nil {
+	if err := record.CheckName(kind, "x"); err != nil {
 		return err
 	}
 	signal := make(chan struct{}, 1)
