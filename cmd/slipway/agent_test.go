@@ -8,42 +8,15 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/machine"
-	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-// A unit that dies is not ready until it is back, whatever the loop was just about to say; a oneshot that ends has not died.
-func TestTell(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		kind units.EventKind
-		want reconcile.Phase
-	}{
-		"a unit dies":    {units.Exited, reconcile.Failing},
-		"a unit hangs":   {units.Unready, reconcile.Failing},
-		"a oneshot ends": {units.Done, reconcile.Ready},
-	} {
-		b := reconcile.NewBoard()
-		b.Set(reconcile.Status{Ref: "unit/u", Phase: reconcile.Doing})
-		tell(b, units.Event{Unit: "u", Kind: tc.kind})
-		b.Set(reconcile.Status{Ref: "unit/u", Phase: reconcile.Ready})
-		if all, _ := b.All(); all[0].Phase != tc.want {
-			t.Errorf("%s: %s, want %s", name, all[0].Phase, tc.want)
-		}
-		tell(b, units.Event{Unit: "u", Kind: units.Ready})
-		if all, _ := b.All(); all[0].Phase != reconcile.Ready {
-			t.Errorf("%s, and is back: %s", name, all[0].Phase)
-		}
-	}
-}
-
-// Only the machine's own end takes the units down: an agent that is told to end, by SIGTERM, leaves them to the next one.
-func TestOnlyTheMachinesEndStopsUnits(t *testing.T) {
+// Units are stopped only when the machine goes down: an agent that gets SIGTERM leaves them to the next one.
+func TestUnitsStopOnlyWithTheMachine(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		end     func(cancel context.CancelFunc, down chan<- os.Signal)
-		asked   bool // what systemd says when it is asked
+		asked   bool // systemd's answer
 		stopped bool
 	}{
 		"SIGTERM":               {func(cancel context.CancelFunc, _ chan<- os.Signal) { cancel() }, false, false},
@@ -79,10 +52,10 @@ func TestChooseBackend(t *testing.T) {
 		socket, record bool
 		want           string
 	}{
-		"another PID 1":                        {want: "supervise"},
-		"systemd":                              {socket: true, want: "systemd"},
-		"systemd, and units of our own":        {socket: true, record: true, want: "supervise"},
-		"another PID 1, and units of our own ": {record: true, want: "supervise"},
+		"another PID 1":                       {want: "supervise"},
+		"systemd":                             {socket: true, want: "systemd"},
+		"systemd, and units of Slipway's own": {socket: true, record: true, want: "supervise"},
+		"another PID 1, and units of Slipway's own ": {record: true, want: "supervise"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -105,12 +78,12 @@ func TestChooseBackend(t *testing.T) {
 func TestBackendFlag(t *testing.T) {
 	t.Parallel()
 	if b, err := backendFlag(nil); b != "auto" || err != nil {
-		t.Errorf("nothing said: %q %v", b, err)
+		t.Errorf("without arguments: got %q, %v", b, err)
 	}
 	if b, err := backendFlag([]string{"--backend", "systemd"}); b != "systemd" || err != nil {
-		t.Errorf("said: %q %v", b, err)
+		t.Errorf("got %q, %v, want systemd", b, err)
 	}
 	if _, err := backendFlag([]string{"systemd"}); err == nil {
-		t.Error("an argument that nobody knows is dropped")
+		t.Error("an unknown argument is ignored")
 	}
 }

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"io"
@@ -18,44 +17,41 @@ import (
 	"github.com/slipway-project/slipway/internal/backend/systemd"
 	"github.com/slipway-project/slipway/internal/backend/units"
 	"github.com/slipway-project/slipway/internal/ca"
+	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/planner"
+	"github.com/slipway-project/slipway/internal/node/fetch"
+	"github.com/slipway-project/slipway/internal/node/host"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-// supervisor is whoever runs the units of this machine's plan.
-type supervisor interface {
-	reconcile.Host
-	Status() []units.Status
-	Stop(ctx context.Context, name string) error
-	StopAll(ctx context.Context, order []string) error
-	Close() error
-}
-
 const logDir = "/var/log/slipway"
 
-// newHost makes what runs units, and what looks after the pods of components that run as pods.
-func newHost(b *built, backend string, custody *ca.Local, board *reconcile.Board, log *slog.Logger) error {
+// newHost builds what runs the units and the pods of components on this machine.
+func newHost(backend string, custody *ca.Local, board *reconcile.Board, log *slog.Logger) (*host.Host, error) {
+	h := &host.Host{}
 	prober := probe.New()
 	prober.Task = thisHost(nil).Done
-	b.pods = pods.New(pods.Config{
-		Probe: prober, Log: log, OnEvent: func(e pods.Event) { tellPod(board, e) }, RestartKubelet: func(context.Context) error { return restartKubelet(b.host) },
+	h.Pods = pods.New(pods.Config{
+		Probe: prober, Log: log, OnEvent: func(e pods.Event) { host.ReportPod(board, e) }, RestartKubelet: h.RestartKubelet,
 	})
+	stores := fetch.Roster{Path: config.RosterFile, JoinCA: config.JoinCA + ".crt", Port: config.StorePort}
 	onDisk, err := files.New(files.Config{
-		Store: storeDir, Verified: filepath.Join(runDir, "verified"), Keys: custody, Probe: prober, Fetch: newFetcher(log).Fetch, Pods: b.pods,
+		Store: storeDir, Verified: filepath.Join(runDir, "verified"), Keys: custody, Probe: prober, Pods: h.Pods,
+		Fetch: fetch.New(fetch.Config{Store: storeDir, Places: stores.Places, TLS: stores.TLS, Log: log}).Fetch,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	b.host, err = newSupervisor(backend, onDisk, prober, log, func(e units.Event) { tell(board, e) })
-	return err
+	h.Supervisor, err = newSupervisor(backend, onDisk, prober, log, func(e units.Event) { host.ReportUnit(board, e) })
+	return h, err
 }
 
 // newSupervisor builds what runs units; backend is auto, supervise or systemd.
-func newSupervisor(backend string, onDisk *files.Host, prober *probe.Prober, log *slog.Logger, onEvent func(units.Event)) (supervisor, error) {
+func newSupervisor(backend string, onDisk *files.Host, prober *probe.Prober, log *slog.Logger, onEvent func(units.Event)) (host.Supervisor, error) {
 	supervised := filepath.Join(runDir, "units")
 	if backend == "auto" {
 		backend = choose(supervised, "/run/systemd/private")
-		log.Info("who runs the units was chosen", "backend", backend)
+		log.Info("chose what runs the units", "backend", backend)
 	}
 	switch backend {
 	case "supervise":
@@ -71,11 +67,11 @@ func newSupervisor(backend string, onDisk *files.Host, prober *probe.Prober, log
 			StateDir: filepath.Join(runDir, "systemd"), LogDir: logDir, Exe: exe, Files: onDisk, Probe: prober, Log: log, OnEvent: onEvent,
 		})
 	}
-	return nil, fmt.Errorf("there is no backend %q: it is auto, supervise or systemd", backend)
+	return nil, fmt.Errorf("unknown backend %q: use auto, supervise or systemd", backend)
 }
 
-// choose takes systemd where it is PID 1. Units that an agent before this one of the same boot runs itself stay with it: two
-// supervisors would run two copies.
+// choose returns systemd if that is PID 1. Units that an earlier agent of the same boot runs itself stay with Slipway's own
+// supervisor: two supervisors would run two copies.
 func choose(supervised, socket string) string {
 	if _, err := os.Stat(socket); err != nil {
 		return "supervise"
@@ -90,7 +86,7 @@ func choose(supervised, socket string) string {
 func backendFlag(args []string) (string, error) {
 	flags := flag.NewFlagSet("agent", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	backend := flags.String("backend", "auto", "who runs the units: auto, supervise or systemd")
+	backend := flags.String("backend", "auto", "what runs the units: auto, supervise or systemd")
 	if err := flags.Parse(args); err != nil {
 		return "", fmt.Errorf("agent: %w", err)
 	}

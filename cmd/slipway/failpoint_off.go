@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/control/joinserver"
+	"github.com/slipway-project/slipway/internal/control/members"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/etcd"
 )
@@ -17,12 +18,12 @@ type failpoints struct{}
 
 func newFailpoints() failpoints { return failpoints{} }
 
-func (failpoints) now() time.Time { return time.Now() }
+func (failpoints) Now() time.Time { return time.Now() }
 
 func (failpoints) pass() func(phase string) { return nil }
 
 func (failpoints) afterStep() func(n int, s plan.Step) { return nil }
 
-func (failpoints) audit(to func(joinserver.Entry)) func(joinserver.Entry) { return to }
+func (failpoints) Audit(to func(joinserver.Entry)) func(joinserver.Entry) { return to }
 
-func (failpoints) etcd(c *etcd.Client) *etcd.Client { return c }
+func (failpoints) Etcd(c *etcd.Client) members.Etcd { return c }

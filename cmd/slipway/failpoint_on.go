@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/slipway-project/slipway/internal/control/joinserver"
+	"github.com/slipway-project/slipway/internal/control/members"
 	"github.com/slipway-project/slipway/internal/core/membership"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/etcd"
@@ -47,8 +48,8 @@ type armed struct {
 
 func newFailpoints() failpoints { return failpoints{&armed{dir: stateDir}} }
 
-// now is a clock that may lie: the machine has only its host's.
-func (a *armed) now() time.Time {
+// Now is a clock that may lie: the machine has only its host's.
+func (a *armed) Now() time.Time {
 	text, err := os.ReadFile(filepath.Join(a.dir, clockFile))
 	if err != nil {
 		return time.Now()
@@ -66,15 +67,15 @@ func (a *armed) afterStep() func(n int, s plan.Step) {
 	return func(_ int, s plan.Step) { a.reach(fmt.Sprintf("step %s %s", s.Verb, s.Ref)) }
 }
 
-// audit passes before the machine is told what was decided about it.
-func (a *armed) audit(to func(joinserver.Entry)) func(joinserver.Entry) {
+// Audit passes before the machine is told what was decided about it.
+func (a *armed) Audit(to func(joinserver.Entry)) func(joinserver.Entry) {
 	return func(e joinserver.Entry) {
 		to(e)
 		a.reach("serve " + string(e.Reason))
 	}
 }
 
-func (a *armed) etcd(c *etcd.Client) passingEtcd { return passingEtcd{c, a} }
+func (a *armed) Etcd(c *etcd.Client) members.Etcd { return passingEtcd{c, a} }
 
 // passingEtcd passes where etcd has changed, and nobody has written it down yet.
 type passingEtcd struct {

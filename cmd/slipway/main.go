@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Slipway takes a short cluster spec to a running Kubernetes cluster. One program for operator and node: the commands that
-// run on nodes are hidden (agent.go). Only this package builds concrete things; it
-// decides nothing. Read run first, then agent.go.
+// Slipway turns a short cluster spec into a running Kubernetes cluster. It is one program for operators and nodes: the commands
+// that run on nodes are hidden (agent.go). Only this package chooses implementations and builds them; it decides nothing. Read
+// run first, then agent.go.
 package main
 
 import (
@@ -32,16 +32,16 @@ import (
 var version = "dev"
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "unit-exec" { // becomes the unit: a signal that comes now is the unit's
+	if len(os.Args) > 1 && os.Args[1] == "unit-exec" { // becomes the unit; from here on signals are for the unit
 		fail(supervise.Exec(os.Args[2:]))
 	}
-	if len(os.Args) > 1 && os.Args[1] == "unit-pre-start" { // for each start of a unit: nothing more than that
+	if len(os.Args) > 1 && os.Args[1] == "unit-pre-start" { // runs at each start of a unit, so it does nothing else
 		if err := systemd.PreStart(context.Background(), os.Args[2:], files.Fingerprint); err != nil {
 			fail(err)
 		}
 		return
 	}
-	if len(os.Args) > 1 && os.Args[1] == dataguard.Command { // the same in a container
+	if len(os.Args) > 1 && os.Args[1] == dataguard.Command { // runs at each start of a container
 		fail(dataguard.Guard(os.Args[2:]))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -61,12 +61,12 @@ func run(ctx context.Context) int {
 		fmt.Fprintln(os.Stderr, "slipway: find this program:", err)
 		return 1
 	}
-	home, _ := os.UserHomeDir() // who needs it and has none is told so
+	home, _ := os.UserHomeDir() // reported later by the commands that need it
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	quiet := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	return cli.Run(ctx, cli.Env{
 		Inventory: &inventory.Inventory{
-			Dir: clusterdir.Dir{Root: stateFolder(os.Geteuid(), home, os.Getenv("XDG_STATE_HOME"))}, Exe: exe, Log: quiet,
+			Dir: clusterdir.Dir{Root: stateRoot(os.Geteuid(), home, os.Getenv("XDG_STATE_HOME"))}, Exe: exe, Log: quiet,
 			SSH: sshhost.Config{Home: home, AgentSocket: os.Getenv("SSH_AUTH_SOCK")},
 		},
 		Out: os.Stdout, Err: os.Stderr, In: os.Stdin,
@@ -76,8 +76,8 @@ func run(ctx context.Context) int {
 	}, os.Args[1:])
 }
 
-// stateFolder is where clusters are kept: the host's for root, their own for everybody else.
-func stateFolder(uid int, home, xdg string) string {
+// stateRoot is the state directory: the host's for root, otherwise the user's own.
+func stateRoot(uid int, home, xdg string) string {
 	switch {
 	case uid == 0 || home == "" && xdg == "":
 		return stateDir
@@ -87,7 +87,7 @@ func stateFolder(uid int, home, xdg string) string {
 	return filepath.Join(home, ".local", "state", "slipway")
 }
 
-// hidden are the commands that Slipway runs itself.
+// hidden are the commands that Slipway runs itself, on nodes and on the operator's host.
 func hidden(log *slog.Logger, exe string) []*cobra.Command {
 	command := func(use string, run func(ctx context.Context, args []string) error) *cobra.Command {
 		return &cobra.Command{Use: use, Hidden: true, DisableFlagParsing: true, RunE: func(cmd *cobra.Command, args []string) error {

@@ -10,14 +10,14 @@ import (
 	"testing"
 )
 
-// What Slipway runs itself is called by these words, from other processes and other versions of it.
+// The hidden commands are run by these names from other processes, and by other versions of Slipway.
 func TestHiddenCommands(t *testing.T) {
 	t.Parallel()
 	var names []string
 	for _, c := range hidden(slog.New(slog.DiscardHandler), "/proc/self/exe") {
 		names = append(names, c.Name())
 		if !c.Hidden || !c.DisableFlagParsing || c.RunE == nil {
-			t.Errorf("%s is seen, or takes its flags for ours", c.Name())
+			t.Errorf("%s is not hidden, or its flags are parsed", c.Name())
 		}
 	}
 	if want := []string{"agent", "machine-init", "proxy-serve", "node-task", "machine-report", "stream", "api-balancer"}; !slices.Equal(names, want) {
@@ -25,7 +25,7 @@ func TestHiddenCommands(t *testing.T) {
 	}
 }
 
-// A program that is released does not crash on request.
+// A released program has no failpoints.
 func TestNoFailpoint(t *testing.T) {
 	t.Parallel()
 	if crash := newFailpoints(); crash.pass() != nil || crash.afterStep() != nil {
@@ -33,7 +33,7 @@ func TestNoFailpoint(t *testing.T) {
 	}
 }
 
-func TestStateFolder(t *testing.T) {
+func TestStateRoot(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		uid             int
@@ -43,9 +43,9 @@ func TestStateFolder(t *testing.T) {
 		"a user":            {1000, "/home/ann", "", "/home/ann/.local/state/slipway"},
 		"a user who chose":  {1000, "/home/ann", "/data", "/data/slipway"},
 		"a relative choice": {1000, "/home/ann", "data", "/home/ann/.local/state/slipway"},
-		"nobody at home":    {1000, "", "", "/var/lib/slipway"},
+		"no home":           {1000, "", "", "/var/lib/slipway"},
 	} {
-		if got := stateFolder(tc.uid, tc.home, tc.xdg); got != tc.want {
+		if got := stateRoot(tc.uid, tc.home, tc.xdg); got != tc.want {
 			t.Errorf("%s: %s, want %s", name, got, tc.want)
 		}
 	}

@@ -26,6 +26,8 @@ type Agent struct {
 	stop  chan chan struct{} // end the loop; what is sent is closed when it has ended
 	over  chan struct{}      // closed when the agent itself has ended
 
+	enrolment Enrolment // nil where plans are handed over by other means; set by Run
+
 	mu     sync.Mutex // guards the fields below
 	kept   kept
 	lost   error // why kept is empty although there was something
@@ -62,8 +64,10 @@ func New(cfg Config) (*Agent, error) {
 	return a, nil
 }
 
-// Run serves the operator and converges until ctx ends. It is called once.
-func (a *Agent) Run(ctx context.Context) error {
+// Run serves the operator and converges until ctx ends. It is called once. Without an enrolment the machine can neither join nor
+// be reset: plans are handed over by other means.
+func (a *Agent) Run(ctx context.Context, e Enrolment) error {
+	a.enrolment = e
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.serve(ctx) })
 	group.Go(func() error { return a.loop(ctx) })

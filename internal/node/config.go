@@ -30,12 +30,6 @@ type Config struct {
 	// Control, if set, runs the control role with the document of the last Apply until ctx ends. It reports items of its own
 	// on the board, all of them before it reports [ControlRole] ready.
 	Control func(ctx context.Context, doc []byte, board *reconcile.Board) error
-	// Enrolment is how the machine comes to a cluster and out of it; nil where plans are handed over by hand.
-	Enrolment func() Enrolment
-	// Announce, if set, puts on the board what else the agent waits for; it is called each time the board begins anew.
-	Announce func()
-	// Hold, if set, is called before the first look at the machine for a plan, and returns when it may begin or ctx has ended.
-	Hold func(ctx context.Context)
 	// Register, if set, adds services to the socket.
 	Register func(*grpc.Server)
 	// Board, if set, is one that others report to as well.

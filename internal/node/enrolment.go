@@ -19,6 +19,10 @@ type Enrolment interface {
 	Join(ctx context.Context, t JoinTarget) error
 	// Reset takes the machine out of its cluster.
 	Reset(ctx context.Context, cluster string, lost bool) error
+	// Announce puts on the board what else the agent waits for. It is called each time the board is reset.
+	Announce()
+	// Hold is called before a machine is brought to a plan, and returns when that may begin or ctx has ended.
+	Hold(ctx context.Context)
 }
 
 // Enrolled is where a machine stands.
@@ -32,16 +36,9 @@ type JoinTarget struct {
 	Node      string   // optional
 }
 
-func (a *Agent) enrolment() Enrolment {
-	if a.cfg.Enrolment == nil {
-		return nil
-	}
-	return a.cfg.Enrolment()
-}
-
 // Join translates between the wire and the enrolment.
 func (s *service) Join(ctx context.Context, r *nodev1.JoinRequest) (*nodev1.JoinReply, error) {
-	e := s.agent.enrolment()
+	e := s.agent.enrolment
 	if e == nil {
 		return nil, status.Error(codes.Unimplemented, "this agent joins no cluster")
 	}
@@ -54,7 +51,7 @@ func (s *service) Join(ctx context.Context, r *nodev1.JoinRequest) (*nodev1.Join
 
 // Reset translates between the wire and the enrolment.
 func (s *service) Reset(ctx context.Context, r *nodev1.ResetRequest) (*nodev1.ResetReply, error) {
-	e := s.agent.enrolment()
+	e := s.agent.enrolment
 	if e == nil {
 		return nil, status.Error(codes.Unimplemented, "this agent resets nothing")
 	}

@@ -39,7 +39,7 @@ func TestNothingBeginsWhileWiping(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- a.Run(ctx) }()
+	go func() { ended <- a.Run(ctx, nil) }()
 	taken := make(chan struct{})
 	a.apply <- taken // there is room when the first is taken up
 	<-taken

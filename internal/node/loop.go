@@ -62,8 +62,8 @@ func (a *Agent) announce(now kept) {
 	a.mu.Unlock()
 	a.board.Reset()
 	a.board.Announce(now.Want.Plan)
-	if a.cfg.Announce != nil {
-		a.cfg.Announce()
+	if a.enrolment != nil {
+		a.enrolment.Announce()
 	}
 	if a.cfg.Control != nil && len(now.Control) > 0 {
 		a.board.Set(reconcile.Status{Ref: ControlRole, Phase: reconcile.Waiting})
@@ -75,8 +75,8 @@ func (a *Agent) announce(now kept) {
 func (a *Agent) converge(ctx context.Context, now kept) error {
 	loop := reconcile.Loop{Host: a.cfg.Host, Board: a.board, Log: a.cfg.Log, Rollout: a.cfg.Rollout, AfterStep: a.cfg.AfterStep}
 	before := now.Before.Plan
-	if a.cfg.Hold != nil {
-		a.cfg.Hold(ctx)
+	if a.enrolment != nil {
+		a.enrolment.Hold(ctx)
 	}
 	for {
 		asked := a.beginLook()

@@ -78,7 +78,7 @@ type service struct {
 
 func (s *service) Facts(context.Context, *nodev1.FactsRequest) (*nodev1.FactsReply, error) {
 	reply := &nodev1.FactsReply{Version: s.agent.cfg.Version, Facts: s.agent.cfg.Facts.Encode(), Key: string(s.agent.cfg.Key)}
-	if e := s.agent.enrolment(); e != nil {
+	if e := s.agent.enrolment; e != nil {
 		now := e.State()
 		reply.Lock, reply.Cluster, reply.Node = now.Phase, now.Cluster, now.Node
 	}
@@ -90,7 +90,7 @@ func (s *service) Apply(ctx context.Context, r *nodev1.ApplyRequest) (*nodev1.Ap
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	if e := s.agent.enrolment(); e != nil && e.State().Phase != "committed" {
+	if e := s.agent.enrolment; e != nil && e.State().Phase != "committed" {
 		return nil, status.Error(codes.FailedPrecondition, "this machine belongs to no cluster yet: it takes a plan only from init or join")
 	}
 	changed, err := s.agent.Keep(ctx, p, r.GetControl())

@@ -261,8 +261,8 @@ func (h *Host) stream(client *ssh.Client, socket string) (net.Conn, error) {
 	if err := session.Start(line); err != nil {
 		return nil, errors.Join(fmt.Errorf("connect to %s of %s: %w", socket, h.Name, err), session.Close())
 	}
-	hello := make([]byte, len(StreamHello))
-	if _, err := io.ReadFull(out, hello); err != nil || string(hello) != StreamHello {
+	hello := make([]byte, len(streamHello))
+	if _, err := io.ReadFull(out, hello); err != nil || string(hello) != streamHello {
 		_ = session.Close()
 		_ = session.Wait() // so that stderr is complete
 		return nil, fmt.Errorf("connect to %s of %s: %s", socket, h.Name, strings.TrimSpace(stderr.text()))
@@ -273,8 +273,28 @@ func (h *Host) stream(client *ssh.Client, socket string) (net.Conn, error) {
 	}{out, in}, session.Close), nil
 }
 
-// StreamHello is the first output of StreamCommand, once it is connected.
-const StreamHello = "slipway-stream\n"
+// streamHello is the first output of StreamCommand, once it is connected.
+const streamHello = "slipway-stream\n"
+
+// Stream is the work of StreamCommand: it copies in to conn and conn to out until either side has ended.
+func Stream(conn net.Conn, in io.Reader, out io.Writer) error {
+	if _, err := io.WriteString(out, streamHello); err != nil {
+		return err
+	}
+	ended := make(chan error, 2)
+	go func() {
+		_, err := io.Copy(conn, in)
+		ended <- err
+	}()
+	go func() {
+		_, err := io.Copy(out, conn)
+		ended <- err
+	}()
+	if err := <-ended; !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
 
 // joined makes a net.Conn with deadlines from an SSH channel, which has none.
 func joined(far io.ReadWriteCloser, end func() error) net.Conn {

@@ -98,8 +98,7 @@ func newAgent(m *machine, root string) (*agent, error) {
 	facts := coremachine.Facts{Address: m.address}
 	a.node, err = node.New(node.Config{
 		Host: host{a}, Facts: facts, Key: a.pin, PlanFile: root + planFile, TraceFile: root + "/var/lib/slipway/plan/trace.json", Version: "sim", Log: log, Board: a.board, Root: root,
-		Control: a.control, Rollout: a.rollout, Enrolment: func() node.Enrolment { return a.enrol }, Announce: func() { a.enrol.Announce() }, Pass: a.pass,
-		Hold: func(ctx context.Context) { a.enrol.Hold(ctx) },
+		Control: a.control, Rollout: a.rollout, Pass: a.pass,
 	})
 	if err != nil {
 		return nil, err
@@ -133,7 +132,7 @@ func (n noter) Write(p []byte) (int, error) {
 // run runs the agent until it is killed or ends by itself.
 func (a *agent) run() {
 	group, ctx := errgroup.WithContext(a.ctx)
-	group.Go(func() error { return a.node.Run(ctx) })
+	group.Go(func() error { return a.node.Run(ctx, a.enrol) })
 	group.Go(func() error { return a.enrol.Run(ctx) })
 	group.Go(func() error { return host{a}.supervise(ctx) })
 	err := group.Wait()

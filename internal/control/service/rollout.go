@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package service
 
 import (
 	"context"
@@ -18,18 +18,19 @@ import (
 	"github.com/slipway-project/slipway/internal/node/rosterfile"
 )
 
-// others is what a control plane knows of its peers for the rollout lease: it asks the API servers of its roster, its own one first.
-func others(doc control.Document, own lease.Records, client *kube.Client, members *etcd.Client, joinCA *x509.Certificate) rollout.Cluster {
+// otherControlPlanes is what a control plane needs to know of the others for the rollout lease. It asks the API servers of its
+// roster, its own first.
+func otherControlPlanes(doc control.Document, own lease.Records, client *kube.Client, members *etcd.Client, joinCA *x509.Certificate) rollout.Cluster {
 	servers := func() map[netip.Addr]*kube.Client { return apiServers(client, joinCA) }
 	peers := rollout.Peers{Etcd: members, Self: doc.Self, API: func(ctx context.Context, at netip.Addr) string {
 		all := servers()
 		if len(all) == 0 {
-			return "there is no roster that names the API servers"
+			return "no roster names the API servers"
 		}
 		if server := all[at]; server != nil {
 			return server.Unready(ctx)
 		}
-		return "" // no client is sent there
+		return "" // clients are not sent to it
 	}}
 	return rollout.Cluster{
 		Self: doc.Self, Several: doc.ControlPlanes > 1, Unwell: peers.Unwell,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package enrol
 
 import (
 	"crypto/ecdsa"
@@ -15,22 +15,22 @@ import (
 
 	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/durable"
-	"github.com/slipway-project/slipway/internal/node/enrol"
 )
 
-// machineKey is the machine's identity: made once, never replaced. A damaged one is an error, for a new one would be another
-// machine's. One that is gone from a machine which belongs to a cluster makes it a stranger there: it is remembered that it did.
-func machineKey(path string, committed bool) (key *ecdsa.PrivateKey, id pin.Pin, err error) {
+// MachineKey reads the machine's key, which is the machine's identity, and creates it if there is none. It never replaces one: a
+// damaged key is an error, since a new one would make this another machine. If the machine belongs to a cluster (committed) and
+// its key is gone, the loss is recorded first (see [LostKey]): the cluster does not know the new key.
+func MachineKey(path string, committed bool) (key *ecdsa.PrivateKey, id pin.Pin, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if committed {
-			err = durable.WriteFile(enrol.LostKey(path), 0o600, []byte("the key was gone\n"))
+			err = durable.WriteFile(LostKey(path), 0o600, []byte("the key was gone\n"))
 		}
 		if !committed || err == nil {
 			text, err = newMachineKey(path)
 		}
 		if err != nil {
-			return nil, "", fmt.Errorf("make the machine's key: %w", err)
+			return nil, "", fmt.Errorf("create the machine's key: %w", err)
 		}
 	}
 	if err != nil {
@@ -43,7 +43,7 @@ func machineKey(path string, committed bool) (key *ecdsa.PrivateKey, id pin.Pin,
 	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	key, ok := parsed.(*ecdsa.PrivateKey)
 	if err != nil || !ok {
-		return nil, "", fmt.Errorf("read the machine's key: %s holds no ECDSA key: restore it; without it this is another machine", path)
+		return nil, "", fmt.Errorf("read the machine's key: %s is not an ECDSA key: restore it; without it this is another machine", path)
 	}
 	id, err = pin.OfKey(key.Public())
 	return key, id, err

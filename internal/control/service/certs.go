@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package service
 
 import (
 	"context"
@@ -11,7 +11,11 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
+	"path/filepath"
+	"time"
 
 	"github.com/slipway-project/slipway/internal/control/admin"
 	"github.com/slipway-project/slipway/internal/control/rosters"
@@ -20,9 +24,10 @@ import (
 	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
-// joinCertificate is read for each connection: it is renewed.
+// joinCertificate is read for each connection, since it is renewed from time to time.
 func joinCertificate() (*tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(config.JoinServing+".crt", config.JoinServing+".key")
 	if err != nil {
@@ -44,7 +49,7 @@ func readCertificate(path string) (*x509.Certificate, error) {
 	return pki.Certificate(path, text)
 }
 
-// signWith signs with the key in a file, which is not kept in memory.
+// signWith signs with the key in a file. The key is not kept in memory.
 func signWith(path string) func(digest []byte) ([]byte, error) {
 	return func(digest []byte) ([]byte, error) {
 		text, err := os.ReadFile(path)
@@ -53,19 +58,19 @@ func signWith(path string) func(digest []byte) ([]byte, error) {
 		}
 		block, _ := pem.Decode(text)
 		if block == nil {
-			return nil, fmt.Errorf("%s holds no key", path)
+			return nil, fmt.Errorf("%s has no key", path)
 		}
 		parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 		key, ok := parsed.(*ecdsa.PrivateKey)
 		if err != nil || !ok {
-			return nil, fmt.Errorf("%s holds no ECDSA key", path)
+			return nil, fmt.Errorf("%s has no ECDSA key", path)
 		}
 		return ecdsa.SignASN1(rand.Reader, key, digest)
 	}
 }
 
-// invitation is what a machine needs beside its token.
-func invitation(ctx context.Context, k *rosters.Keeper, joinCA *x509.Certificate) (admin.Invitation, error) {
+// invite returns what a machine needs to join in addition to a token.
+func invite(ctx context.Context, k *rosters.Keeper, joinCA *x509.Certificate) (admin.Invitation, error) {
 	signed, _, _ := k.Current()
 	var wire roster.Signed
 	if err := json.Unmarshal(signed, &wire); err != nil {
@@ -77,12 +82,30 @@ func invitation(ctx context.Context, k *rosters.Keeper, joinCA *x509.Certificate
 	}
 	ca := pin.OfCertificate(joinCA)
 	out := admin.Invitation{Pin: ca, Cluster: ca.ClusterID()}
-	for _, at := range r.Join {
-		out.Endpoints = append(out.Endpoints, at.String())
-	}
-	for _, at := range storesOf(r, nil) {
-		out.Stores = append(out.Stores, at.String())
+	for _, join := range r.Join {
+		out.Endpoints = append(out.Endpoints, join.String())
+		out.Stores = append(out.Stores, netip.AddrPortFrom(join.Addr(), config.StorePort).String())
 	}
 	out.Program, err = storeserver.DigestOf(ctx, config.SlipwayBinary)
 	return out, err
 }
+
+// serveStore offers this control plane's components to other machines until ctx ends. A failure, such as a port that is in use,
+// must not keep machines from joining.
+func (s *Service) serveStore(ctx context.Context) {
+	server := storeserver.New(storeserver.Config{
+		Blobs: filepath.Join(s.StoreDir, "blobs", "sha256"), Program: config.SlipwayBinary, Certificate: joinCertificate,
+	})
+	for last := ""; ctx.Err() == nil; _ = sleep.For(ctx, storeRetry) {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", config.StorePort))
+		if err == nil {
+			err = server.Serve(ctx, l)
+		}
+		if err != nil && err.Error() != last {
+			last = err.Error()
+			s.Log.Warn("component store not served", "error", err, "retry in", storeRetry)
+		}
+	}
+}
+
+const storeRetry = 5 * time.Second

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package systemd
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-func TestWorks(t *testing.T) {
+func TestReady(t *testing.T) {
 	t.Parallel()
 	item := func(ref string, phase reconcile.Phase) reconcile.Status {
 		return reconcile.Status{Ref: ref, Phase: phase}
@@ -27,51 +27,51 @@ func TestWorks(t *testing.T) {
 		items []reconcile.Status
 		want  [2]bool
 	}{
-		"nothing is known":            {},
+		"an empty board":              {},
 		"a machine without a plan":    {items: []reconcile.Status{item("node/lock", reconcile.Ready)}},
 		"a worker":                    {items: []reconcile.Status{etcd}, want: [2]bool{true, false}},
 		"a control plane":             {items: []reconcile.Status{etcd, dns}, want: [2]bool{true, true}},
 		"not checked from end to end": {items: []reconcile.Status{etcd, item(itemDNS, reconcile.Starting)}, want: [2]bool{true, false}},
 		"another node is missing":     {items: []reconcile.Status{etcd, dns, item("node/n2", reconcile.Failing)}, want: [2]bool{true, false}},
 		"a file is missing":           {items: []reconcile.Status{etcd, dns, item("file//etc/x", reconcile.Failing)}},
-		"a unit fell":                 {items: []reconcile.Status{item("unit/etcd", reconcile.Failing), dns}},
+		"a unit failed":               {items: []reconcile.Status{item("unit/etcd", reconcile.Failing), dns}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if have := works(tc.items); have != tc.want {
-				t.Errorf("node and cluster: %v, want %v", have, tc.want)
+			if have := ready(tc.items); have != tc.want {
+				t.Errorf("got node and cluster %v, want %v", have, tc.want)
 			}
 		})
 	}
 }
 
-type saidHandles struct {
-	mu   sync.Mutex
-	said []bool
+type recordedTargets struct {
+	mu  sync.Mutex
+	set []bool
 }
 
-func (s *saidHandles) SetNodeReady(_ context.Context, works bool) error {
+func (s *recordedTargets) SetNodeReady(_ context.Context, ready bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.said = append(s.said, works)
+	s.set = append(s.set, ready)
 	return nil
 }
 
-func (s *saidHandles) all() []bool {
+func (s *recordedTargets) all() []bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.said)
+	return slices.Clone(s.set)
 }
-func (*saidHandles) SetClusterReady(context.Context, bool) error { return nil }
+func (*recordedTargets) SetClusterReady(context.Context, bool) error { return nil }
 
-// A new agent does not take the handle away before it knows better; afterwards it does at once.
-func TestKeepHandles(t *testing.T) {
+// A new agent does not stop the target before it knows the state of the node; afterwards it does so at once.
+func TestKeepTargets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		board, h := reconcile.NewBoard(), &saidHandles{}
+		board, h := reconcile.NewBoard(), &recordedTargets{}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { defer close(ended); _ = keepHandles(ctx, board, h, slog.New(slog.DiscardHandler)) }()
+		go func() { defer close(ended); _ = keepTargets(ctx, board, h, slog.New(slog.DiscardHandler)) }()
 		set := func(p reconcile.Phase) {
 			board.Set(reconcile.Status{Ref: "unit/etcd", Phase: p, For: wait.For{What: string(p)}})
 			synctest.Wait()
@@ -80,7 +80,7 @@ func TestKeepHandles(t *testing.T) {
 		set(reconcile.Ready)
 		set(reconcile.Failing)
 		set(reconcile.Ready)
-		time.Sleep(time.Minute) // nothing changes, and nothing is said
+		time.Sleep(time.Minute) // nothing changes, so no target is set
 		synctest.Wait()
 		if diff := cmp.Diff([]bool{true, false, true}, h.all()); diff != "" {
 			t.Error(diff)
@@ -90,19 +90,19 @@ func TestKeepHandles(t *testing.T) {
 	})
 }
 
-// What is not ready after a while is not only on its way.
-func TestKeepHandlesAfterAWhile(t *testing.T) {
+// A node that is not ready after the grace period is not merely starting.
+func TestKeepTargetsAfterGrace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		board, h := reconcile.NewBoard(), &saidHandles{}
+		board, h := reconcile.NewBoard(), &recordedTargets{}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { defer close(ended); _ = keepHandles(ctx, board, h, slog.New(slog.DiscardHandler)) }()
+		go func() { defer close(ended); _ = keepTargets(ctx, board, h, slog.New(slog.DiscardHandler)) }()
 		board.Set(reconcile.Status{Ref: "unit/etcd", Phase: reconcile.Waiting})
-		time.Sleep(handleGrace - time.Second)
+		time.Sleep(targetsGrace - time.Second)
 		synctest.Wait()
-		if said := h.all(); len(said) != 0 {
-			t.Errorf("said %v before it could know", said)
+		if set := h.all(); len(set) != 0 {
+			t.Errorf("set %v before the state was known", set)
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package service
 
 import (
 	"fmt"
@@ -14,18 +14,19 @@ import (
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
-// audit writes one line for each decision about a machine. Nothing of it is lost silently: what cannot be written is logged.
-type audit struct {
+// auditLog writes one line for each decision about a machine. A line that cannot be written is logged instead.
+type auditLog struct {
 	path string
 	log  *slog.Logger
 
 	mu sync.Mutex // one line at a time
 }
 
-const auditMost = 16 << 20 // bytes; then the file becomes FILE.1 and a new one is begun
+const maxAudit = 16 << 20 // bytes; then the file is renamed to FILE.1 and a new one started
 
-// decision writes what was granted twice: strangers who are refused can fill and turn over the one file, not the other.
-func (a *audit) decision(e joinserver.Entry) {
+// decision writes grants to a second file as well: unauthenticated clients can fill and rotate the first one with refusals, but
+// not the second.
+func (a *auditLog) decision(e joinserver.Entry) {
 	a.write(a.path, e.String())
 	switch e.Reason {
 	case joinserver.Granted, joinserver.Certified, joinserver.Permitted, joinserver.Promoted:
@@ -34,15 +35,15 @@ func (a *audit) decision(e joinserver.Entry) {
 	}
 }
 
-func (a *audit) refused(r rpc.Refused) {
+func (a *auditLog) refused(r rpc.Refused) {
 	a.write(a.path, fmt.Sprintf("%s rpc id=%s peer=%s key=%s method=%q code=%s reason=%q suppressed=%d",
 		r.At.UTC().Format(time.RFC3339Nano), r.ID, r.Peer.Addr, r.Peer.Key, r.Method, r.Code, r.Reason, r.Suppressed))
 }
 
-func (a *audit) write(path, line string) {
+func (a *auditLog) write(path, line string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if info, err := os.Stat(path); err == nil && info.Size() > auditMost {
+	if info, err := os.Stat(path); err == nil && info.Size() > maxAudit {
 		if err := os.Rename(path, path+".1"); err != nil {
 			a.log.Error("audit not rotated", "error", err)
 		}

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package compose
 
 import (
-	"context"
 	"net/netip"
 
-	"github.com/slipway-project/slipway/internal/control/members"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/catalog"
 	"github.com/slipway-project/slipway/internal/core/config"
@@ -14,8 +12,8 @@ import (
 	"github.com/slipway-project/slipway/internal/core/spec"
 )
 
-// policyOf is what the spec says of machines that join.
-func policyOf(cluster config.Cluster, release catalog.Release) admission.Policy {
+// Policy is what a spec and its release permit machines that join.
+func Policy(cluster config.Cluster, release catalog.Release) admission.Policy {
 	p := admission.Policy{
 		Cluster: cluster.Name, APIServer: release.Kubernetes, PodCIDR: cluster.PodCIDR, NodePodPrefix: cluster.NodePodPrefix,
 		ServiceCIDR: cluster.ServiceCIDR, Pools: map[string]admission.Pool{}, Reserved: apiAddresses(cluster),
@@ -26,8 +24,8 @@ func policyOf(cluster config.Cluster, release catalog.Release) admission.Policy 
 	return p
 }
 
-// apiAddresses are where clients look for the API beside the control planes' own: a kubelet's serving certificate for one of them
-// would pass for the API server's.
+// apiAddresses are the addresses at which clients look for the API in addition to the control planes' own. They are reserved: with
+// a serving certificate for one of them, a kubelet could pass for the API server.
 func apiAddresses(c config.Cluster) (all []netip.Addr) {
 	for _, h := range append([]endpoint.Host{c.LoadBalancer.Host}, c.ExtraSANs...) {
 		if h.Addr.IsValid() {
@@ -35,21 +33,4 @@ func apiAddresses(c config.Cluster) (all []netip.Addr) {
 		}
 	}
 	return all
-}
-
-// voters are the control planes whose etcd counts.
-func voters(m *members.Manager) func(ctx context.Context) ([]string, error) {
-	return func(ctx context.Context) ([]string, error) {
-		all, err := m.Status(ctx)
-		if err != nil {
-			return nil, err
-		}
-		var names []string
-		for name, s := range all {
-			if s.Member == "voter" && !s.Unknown {
-				names = append(names, name)
-			}
-		}
-		return names, nil
-	}
 }
