@@ -31,7 +31,7 @@ func diffCommand(e Env) *cobra.Command {
   live      nothing that runs is touched
   restart   a unit is restarted or ended, on each machine as soon as it has its plan; pods run on
   rolling   a unit of the control plane is restarted, on one machine at a time
-  never     the cluster cannot change it: the reason, and what to do instead; up refuses the whole spec then
+  refused   an existing cluster cannot change it: the reason, and what to do instead; slipway up refuses the whole spec
 
 Without a spec the cluster is compared with the one that it has. Nothing is touched.
 
