@@ -103,7 +103,7 @@ func mutants() map[string]mutant {
 			"control/rollout", "if m.now().Sub(mine.renewed) < renewAfter &&", "if m.now().Sub(mine.renewed) < 100*renewAfter &&", "TestStories/rollout-broken-flag",
 		},
 		"a lost answer to a renewal loses the rollout lease": {
-			"control/rollout", "p.adopted = err == nil", "p.adopted = true", "TestStories/rollout-answer-lost",
+			"control/rollout", "p.adopted = err == nil", "p.adopted = true", "TestStories/rollout-broken-flag",
 		},
 		"an undo waits for a reconcile loop that has ended": {
 			"node", "case <-a.over:", "case <-make(chan int):", "TestCrashEverywhere/worker",
