@@ -155,7 +155,7 @@ func buildMachine(backend string, log *slog.Logger) (m thisMachine, err error) {
 	}
 	leases := rollout.New(log, time.Now)
 	control := service.New(service.Config{
-		Pin: pin, Lock: journal, Rollout: leases, StoreDir: storeDir, AuditLog: "/var/log/slipway/join-audit.log", Hooks: hooks, Log: log,
+		Pin: pin, Lock: journal, Rollout: leases, StoreDir: storeDir, AuditLog: "/var/log/slipway/join-audit.log", Verifiers: verifiers, Hooks: hooks, Log: log,
 	})
 	m.agent, err = node.New(node.Config{
 		Host: m.host, Facts: found, Key: pin, PlanFile: filepath.Join(stateDir, "plan", "plan.json"),
@@ -170,7 +170,7 @@ func buildMachine(backend string, log *slog.Logger) (m thisMachine, err error) {
 		return m, err
 	}
 	m.enrol, err = enrol.New(enrol.Config{
-		Lock: journal, Agent: m.agent, Board: m.board, Facts: found, Key: key, Custody: custody, Slipway: version, Log: log, Pass: hooks.pass(), Now: hooks.Now,
+		Lock: journal, Agent: m.agent, Board: m.board, Facts: found, Key: key, Custody: custody, Prover: prover, Slipway: version, Log: log, Pass: hooks.pass(), Now: hooks.Now,
 		Listen: func(ctx context.Context) (net.Listener, error) {
 			return (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", config.InitPort))
 		},

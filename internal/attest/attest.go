@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package attest is how a machine proves its right to join, beyond its key: one interface, and a folder for each way. A verifier
-// finds out what is true of the machine that talks; it never decides what follows (admission does), and writes nothing.
+// Package attest is how a machine proves its right to join, in addition to its key. Each kind of attestation is a package with both
+// halves: a prover on the machine and a verifier on the control plane. A verifier finds out what is true of the machine; it never
+// decides what follows (package admission does), and writes nothing.
 //
-// Read [Verifier] and [Claim].
+// Read [Prover], [Verifier] and [Claim].
 //
 //	evidence, err := verifiers["token"].Verify(ctx, attest.Claim{Key: pin, Evidence: []byte("slipway.…")}, nil)
 //	evidence.TokenID // "k3v7q2ma"
@@ -16,23 +17,36 @@ import (
 	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
+// Key names the attestation of machines that prove nothing but their key.
+const Key = "key"
+
+// Prover is the machine's half of one kind of attestation. It is safe for concurrent use.
+type Prover interface {
+	// Kind names the attestation: the verifier in the table of the join service.
+	Kind() string
+	// Evidence is sent with the machine's proof to the service that has sent the nonce; nil: there is none. exporter is bound to the
+	// TLS connection.
+	Evidence(ctx context.Context, nonce, exporter []byte) ([]byte, error)
+	// Answer answers a question of the verifier.
+	Answer(ctx context.Context, question []byte) ([]byte, error)
+}
+
 // Claim is what is known of a machine before it is verified. That it has the private key of Key is proven: it signed Nonce and
 // Exporter with it.
 type Claim struct {
-	Key      pin.Pin // pin of its key
+	Key      pin.Pin // of the machine
 	Cluster  string  // id of this cluster
-	Node     string  // the name that it says it has
-	Nonce    []byte  // of this connection, ours
+	Node     string  // the name that the machine claims
+	Nonce    []byte  // made by this service for this connection
 	Exporter []byte  // of this TLS connection: evidence that is bound to it cannot come from another one
-	Evidence []byte  // its own words
+	Evidence []byte  // what the prover sent; unverified
 }
 
-// Ask puts a question to the machine and waits for the answer, on the connection that it is on. Both mean something to the
-// verifier and its other half on the machine only.
-type Ask func(ctx context.Context, question []byte) ([]byte, error)
+// Ask sends a question to the machine's prover on its connection and waits for the answer.
+type Ask func(ctx context.Context, question []byte) (answer []byte, err error)
 
-// Verifier is one way to prove something. It is safe for concurrent use. A *admission.Refusal is its verdict; any other error
-// means that it could not find out. ask may be nil where a verifier has no questions.
+// Verifier is the control plane's half of one kind of attestation. It is safe for concurrent use. An *admission.Refusal is its
+// verdict; any other error means that it could not find out. ask may be nil for a verifier that has no questions.
 type Verifier interface {
-	Verify(ctx context.Context, c Claim, ask func(ctx context.Context, question []byte) ([]byte, error)) (admission.Evidence, error)
+	Verify(ctx context.Context, c Claim, ask Ask) (admission.Evidence, error)
 }

@@ -25,6 +25,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/slipway-project/slipway/internal/attest/token"
 	"github.com/slipway-project/slipway/internal/core/config"
 	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/pin"
@@ -296,12 +297,12 @@ func (m crowdMachine) join(ctx context.Context, at netip.AddrPort, ca pin.Pin) e
 	}
 	last := joinclient.Status{}
 	_, err = joinclient.Join(ctx, joinclient.Config{
-		Endpoints: func() []netip.AddrPort { return []netip.AddrPort{at} }, Pin: ca, Key: key, Keys: freshKeys{}, Node: m.Name,
+		Endpoints: func() []netip.AddrPort { return []netip.AddrPort{at} }, Pin: ca, Key: key, Keys: freshKeys{}, Prover: token.Prover{Text: m.Token}, Node: m.Name,
 		Facts: coremachine.Facts{Address: m.Address}, Slipway: "bench",
-		Token: func() string { return m.Token }, Log: slog.New(slog.DiscardHandler), Report: func(s joinclient.Status) { last = s },
+		Log: slog.New(slog.DiscardHandler), Report: func(s joinclient.Status) { last = s },
 	})
 	if err != nil {
-		return fmt.Errorf("%s: %w, waiting for %s (%s)", m.Name, err, last.For, last.Detail)
+		return fmt.Errorf("%s: %w, waiting for %s (%s)", m.Name, err, last.What, last.Detail)
 	}
 	return nil
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package token is the verifier of one-time tokens: whoever knows a token's text has been given it by the operator. It compares
-// and never keeps, logs or repeats the text; what the token is good for is admission's question, and its use is written by
-// the registry.
+// Package token is the attestation by one-time tokens: a machine that knows a token's text was given it by the operator. The verifier
+// compares the text and never stores, logs or repeats it. What the token permits is decided by package admission; its use is
+// written by the registry.
 //
 // Read [Verifier].
 //
@@ -29,6 +29,30 @@ type Records interface {
 	Waiting(ctx context.Context, key pin.Pin) (bool, error)
 }
 
+// Prover shows the text of a token.
+type Prover struct {
+	Text string
+}
+
+var _ attest.Prover = Prover{}
+
+// Kind is [attest.Prover].
+func (Prover) Kind() string { return "token" }
+
+// Evidence is [attest.Prover].
+func (p Prover) Evidence(context.Context, []byte, []byte) ([]byte, error) { return []byte(p.Text), nil }
+
+// Answer is [attest.Prover].
+func (Prover) Answer(context.Context, []byte) ([]byte, error) {
+	return nil, errors.New("a machine that joins by a token answers no questions")
+}
+
+// String hides the text, which is a secret.
+func (Prover) String() string { return "[redacted]" }
+
+// GoString is String.
+func (p Prover) GoString() string { return p.String() }
+
 // Verifier checks the text of tokens.
 type Verifier struct {
 	Records Records
@@ -38,7 +62,7 @@ var _ attest.Verifier = Verifier{}
 
 // Verify is [attest.Verifier]. A machine whose key has a record needs no token, and one that waits for approval has shown its
 // token before: both may still come with it long after it is gone.
-func (v Verifier) Verify(ctx context.Context, c attest.Claim, _ func(context.Context, []byte) ([]byte, error)) (admission.Evidence, error) {
+func (v Verifier) Verify(ctx context.Context, c attest.Claim, _ attest.Ask) (admission.Evidence, error) {
 	if _, known, err := v.Records.ByKey(ctx, c.Key); err != nil || known {
 		return admission.Evidence{}, wrap(err)
 	}

@@ -12,6 +12,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/slipway-project/slipway/internal/attest"
+	attestkey "github.com/slipway-project/slipway/internal/attest/key"
+	"github.com/slipway-project/slipway/internal/attest/token"
 	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"
@@ -94,7 +97,7 @@ func (m *machine) config() joinclient.Config {
 	return joinclient.Config{
 		Endpoints: func() []netip.AddrPort { return []netip.AddrPort{m.w.endpoint} }, Pin: m.w.pin, Key: m.key, Keys: m,
 		Facts:      coremachine.Facts{Address: m.address},
-		Kubernetes: m.version, Slipway: "0.3.0", Log: slog.New(slog.DiscardHandler), Report: m.says, Node: m.node, Token: func() string { return m.token },
+		Kubernetes: m.version, Slipway: "0.3.0", Log: slog.New(slog.DiscardHandler), Report: m.says, Node: m.node, Prover: m.prover(),
 	}
 }
 
@@ -105,4 +108,11 @@ func (m *machine) join(t testing.TB) joinclient.Grant {
 		t.Fatalf("join: %v; last heard: %+v", err, m.said())
 	}
 	return g
+}
+
+func (m *machine) prover() attest.Prover {
+	if m.token != "" {
+		return token.Prover{Text: m.token}
+	}
+	return attestkey.Prover{}
 }

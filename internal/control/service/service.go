@@ -21,7 +21,6 @@ import (
 	controlv1 "github.com/slipway-project/slipway/api/control/v1"
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
 	"github.com/slipway-project/slipway/internal/attest"
-	attestkey "github.com/slipway-project/slipway/internal/attest/key"
 	"github.com/slipway-project/slipway/internal/attest/token"
 	"github.com/slipway-project/slipway/internal/ca"
 	"github.com/slipway-project/slipway/internal/control"
@@ -51,8 +50,10 @@ type Config struct {
 	Rollout  *rollout.Manager
 	StoreDir string // the component store of this machine
 	AuditLog string // file with one line per decision about a machine
-	Hooks    Hooks
-	Log      *slog.Logger
+	// Verifiers returns the kinds of attestation that machines may use to join.
+	Verifiers func(token.Records) map[string]attest.Verifier
+	Hooks     Hooks
+	Log       *slog.Logger
 }
 
 // Hooks are the points where tests interfere with a real agent. In released programs they do nothing.
@@ -169,7 +170,7 @@ func (s *Service) assemble(doc control.Document) (p parts, err error) {
 	})
 	p.joins, err = joinserver.New(joinserver.Config{
 		Cluster: id, Self: s.Pin, Records: records, Log: s.Log, Audit: s.Hooks.Audit(s.audit.decision),
-		Verifiers: map[string]attest.Verifier{"key": attestkey.Verifier{}, "token": token.Verifier{Records: records}},
+		Verifiers: s.Verifiers(records),
 		Tickets: tickets.Maker{ID: id, Document: doc, Cluster: cluster, Roster: func() []byte {
 			signed, _, _ := p.rosters.Current()
 			return signed

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/attest"
 	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
@@ -29,6 +30,8 @@ type Config struct {
 	Key     *ecdsa.PrivateKey // the machine's
 	Custody Custody
 	Paths   Paths
+	// Prover returns how the machine proves its right to join the target.
+	Prover  func(node.JoinTarget) attest.Prover
 	Slipway string                                          // version
 	Listen  func(ctx context.Context) (net.Listener, error) // for the init service
 	Log     *slog.Logger

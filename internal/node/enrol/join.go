@@ -67,7 +67,7 @@ func (e *Enrolment) join(ctx context.Context, target node.JoinTarget) error {
 	e.cfg.Pass("ask")
 	grant, err := joinclient.Join(ctx, joinclient.Config{
 		Endpoints: func() []netip.AddrPort { return endpoints(&target) }, Pin: target.Pin, Key: e.cfg.Key, Keys: keys, Facts: e.cfg.Facts,
-		Slipway: e.cfg.Slipway, Log: e.cfg.Log, Node: target.Node, Token: func() string { return target.Token },
+		Slipway: e.cfg.Slipway, Log: e.cfg.Log, Node: target.Node, Prover: e.cfg.Prover(target),
 		Dial: e.cfg.Dial(target.Pin), Now: e.cfg.Now, Clock: e.cfg.Clock(target.Pin), Random: e.cfg.Random,
 		Report: func(s joinclient.Status) {
 			e.say(reconcile.Status{Ref: itemLock, Phase: reconcile.Waiting, For: wait.For{What: withDetail(s), Who: s.Who, Since: s.Since}})

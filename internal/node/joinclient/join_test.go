@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	"github.com/slipway-project/slipway/internal/attest/token"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
@@ -203,7 +204,9 @@ func TestRefused(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
 				config := c.config(n.dial, at(1))
-				config.Token = func() string { return test.token }
+				if test.token != "" {
+					config.Prover = token.Prover{Text: test.token}
+				}
 				if _, err := joinclient.Join(ctx, config); !errors.Is(err, context.DeadlineExceeded) {
 					t.Fatal(err)
 				}

@@ -7,7 +7,7 @@
 //
 // Read [Config] and [Join] first, then [Sync].
 //
-//	grant, err := joinclient.Join(ctx, joinclient.Config{Endpoints: known, Pin: pin, Token: token, Key: machineKey, …})
+//	grant, err := joinclient.Join(ctx, joinclient.Config{Endpoints: known, Pin: pin, Prover: prover, Key: machineKey, …})
 //	grant.Ticket.Plan.Node // "dev-worker-0": the record's name, whatever the machine believed
 package joinclient
 
@@ -20,6 +20,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/attest"
 	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/pki"
@@ -34,19 +35,18 @@ type Config struct {
 	Pin        pin.Pin                 // of the cluster's join CA
 	Key        *ecdsa.PrivateKey       // the machine's
 	Keys       Keys
+	Prover     attest.Prover // how the machine proves its right to join
 	Facts      machine.Facts // their address must be the one that the connections come from
 	Kubernetes string        // version in the component store; empty: whatever it is given
 	Slipway    string
 	Log        *slog.Logger
 	Report     func(Status) // called at each change of what is waited for, never twice at once
 
-	Node   string                                                                // optional: the name that the machine is to have
-	Token  func() string                                                         // optional: the token's text; "" or nil: the key alone proves the right
-	Answer func(ctx context.Context, question []byte) (answer []byte, err error) // optional: answers a verifier's questions
-	Now    func() time.Time                                                      // optional: the machine's clock, for certificates; time.Now when nil
-	Clock  Clock                                                                 // optional: TLS from the machine's address when nil
-	Dial   Dialer                                                                // optional: TLS from the machine's address when nil
-	Random func(n int) int                                                       // optional: a number in [0, n); math/rand/v2 when nil
+	Node   string           // optional: the name that the machine is to have
+	Now    func() time.Time // optional: the machine's clock, for certificates; time.Now when nil
+	Clock  Clock            // optional: TLS from the machine's address when nil
+	Dial   Dialer           // optional: TLS from the machine's address when nil
+	Random func(n int) int  // optional: a number in [0, n); math/rand/v2 when nil
 }
 
 // Keys makes the machine's keys for certificates. The private key stays where it was born.
@@ -106,8 +106,8 @@ func Join(ctx context.Context, c Config) (Grant, error) {
 
 func (c Config) check() error {
 	switch {
-	case c.Endpoints == nil, c.Key == nil, c.Keys == nil, c.Log == nil, c.Report == nil:
-		return errors.New("join: Endpoints, Key, Keys, Log and Report must be set")
+	case c.Endpoints == nil, c.Key == nil, c.Keys == nil, c.Prover == nil, c.Log == nil, c.Report == nil:
+		return errors.New("join: Endpoints, Key, Keys, Prover, Log and Report must be set")
 	}
 	if _, err := pin.Parse(string(c.Pin)); err != nil {
 		return fmt.Errorf("join: the pin of the cluster's join CA: %w (slipway token create prints it)", err)
@@ -116,9 +116,6 @@ func (c Config) check() error {
 }
 
 func (c Config) filled() Config {
-	if c.Token == nil {
-		c.Token = func() string { return "" }
-	}
 	from := func() netip.Addr { return c.Facts.Address }
 	if c.Now == nil {
 		c.Now = time.Now

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	"github.com/slipway-project/slipway/internal/attest"
 	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
@@ -114,7 +115,7 @@ func (j *joining) denied(at netip.AddrPort, what string) time.Duration {
 	j.says.tell(refusalStatus(at, what))
 	j.refused++
 	first := refusedPause
-	if j.Token() == "" {
+	if j.Prover.Kind() == attest.Key {
 		first = recordPause
 	}
 	return j.places.pause(first, refusedMost, j.refused-1)

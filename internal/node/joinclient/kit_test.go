@@ -21,6 +21,7 @@ import (
 	"time"
 
 	joinv1 "github.com/slipway-project/slipway/api/join/v1"
+	"github.com/slipway-project/slipway/internal/attest/key"
 	"github.com/slipway-project/slipway/internal/certtest"
 	"github.com/slipway-project/slipway/internal/core/handshake"
 	"github.com/slipway-project/slipway/internal/core/machine"
@@ -149,7 +150,7 @@ func (c *cluster) said() []joinclient.Status {
 
 func (c *cluster) config(dial joinclient.Dialer, endpoints ...netip.AddrPort) joinclient.Config {
 	return joinclient.Config{
-		Endpoints: func() []netip.AddrPort { return endpoints }, Pin: c.pin, Key: c.machine, Keys: c,
+		Endpoints: func() []netip.AddrPort { return endpoints }, Pin: c.pin, Key: c.machine, Keys: c, Prover: key.Prover{},
 		Facts: machine.Facts{Address: netip.MustParseAddr("192.0.2.7")}, Slipway: "0.3.0",
 		Log: slog.New(slog.DiscardHandler), Report: c.says, Dial: dial, Random: func(int) int { return 0 },
 	}

@@ -109,19 +109,15 @@ func (j *joining) greet(base, race context.Context, at netip.AddrPort) (_ *talk,
 }
 
 func (j *joining) hello(sealKey *ecdh.PrivateKey) *joinv1.Hello {
-	verifier := "key"
-	if j.Token() != "" {
-		verifier = "token"
-	}
 	return &joinv1.Hello{
-		Protocol: 1, Cluster: j.Pin.ClusterID(), Verifier: verifier, Node: j.Node, Kubernetes: j.Kubernetes, Slipway: j.Slipway,
+		Protocol: 1, Cluster: j.Pin.ClusterID(), Verifier: j.Prover.Kind(), Node: j.Node, Kubernetes: j.Kubernetes, Slipway: j.Slipway,
 		SealKey: sealKey.PublicKey().Bytes(),
 		Facts:   j.Facts.Encode(),
 	}
 }
 
 // proof signs this connection, this nonce and the hello.
-func (j *joining) proof(t *talk) (*joinv1.Proof, error) {
+func (j *joining) proof(ctx context.Context, t *talk) (*joinv1.Proof, error) {
 	hello, err := proto.MarshalOptions{Deterministic: true}.Marshal(t.hello)
 	if err != nil {
 		return nil, fmt.Errorf("write hello: %w", err)
@@ -131,9 +127,9 @@ func (j *joining) proof(t *talk) (*joinv1.Proof, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sign proof: %w", err)
 	}
-	proof := &joinv1.Proof{Signature: signature}
-	if t.hello.GetVerifier() == "token" {
-		proof.Evidence = []byte(j.Token())
+	evidence, err := j.Prover.Evidence(ctx, t.nonce, t.exporter)
+	if err != nil {
+		return nil, fmt.Errorf("prove the right to join (%s): %w", j.Prover.Kind(), err)
 	}
-	return proof, nil
+	return &joinv1.Proof{Signature: signature, Evidence: evidence}, nil
 }

@@ -24,7 +24,7 @@ func (j *joining) talk(ctx context.Context, t *talk) (g Grant, err error) {
 			j.slow++
 		}
 	}()
-	proof, err := j.proof(t)
+	proof, err := j.proof(ctx, t)
 	if err != nil {
 		return g, &local{err}
 	}
@@ -68,12 +68,9 @@ func (j *joining) verdict(ctx context.Context, t *talk) (*joinv1.Grant, error) {
 		case *joinv1.JoinReply_Wait:
 			return nil, &wait.Error{For: fromWire(m.Wait)}
 		case *joinv1.JoinReply_Challenge:
-			if j.Answer == nil {
-				return nil, odd("it asks more than this machine can answer")
-			}
-			answer, err := j.Answer(ctx, m.Challenge.GetNonce())
+			answer, err := j.Prover.Answer(ctx, m.Challenge.GetNonce())
 			if err != nil {
-				return nil, &local{fmt.Errorf("answer the verifier: %w", err)}
+				return nil, odd("it asks more than this machine can answer: %v", err)
 			}
 			err = send(t.stream, &joinv1.JoinRequest{Message: &joinv1.JoinRequest_Proof{Proof: &joinv1.Proof{Evidence: answer}}})
 			if err != nil {

@@ -21,6 +21,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/slipway-project/slipway/internal/attest"
+	attestkey "github.com/slipway-project/slipway/internal/attest/key"
+	"github.com/slipway-project/slipway/internal/attest/token"
 	"github.com/slipway-project/slipway/internal/control/rollout"
 	coremachine "github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/pin"
@@ -104,7 +107,7 @@ func newAgent(m *machine, root string) (*agent, error) {
 		return nil, err
 	}
 	a.enrol, err = enrol.New(enrol.Config{
-		Lock: a.lock, Agent: a.node, Board: a.board, Facts: facts, Key: a.key, Custody: a.custody, Slipway: "sim", Log: log,
+		Lock: a.lock, Agent: a.node, Board: a.board, Facts: facts, Key: a.key, Custody: a.custody, Prover: prover, Slipway: "sim", Log: log,
 		Listen: func(context.Context) (net.Listener, error) { return a.listen(), nil },
 		Dial:   a.dialer, Random: m.w.intn, Pass: a.pass, Now: a.now,
 		Clock: func(pin.Pin) joinclient.Clock { return a.askTime },
@@ -202,4 +205,12 @@ func rebase(root string, w pki.Want) pki.Want {
 		}
 	}
 	return w
+}
+
+// prover returns what cmd/slipway returns for a target.
+func prover(t node.JoinTarget) attest.Prover {
+	if t.Token != "" {
+		return token.Prover{Text: t.Token}
+	}
+	return attestkey.Prover{}
 }
