@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -66,10 +65,10 @@ func agent(ctx context.Context, backend string, log *slog.Logger) error {
 		}
 		group.Go(func() error { return proxy.ServeUnix(ctx, filepath.Join(runDir, "api.sock"), apiAddress) })
 		group.Go(func() error { return proxy.ServeUnix(ctx, filepath.Join(runDir, "init.sock"), initAddress) })
-		if err := group.Wait(); !errors.Is(err, enrol.ErrAnew) {
+		if err := group.Wait(); !errors.Is(err, enrol.ErrReset) {
 			return err
 		}
-		log.Info(enrol.ErrAnew.Error())
+		log.Info(enrol.ErrReset.Error())
 		return nil
 	}, goingDown, m.agent.Stop)
 }
@@ -171,9 +170,7 @@ func buildMachine(backend string, log *slog.Logger) (m thisMachine, err error) {
 	}
 	m.enrol, err = enrol.New(enrol.Config{
 		Lock: journal, Agent: m.agent, Board: m.board, Facts: found, Key: key, Custody: custody, Prover: prover, Slipway: version, Log: log, Pass: hooks.pass(), Now: hooks.Now,
-		Listen: func(ctx context.Context) (net.Listener, error) {
-			return (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", config.InitPort))
-		},
+		Network: enrol.HostNetwork{InitPort: config.InitPort},
 		Paths: enrol.Paths{
 			Key: filepath.Join(keepDir, "machine.key"), Secret: filepath.Join(stateDir, "init-secret.json"), Request: filepath.Join(keepDir, "init-request"), Target: filepath.Join(keepDir, "join-target"),
 			JoinCA: config.JoinCA + ".crt", Roster: config.RosterFile, Admin: config.AdminConf, Create: config.CreatePermit,

@@ -19,10 +19,10 @@ type Enrolment interface {
 	Join(ctx context.Context, t JoinTarget) error
 	// Reset takes the machine out of its cluster.
 	Reset(ctx context.Context, cluster string, lost bool) error
-	// Announce puts on the board what else the agent waits for. It is called each time the board is reset.
+	// Announce sets the enrolment's items on the board after it was reset.
 	Announce()
-	// Hold is called before a machine is brought to a plan, and returns when that may begin or ctx has ended.
-	Hold(ctx context.Context)
+	// WaitForAddress delays the plan while the machine may be a copy of another one. It returns early when ctx ends.
+	WaitForAddress(ctx context.Context)
 }
 
 // Enrolled is where a machine stands.

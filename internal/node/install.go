@@ -177,9 +177,9 @@ func (a *Agent) halt(ctx context.Context) error {
 	}
 }
 
-// Give writes one more file that belongs to the node and goes with it. Once a wipe has begun there is no node any more: what came
+// AddFile writes one more file that belongs to the node and goes with it. Once a wipe has begun there is no node any more: what came
 // late would stay for the next one, and a permit or a vote must not.
-func (a *Agent) Give(f plan.TicketFile) error {
+func (a *Agent) AddFile(f plan.TicketFile) error {
 	f.Path = strings.TrimPrefix(f.Path, a.cfg.Root)
 	if err := f.Check(); err != nil {
 		return err
@@ -195,8 +195,8 @@ func (a *Agent) Give(f plan.TicketFile) error {
 	return a.give(f)
 }
 
-// Holds is what a process of the kept plan must not begin anew without; false if the plan has no such process.
-func (a *Agent) Holds(name string) (plan.DataGuard, bool) {
+// DataGuard is what a process of the kept plan must not begin anew without; false if the plan has no such process.
+func (a *Agent) DataGuard(name string) (plan.DataGuard, bool) {
 	e, ok := a.current().Want.Process(name)
 	return plan.DataGuardOf(e.Item), ok
 }
@@ -217,7 +217,7 @@ func (a *Agent) Running(name string) bool {
 // Discard takes away the data of a unit that has never counted, and ends its process, so that it begins anew. Data that the unit's
 // mark speaks of is refused.
 func (a *Agent) Discard(name string) error {
-	h, ok := a.Holds(name)
+	h, ok := a.DataGuard(name)
 	if !ok || h.Data == "" {
 		return fmt.Errorf("discard the data of %s: the plan does not say where it is", name)
 	}

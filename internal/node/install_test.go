@@ -64,13 +64,13 @@ func TestGiveIsForNodes(t *testing.T) {
 	}
 	given := plan.TicketFile{Path: "/var/lib/slipway/state/permit", Mode: 0o600, Content: []byte("x")}
 	at := filepath.Join(m.dir, given.Path)
-	if err := a.Give(given); err == nil {
+	if err := a.AddFile(given); err == nil {
 		t.Error("a machine without a plan took a file")
 	}
 	if _, err := a.remember(planOf(plan.Dir{Path: "/a"}), nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Give(given); err != nil {
+	if err := a.AddFile(given); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{given.Path}, a.current().Files); diff != "" {
@@ -82,7 +82,7 @@ func TestGiveIsForNodes(t *testing.T) {
 	if err := os.Remove(at); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Give(given); err == nil {
+	if err := a.AddFile(given); err == nil {
 		t.Error("a machine that is being wiped took a file")
 	}
 	if _, err := os.Stat(at); !errors.Is(err, fs.ErrNotExist) {

@@ -76,7 +76,7 @@ func (a *Agent) converge(ctx context.Context, now kept) error {
 	loop := reconcile.Loop{Host: a.cfg.Host, Board: a.board, Log: a.cfg.Log, Rollout: a.cfg.Rollout, AfterStep: a.cfg.AfterStep}
 	before := now.Before.Plan
 	if a.enrolment != nil {
-		a.enrolment.Hold(ctx)
+		a.enrolment.WaitForAddress(ctx)
 	}
 	for {
 		asked := a.beginLook()

@@ -8,12 +8,14 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/pki"
 	"github.com/slipway-project/slipway/internal/core/wait"
+	"github.com/slipway-project/slipway/internal/durable"
 	"github.com/slipway-project/slipway/internal/node"
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 	"github.com/slipway-project/slipway/internal/node/lock"
@@ -21,12 +23,111 @@ import (
 	"github.com/slipway-project/slipway/internal/sleep"
 )
 
-// joins asks to be let in until somebody has claimed the machine: this flow, or init.
-func (e *Enrolment) joins(ctx context.Context) error {
+const targetSchema = 1
+
+// loadTarget reads the join target. An unreadable target is not an error: the operator can set it again, and a committed machine
+// does not need it.
+func (e *Enrolment) loadTarget() error {
+	var t node.JoinTarget
+	err := durable.Load(e.cfg.Paths.Target, targetSchema, &t)
+	switch {
+	case err == nil:
+		e.target = &t
+	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, durable.ErrDamaged), errors.Is(err, durable.ErrSchema), e.cfg.Lock.State().Phase == lock.Committed:
+		e.cfg.Log.Error("read join target: run slipway join again", "error", err)
+	default:
+		return fmt.Errorf("read join target: %w", err)
+	}
+	return nil
+}
+
+// Join stores the cluster to join and returns when that is on the disk. On a machine that is in this cluster already, it only
+// replaces a missing target, which contains the addresses of the control planes.
+func (e *Enrolment) Join(_ context.Context, t node.JoinTarget) error {
+	if !t.Pin.Valid() {
+		return fmt.Errorf("invalid pin %q: want \"sha256:\" and 64 hex digits, as slipway token create prints it", t.Pin)
+	}
+	if len(t.Endpoints) == 0 {
+		return errors.New("no endpoint of a join service: want ADDRESS:PORT")
+	}
+	for _, at := range t.Endpoints {
+		if _, err := netip.ParseAddrPort(at); err != nil {
+			return fmt.Errorf("invalid endpoint %q: want ADDRESS:PORT, such as 192.0.2.10:9440", at)
+		}
+	}
+	now := e.cfg.Lock.State()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if now.Phase == lock.Committed {
+		if now.Cluster != t.Pin.ClusterID() {
+			return fmt.Errorf("this machine is in cluster %s: remove it from there first (slipway node remove, slipway node reset)", now.Cluster)
+		}
+		if e.target != nil {
+			return nil
+		}
+		t.Token = "" // a member does not need one
+	}
+	return e.storeTargetLocked(&t)
+}
+
+func (e *Enrolment) storeTargetLocked(t *node.JoinTarget) error {
+	if err := durable.Save(e.cfg.Paths.Target, targetSchema, *t); err != nil {
+		return fmt.Errorf("write join target: %w", err)
+	}
+	e.target = t
+	e.targetChanged.Notify()
+	return nil
+}
+
+// deleteToken removes the used token from the join target.
+func (e *Enrolment) deleteToken() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.target == nil || e.target.Token == "" {
+		return nil
+	}
+	t := *e.target
+	t.Token = ""
+	for range 2 { // the previous generation of the file contains the token, too
+		e.cfg.Pass("spend token")
+		if err := e.storeTargetLocked(&t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// joinTarget returns the current target, or nil, and a channel that is closed when it changes.
+func (e *Enrolment) joinTarget() (t *node.JoinTarget, changed <-chan struct{}) {
+	changed = e.targetChanged.Wait()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.target, changed
+}
+
+// endpoints returns the endpoints of a target, which may be nil.
+func endpoints(t *node.JoinTarget) (all []netip.AddrPort) {
+	if t == nil {
+		return nil
+	}
+	for _, at := range t.Endpoints {
+		if a, err := netip.ParseAddrPort(at); err == nil {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// joinRetry is the delay after a join that failed on this machine.
+const joinRetry = 2 * time.Second
+
+// runJoin tries to join the target's cluster until the machine is claimed, by this join or by init.
+func (e *Enrolment) runJoin(ctx context.Context) error {
 	for {
-		target, changed := e.aim()
+		target, changed := e.joinTarget()
 		if target == nil {
-			e.say(reconcile.Status{Ref: itemLock, Phase: reconcile.Waiting, For: wait.For{What: "a cluster to belong to", Who: "slipway up, init or join"}})
+			e.report(reconcile.Status{Ref: itemLock, Phase: reconcile.Waiting, For: wait.For{What: "a cluster to join", Who: "slipway up, init or join"}})
 			select {
 			case <-changed:
 				continue
@@ -34,54 +135,54 @@ func (e *Enrolment) joins(ctx context.Context) error {
 				return nil
 			}
 		}
-		trying, cancel := context.WithCancel(ctx)
+		joining, cancel := context.WithCancel(ctx)
 		go func() {
 			select {
-			case <-changed: // another cluster is meant
+			case <-changed:
 				cancel()
-			case <-trying.Done():
+			case <-joining.Done():
 			}
 		}()
-		err := e.join(trying, *target)
+		err := e.join(joining, *target)
 		cancel()
 		var taken *lock.TakenError
 		switch {
 		case ctx.Err() != nil, err == nil, errors.As(err, &taken):
 			return nil //nolint:nilerr // the lock has changed, or is about to
-		case trying.Err() != nil:
+		case joining.Err() != nil:
 			continue
 		}
-		e.cfg.Log.Error("join undone", "error", err)
-		e.say(reconcile.Status{Ref: itemLock, Phase: reconcile.Failing, Error: err.Error(), For: wait.For{Who: "this machine, which tries again"}})
-		if sleep.For(ctx, joinAgain) != nil {
+		e.cfg.Log.Error("join cluster", "error", err)
+		e.reportRetry(itemLock, err.Error())
+		if sleep.For(ctx, joinRetry) != nil {
 			return nil //nolint:nilerr // ctx has ended
 		}
 	}
 }
 
-const joinAgain = 2 * time.Second
-
-// join is one join from the first question to the commit. A claim that fails is undone.
+// join is one join, from the first request to the commit. If it fails after the claim, it is undone.
 func (e *Enrolment) join(ctx context.Context, target node.JoinTarget) error {
-	keys := &keys{custody: e.cfg.Custody, pass: e.cfg.Pass, made: map[string]made{}}
+	keys := &keys{custody: e.cfg.Custody, pass: e.cfg.Pass, pending: map[string]pendingKey{}}
 	e.cfg.Pass("ask")
 	grant, err := joinclient.Join(ctx, joinclient.Config{
 		Endpoints: func() []netip.AddrPort { return endpoints(&target) }, Pin: target.Pin, Key: e.cfg.Key, Keys: keys, Facts: e.cfg.Facts,
 		Slipway: e.cfg.Slipway, Log: e.cfg.Log, Node: target.Node, Prover: e.cfg.Prover(target),
-		Dial: e.cfg.Dial(target.Pin), Now: e.cfg.Now, Clock: e.cfg.Clock(target.Pin), Random: e.cfg.Random,
+		Dial: e.cfg.Network.Dialer(target.Pin), Now: e.cfg.Now, Clock: e.cfg.Network.Clock(target.Pin), Random: e.cfg.Random,
 		Report: func(s joinclient.Status) {
-			e.say(reconcile.Status{Ref: itemLock, Phase: reconcile.Waiting, For: wait.For{What: withDetail(s), Who: s.Who, Since: s.Since}})
+			e.report(reconcile.Status{Ref: itemLock, Phase: reconcile.Waiting, For: wait.For{What: statusText(s), Who: s.Who, Since: s.Since}})
 		},
 	})
 	if err != nil {
 		return err
 	}
-	id := "join-" + random()
+	random := make([]byte, 8)
+	_, _ = rand.Read(random) // never fails
+	id := "join-" + hex.EncodeToString(random)
 	e.cfg.Pass("claim")
 	if err := e.cfg.Lock.Claim(lock.Join, id); err != nil {
 		return err
 	}
-	e.unsay(itemLock)
+	e.forgetItem(itemLock)
 	e.cfg.Pass("claimed")
 	err = e.cfg.Agent.Install(ctx, grant.Ticket, grant.Secrets, func() error { return keys.finish(grant.Certificates) })
 	if err == nil {
@@ -89,50 +190,43 @@ func (e *Enrolment) join(ctx context.Context, target node.JoinTarget) error {
 		err = e.cfg.Lock.Commit(id, grant.Ticket.Cluster, grant.Ticket.Plan.Node)
 	}
 	if errors.Is(err, lock.ErrInDoubt) {
-		return err // nothing may be undone then; the next start settles it
+		return err // the machine may be committed: it must not be wiped. The next start of the agent decides
 	}
 	if err != nil {
 		undo := context.WithoutCancel(ctx)
-		return errors.Join(err, e.cfg.Agent.Wipe(undo, e.free))
+		return errors.Join(err, e.cfg.Agent.Wipe(undo, e.releaseLock))
 	}
 	e.cfg.Pass("committed")
-	return e.spendToken()
+	return e.deleteToken()
 }
 
-func withDetail(s joinclient.Status) string {
-	if s.Detail == "" {
-		return s.What
-	}
-	return s.What + " (" + s.Detail + ")"
-}
-
-// keys are those of one join: made once for each Want, written when their certificates are there.
+// keys are the keys of one join. Each is created once per Want, and written when its certificate has arrived.
 type keys struct {
 	custody Custody
 	pass    func(step string)
 
-	mu   sync.Mutex // guards made
-	made map[string]made
+	mu      sync.Mutex            // guards pending
+	pending map[string]pendingKey // by the name of the Want
 }
 
-type made struct {
+type pendingKey struct {
 	request []byte
 	finish  func(certificate []byte) error
 }
 
-// Request gives the same request for the same Want.
+// Request returns the certificate request for a Want, the same one at each call.
 func (k *keys) Request(w pki.Want) ([]byte, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if m, ok := k.made[w.Name]; ok {
-		return m.request, nil
+	if p, ok := k.pending[w.Name]; ok {
+		return p.request, nil
 	}
 	k.pass("granted " + w.Name)
 	request, finish, err := k.custody.Request(w)
 	if err != nil {
 		return nil, err
 	}
-	k.made[w.Name] = made{request, finish}
+	k.pending[w.Name] = pendingKey{request, finish}
 	return request, nil
 }
 
@@ -140,20 +234,14 @@ func (k *keys) finish(certificates map[string][]byte) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for name, pem := range certificates {
-		m, ok := k.made[name]
+		p, ok := k.pending[name]
 		if !ok {
-			return fmt.Errorf("a certificate %s came that nobody asked for", name)
+			return fmt.Errorf("certificate %s was not requested", name)
 		}
 		k.pass("write " + name)
-		if err := m.finish(pem); err != nil {
+		if err := p.finish(pem); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func random() string {
-	raw := make([]byte, 8)
-	_, _ = rand.Read(raw) // never fails
-	return hex.EncodeToString(raw)
 }

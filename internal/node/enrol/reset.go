@@ -19,93 +19,87 @@ import (
 	"github.com/slipway-project/slipway/internal/node/rosterfile"
 )
 
-// askLimit is how long the cluster may take to say whether it still counts on this machine. It is longer than an API server takes
-// that starts again, which it does while etcd's members change.
-const askLimit = 30 * time.Second
+// removedLimit is how long the cluster may take to answer whether it has removed this node. It is longer than a restart of the API
+// server, which happens while etcd's members change.
+const removedLimit = 30 * time.Second
 
-// Reset takes the machine out of its cluster. The cluster must have let it go before: what it still counts on is not taken away.
-// lost says that nobody is left to ask. One that was broken off goes on by itself at the agent's start: who asks meanwhile waits
-// for that, and its end is theirs.
+// Reset makes the machine free again. The cluster must have removed the node before; lost skips this check, for a cluster that no
+// longer exists. An interrupted reset continues when the agent starts; a Reset called meanwhile waits for it and returns its result.
 func (e *Enrolment) Reset(ctx context.Context, cluster string, lost bool) error {
-	asked := e.cfg.Lock.State()
+	before := e.cfg.Lock.State()
 	select {
 	case e.resetting <- struct{}{}:
 		defer func() { <-e.resetting }()
 	case <-ctx.Done():
-		return fmt.Errorf("wait for the reset that is under way: %w", ctx.Err())
+		return fmt.Errorf("wait for the reset that is in progress: %w", ctx.Err())
 	}
 	now := e.cfg.Lock.State()
 	switch {
-	case now.Phase == lock.Free && asked.Phase == lock.Committed && asked.Cluster == cluster:
+	case now.Phase == lock.Free && before.Phase == lock.Committed && before.Cluster == cluster:
 		return nil
 	case now.Phase != lock.Committed:
-		return fmt.Errorf("this machine is %s: there is nothing to reset", now)
+		return fmt.Errorf("nothing to reset: this machine is %s", now)
 	case cluster != now.Cluster:
-		return fmt.Errorf("this machine belongs to cluster %s, not to %q: name the one that it is in", now.Cluster, cluster)
+		return fmt.Errorf("this machine is in cluster %s, not in %q: specify the cluster that it is in", now.Cluster, cluster)
 	}
-	if !lost && !e.cfg.Agent.Wiping() { // what has begun is not asked for again: the way to ask may be gone
-		if err := e.letGo(ctx, now); err != nil {
+	if !lost && !e.cfg.Agent.Wiping() { // once the wipe has begun, the connection to the cluster may be gone
+		if err := e.checkRemoved(ctx, now); err != nil {
 			return err
 		}
 	}
-	return e.anew(ctx)
+	return e.wipe(ctx)
 }
 
-// ErrAnew ends Run after a reset: the next agent finds a machine that nobody knows.
-var ErrAnew = errors.New("the machine was reset: the agent starts anew")
-
-// anew takes everything off a committed machine and makes it another one: what was let go as one identity does not come back as
-// that. The identity goes before the lock opens, so that wherever this is broken off, a machine that is free has nothing to forget:
-// one whose join was undone keeps its key and its target.
-func (e *Enrolment) anew(ctx context.Context) error {
+// wipe removes everything from a committed machine, including its identity: a machine that was removed from a cluster must not
+// return as the same one. The identity is deleted before the lock is freed, so a free machine never has leftovers of a membership,
+// even after a crash.
+func (e *Enrolment) wipe(ctx context.Context) error {
 	err := e.cfg.Agent.Wipe(ctx, func() error {
-		if err := e.forget(); err != nil {
+		if err := e.deleteIdentity(); err != nil {
 			return err
 		}
-		return e.free()
+		return e.releaseLock()
 	})
 	if err != nil {
 		return err
 	}
-	e.once.Do(func() { close(e.again) })
+	e.resetOnce.Do(func() { close(e.reset) })
 	return nil
 }
 
-// letGo is nil when the cluster says that this machine is no longer one of its nodes.
-func (e *Enrolment) letGo(ctx context.Context, now lock.State) error {
-	if e.hasLostKey() { // the cluster would say no to it in any case
-		return fmt.Errorf("ask cluster %s whether it has let this machine go: the machine has lost its key, and is a stranger to it: "+
-			"let it in with slipway node approve %s; or run slipway node remove %s, and then reset it with --lost", now.Cluster, now.Node, now.Node)
+// checkRemoved returns nil if the cluster confirms that it has removed this node.
+func (e *Enrolment) checkRemoved(ctx context.Context, now lock.State) error {
+	if e.hasNewKey() { // the cluster refuses an unknown key in any case
+		return fmt.Errorf("ask cluster %s whether it has removed this node: the machine has lost its key, and the cluster does not know the new one: "+
+			"approve it with slipway node approve %s; or run slipway node remove %s, and then reset the machine with --lost", now.Cluster, now.Node, now.Node)
 	}
 	ca, err := readCert(e.cfg.Paths.JoinCA)
 	if err != nil {
-		return fmt.Errorf("ask the cluster: %w", err)
+		return fmt.Errorf("ask cluster %s whether it has removed this node: %w", now.Cluster, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	ctx, cancel := context.WithTimeout(ctx, removedLimit)
 	defer cancel()
 	file := rosterfile.Open(e.cfg.Paths.Roster, ca)
-	gone, err := joinclient.LetGo(ctx, joinclient.SyncConfig{
-		Now: e.cfg.Now, Clock: e.cfg.Clock(pin.OfCertificate(ca)),
-		Dial: e.cfg.Dial(pin.OfCertificate(ca)), Random: e.cfg.Random,
-		Endpoints: func() []netip.AddrPort { return e.others(file) }, Pin: pin.OfCertificate(ca), Key: e.cfg.Key, Node: now.Node,
+	others := func() []netip.AddrPort { // this machine's own join service may have outdated records
+		return slices.DeleteFunc(e.joinServices(file), func(at netip.AddrPort) bool { return at.Addr() == e.cfg.Facts.Address })
+	}
+	removed, err := joinclient.LetGo(ctx, joinclient.SyncConfig{
+		Now: e.cfg.Now, Clock: e.cfg.Network.Clock(pin.OfCertificate(ca)),
+		Dial: e.cfg.Network.Dialer(pin.OfCertificate(ca)), Random: e.cfg.Random,
+		Endpoints: others, Pin: pin.OfCertificate(ca), Key: e.cfg.Key, Node: now.Node,
 		Slipway: e.cfg.Slipway, Log: e.cfg.Log, From: func() netip.Addr { return e.cfg.Facts.Address },
 	})
 	switch {
 	case err != nil:
-		return fmt.Errorf("ask cluster %s whether it has let this machine go: %w: bring it back, or say that it is lost for good (--lost)", now.Cluster, err)
-	case !gone:
-		return fmt.Errorf("cluster %s still counts on %s: run slipway node remove %s first", now.Cluster, now.Node, now.Node)
+		return fmt.Errorf("ask cluster %s whether it has removed this node: %w: make the cluster reachable, or pass --lost if it no longer exists", now.Cluster, err)
+	case !removed:
+		return fmt.Errorf("%s is still a node of cluster %s: run slipway node remove %s first", now.Node, now.Cluster, now.Node)
 	}
 	return nil
 }
 
-// others are the join services of other machines: what this one's own knows may be old.
-func (e *Enrolment) others(file *rosterfile.File) []netip.AddrPort {
-	return slices.DeleteFunc(e.places(file), func(at netip.AddrPort) bool { return at.Addr() == e.cfg.Facts.Address })
-}
-
-// forget removes what told the machine where to go, and who it was.
-func (e *Enrolment) forget() error {
+// deleteIdentity removes the machine's key, its join target, its init secret and its init request.
+func (e *Enrolment) deleteIdentity() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.target = nil

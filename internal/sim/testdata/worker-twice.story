@@ -7,7 +7,7 @@ wait
 clone n2 n3 whole
 wait 2m
 expect refused n3 key-in-use
-expect says n3 "no leave to run here"
+expect says n3 "the plan is not started"
 expect idle n3
 expect at n2 dev-worker-0
 expect ready n1 n2

@@ -108,20 +108,26 @@ func newAgent(m *machine, root string) (*agent, error) {
 	}
 	a.enrol, err = enrol.New(enrol.Config{
 		Lock: a.lock, Agent: a.node, Board: a.board, Facts: facts, Key: a.key, Custody: a.custody, Prover: prover, Slipway: "sim", Log: log,
-		Listen: func(context.Context) (net.Listener, error) { return a.listen(), nil },
-		Dial:   a.dialer, Random: m.w.intn, Pass: a.pass, Now: a.now,
-		Clock: func(pin.Pin) joinclient.Clock { return a.askTime },
-		Has:   func(at netip.Addr) bool { return at == m.address },
-		Routes: func(ctx context.Context, _ routes.Config) error {
-			<-ctx.Done()
-			return nil
-		},
+		Network: network{a}, Random: m.w.intn, Pass: a.pass, Now: a.now,
 		Paths: enrol.Paths{
 			Key: root + keyFile, Secret: root + "/var/lib/slipway/init-secret.json", Request: root + stateDir + "/init-request", Target: root + stateDir + "/join-target",
 			JoinCA: root + pkiDir + "/join-ca.crt", Roster: root + rosterFile, Admin: root + adminFile, Create: root + createFile, Permit: root + permitFile, Voter: root + voterFile, Root: root,
 		},
 	})
 	return a, err
+}
+
+// network is the simulated network as an agent uses it. It implements enrol.Network.
+type network struct{ a *agent }
+
+func (n network) Listen(context.Context) (net.Listener, error) { return n.a.listen(), nil }
+func (n network) Dialer(ca pin.Pin) joinclient.Dialer          { return n.a.dialer(ca) }
+func (n network) Clock(pin.Pin) joinclient.Clock               { return n.a.askTime }
+func (n network) HasAddress(at netip.Addr) bool                { return at == n.a.m.address }
+
+func (n network) KeepRoutes(ctx context.Context, _ routes.Config) error {
+	<-ctx.Done()
+	return nil
 }
 
 // noter writes the agent's log to that of the run.

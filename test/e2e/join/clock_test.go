@@ -52,7 +52,7 @@ func copyOfWorker(c *kit.Cluster) {
 		return nil
 	})
 	audited(c, 0, before.Key, "key-in-use")
-	testkit.Until(c.T, soon, "the copy reports what it waits for", func() error { return waitsFor(c, twin.Node, "no leave to run here") })
+	testkit.Until(c.T, soon, "the copy reports what it waits for", func() error { return waitsFor(c, twin.Node, "the plan is not started") })
 	if p, err := twin.TryProcess("kubelet"); err == nil {
 		c.T.Errorf("kubelet of the copy: want none, got %+v", p)
 	}
