@@ -64,7 +64,7 @@ func mutants() map[string]mutant {
 			"control/registry", "return j.verdict.UseToken && j.token.UsedBy != j.key", "return false", "TestStories/token-many-at-once",
 		},
 		"a lease never expires": {
-			"control/lease", "return life - s.now().Sub(s.since)", "return life", "TestStories/lease-holder-dies",
+			"control/lease", "return life - l.now().Sub(l.since)", "return life", "TestStories/lease-holder-dies",
 		},
 		"data of a removed etcd member is kept": {
 			"node/enrol", "if discard || err == nil {", "if discard && have == nil {", "TestStories/cut-after-add",

@@ -18,40 +18,40 @@ import (
 	"github.com/slipway-project/slipway/internal/core/membership"
 )
 
-// Etcd is what internal/etcd's client can do.
+// Etcd reads the cluster's members; the client of internal/etcd implements it.
 type Etcd interface {
 	Members(ctx context.Context) ([]membership.Member, error)
-	// Health fills in Healthy. A member that does not answer is not healthy, without an error.
+	// Health fills in Healthy. A member that does not answer is unhealthy; that is not an error.
 	Health(ctx context.Context, m membership.Member) (membership.Member, error)
 }
 
-// Peers reports how the control planes are: those whose etcd member is a voter. One that is still joining does not count.
+// Peers checks the health of the control planes whose etcd member is a voter. It ignores one that is still joining.
 type Peers struct {
 	Etcd Etcd
 	Self string
-	// API says why the API server of a machine is not ready; empty when it is ready, or when no client is sent to it.
+	// API returns why the API server of a machine is not ready, or "" if it is ready or no client is sent to it.
 	API func(ctx context.Context, at netip.Addr) string
 }
 
-// Unwell is [Cluster.Unwell].
+// Unwell implements [Cluster.Unwell].
 func (p Peers) Unwell(ctx context.Context, own bool) string {
 	all, err := p.Etcd.Members(ctx)
 	if err != nil {
 		return "the list of etcd's members: " + err.Error()
 	}
 	reasons := make([]string, len(all))
-	var asking sync.WaitGroup
+	var checks sync.WaitGroup
 	for i, m := range all {
 		if m.Learner || m.Name == p.Self && !own {
 			continue
 		}
-		asking.Go(func() { reasons[i] = p.ask(ctx, m) })
+		checks.Go(func() { reasons[i] = p.check(ctx, m) })
 	}
-	asking.Wait()
+	checks.Wait()
 	return strings.Join(slices.DeleteFunc(reasons, func(s string) bool { return s == "" }), "; ")
 }
 
-func (p Peers) ask(ctx context.Context, m membership.Member) string {
+func (p Peers) check(ctx context.Context, m membership.Member) string {
 	m, err := p.Etcd.Health(ctx, m)
 	switch {
 	case err != nil:
@@ -59,8 +59,12 @@ func (p Peers) ask(ctx context.Context, m membership.Member) string {
 	case !m.Healthy:
 		return fmt.Sprintf("etcd of %s, which is not healthy", m)
 	}
-	at, ok := addressOf(m.PeerURL)
-	if !ok {
+	u, err := url.Parse(m.PeerURL)
+	if err != nil {
+		return ""
+	}
+	at, err := netip.ParseAddr(u.Hostname())
+	if err != nil {
 		return ""
 	}
 	if why := p.API(ctx, at); why != "" {
@@ -69,30 +73,21 @@ func (p Peers) ask(ctx context.Context, m membership.Member) string {
 	return ""
 }
 
-func addressOf(peerURL string) (netip.Addr, bool) {
-	u, err := url.Parse(peerURL)
-	if err != nil {
-		return netip.Addr{}, false
-	}
-	at, err := netip.ParseAddr(u.Hostname())
-	return at, err == nil
-}
-
-// Replicas are the same records through several API servers, the preferred one first: a machine that restarts its own API server
-// renews its lease through another one.
+// Replicas returns the same records through several API servers, the preferred one first. A machine that restarts its own API
+// server renews its lease through another one.
 type Replicas func() []lease.Records
 
 var _ lease.Records = Replicas(nil)
 
-// replicaLimit is for one API server: one that is gone says so at once, one that hangs does not.
+// replicaLimit bounds a request to one API server. It matters for a server that hangs; one that is down fails at once.
 const replicaLimit = 3 * time.Second
 
-// Load is lease.Records.
+// Load implements lease.Records.
 func (r Replicas) Load(ctx context.Context, kind, name string, into any) (version string, err error) {
 	return r.first(ctx, func(ctx context.Context, one lease.Records) (string, error) { return one.Load(ctx, kind, name, into) })
 }
 
-// Save is lease.Records. A write that was done although its answer was lost fails on the next server with a conflict.
+// Save implements lease.Records. If a server writes the record but its answer is lost, the next server reports a conflict.
 func (r Replicas) Save(ctx context.Context, kind, name, version string, value any) (newVersion string, err error) {
 	return r.first(ctx, func(ctx context.Context, one lease.Records) (string, error) {
 		return one.Save(ctx, kind, name, version, value)
@@ -114,7 +109,7 @@ func (r Replicas) first(ctx context.Context, ask func(context.Context, lease.Rec
 		}
 	}
 	if first == nil {
-		first = errors.New("no API server is known")
+		first = errors.New("no API server known")
 	}
 	return "", first
 }

@@ -17,18 +17,18 @@ import (
 
 func TestReplicas(t *testing.T) {
 	t.Parallel()
-	away := errors.New("connection refused")
+	down := errors.New("connection refused")
 	for name, c := range map[string]struct {
 		first, second error
 		wantErr       error
 		wantSecond    int // times the second server was asked
 	}{
-		"the first answers":          {},
-		"the first is away":          {first: away, wantSecond: 1},
-		"a no is an answer":          {first: registry.ErrConflict, wantErr: registry.ErrConflict},
-		"nothing there, too":         {first: registry.ErrNotFound, wantErr: registry.ErrNotFound},
-		"all are away":               {first: away, second: away, wantErr: away, wantSecond: 1},
-		"the second is asked and no": {first: away, second: registry.ErrConflict, wantErr: registry.ErrConflict, wantSecond: 1},
+		"the first answers":             {},
+		"the first is down":             {first: down, wantSecond: 1},
+		"the first reports a conflict":  {first: registry.ErrConflict, wantErr: registry.ErrConflict},
+		"the first reports not found":   {first: registry.ErrNotFound, wantErr: registry.ErrNotFound},
+		"all are down":                  {first: down, second: down, wantErr: down, wantSecond: 1},
+		"the second reports a conflict": {first: down, second: registry.ErrConflict, wantErr: registry.ErrConflict, wantSecond: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -36,7 +36,7 @@ func TestReplicas(t *testing.T) {
 			w := rollout.Replicas(func() []lease.Records { return []lease.Records{a, b} })
 			_, err := w.Save(t.Context(), lease.Kind, "x", "", nil)
 			if !errors.Is(err, c.wantErr) || b.asked != c.wantSecond {
-				t.Errorf("error %v, want %v; second asked %d times, want %d", err, c.wantErr, b.asked, c.wantSecond)
+				t.Errorf("got error %v after %d requests to the second server, want %v after %d", err, b.asked, c.wantErr, c.wantSecond)
 			}
 		})
 	}
@@ -68,18 +68,18 @@ func TestPeers(t *testing.T) {
 		own  bool
 		want string
 	}{
-		"all well":             {etcd: etcd{members: []membership.Member{member("self", 1, false), member("other", 2, false)}}},
-		"the own one, unasked": {etcd: etcd{members: []membership.Member{member("ill-self", 1, false)}}},
-		"the own one": {
+		"all healthy":                 {etcd: etcd{members: []membership.Member{member("self", 1, false), member("other", 2, false)}}},
+		"this machine is not checked": {etcd: etcd{members: []membership.Member{member("ill-self", 1, false)}}},
+		"this machine": {
 			etcd: etcd{members: []membership.Member{member("ill-self", 1, false)}}, own: true,
 			want: "etcd of ill-self, which is not healthy",
 		},
 		"a learner does not count": {etcd: etcd{members: []membership.Member{member("ill-new", 2, true)}}},
-		"an API server": {
+		"an API server is not ready": {
 			etcd: etcd{members: []membership.Member{member("other", 9, false)}},
 			want: "the API server of other: it says no",
 		},
-		"nobody knows": {etcd: etcd{err: errors.New("no leader")}, want: "the list of etcd's members: no leader"},
+		"the list of members is unknown": {etcd: etcd{err: errors.New("no leader")}, want: "the list of etcd's members: no leader"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

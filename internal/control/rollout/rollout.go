@@ -2,15 +2,15 @@
 
 // Package rollout manages the rollout lease: only its holder may restart a running component of its control plane, so at most one
 // control plane of the cluster is unavailable because of a change. A machine acquires the lease before it replaces a component,
-// keeps it until the component is ready again and all voters of etcd are well, and then releases it.
+// keeps it until the component is ready again and all voters of etcd are healthy, and then releases it.
 //
-// The lease is a record of the cluster (package control/lease). A holder that dies loses it after 30 s. An agent that restarts in
-// time still holds it, until what it was acquired for is ready. The package never starts or stops anything. An API server that does
-// not answer is never taken for a free lease: the caller waits, and reconcile decides when the waiting ends.
+// The lease is a record of the cluster (package control/lease). A holder that dies loses it after 30 s. An agent that restarts
+// within that time still holds it, until the items it was acquired for are ready. The package never starts or stops anything. If no
+// API server answers, the lease does not count as free: the caller waits, and reconcile decides when to stop waiting.
 //
-//	        Acquire              peers well           release            own components well
+//	        Acquire              peers healthy        release            own components healthy
 //	free ────────────► held, waiting ──────► held, working ────► settling ────────────────► free
-//	 ▲                  │ at most two minutes: a dead machine does not stop the others for ever
+//	 ▲                  │ two minutes at most: a dead machine must not block the others
 //	 └──────────────────┴───────────── not renewed for 30 s ──────┘
 //
 // Read [Manager] and [Cluster].
@@ -30,34 +30,34 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/broadcast"
 	"github.com/slipway-project/slipway/internal/control/lease"
 	"github.com/slipway-project/slipway/internal/core/wait"
-	"github.com/slipway-project/slipway/internal/sleep"
 )
 
 // Name is the name of the lease's record.
 const Name = "rollout"
 
 const (
-	life        = 30 * time.Second // a holder that has not renewed for so long has lost the lease
+	life        = 30 * time.Second // the lease expires if it is not renewed for this long
 	renewAfter  = 3 * time.Second
-	certain     = life - 10*time.Second // a holder that has not renewed for so long does not rely on the lease any more
-	lookEvery   = 500 * time.Millisecond
-	patience    = 2 * time.Minute // with a peer that is not well
-	settleLimit = time.Minute     // with the own components, after the replaced one is ready
+	certain     = life - 10*time.Second // a holder that has not renewed for this long no longer relies on the lease
+	pollEvery   = 500 * time.Millisecond
+	patience    = 2 * time.Minute // how long an unhealthy peer delays a restart
+	settleLimit = time.Minute     // how long unhealthy components of this machine delay the release
 )
 
-// Cluster is what a control plane knows of its peers while its control role runs.
+// Cluster is what a control plane knows about its peers while its control role runs.
 type Cluster struct {
 	Self    string // the node's name
-	Several bool   // there are other control planes; without any, the lease is not needed
+	Several bool   // there are other control planes; a single one needs no lease
 	Records lease.Records
-	// Unwell says which control plane is not well, and why; it is empty when all are well. The own one counts only with own set.
+	// Unwell returns which control planes are unhealthy and why, or "" if all are healthy. It skips this machine unless own is set.
 	Unwell func(ctx context.Context, own bool) string
 }
 
-// Manager holds one machine's part of the lease for as long as the agent lives: the control role restarts with each plan, and the
-// lease outlives that. It implements reconcile.RolloutLease. Safe for concurrent use.
+// Manager acquires, renews and releases the lease for one machine. It lives as long as the agent: the control role restarts with
+// each plan, and the lease must survive that. It implements reconcile.RolloutLease. Safe for concurrent use.
 type Manager struct {
 	log *slog.Logger
 	now func() time.Time
@@ -65,12 +65,13 @@ type Manager struct {
 	ops  chan struct{} // holds a value while a goroutine reads or writes the record
 	poke chan struct{}
 
-	mu      sync.Mutex // guards the fields below
-	peer    *peer      // nil while the control role does not run
-	changed chan struct{}
-	claims  map[string]int // items that want or use the lease, and how often
-	kept    map[string]int // items that are not known to be ready; they count if the lease was acquired for them
-	mine    tenure
+	peerChanged broadcast.Signal // the control role has begun or ended
+
+	mu     sync.Mutex     // guards the fields below
+	peer   *peer          // nil while the control role does not run
+	claims map[string]int // items that want or use the lease, and how often
+	kept   map[string]int // items that are not known to be ready; they count if the lease was acquired for them
+	mine   holding
 }
 
 // peer is this machine among the control planes during one run of the control role.
@@ -82,13 +83,13 @@ type peer struct {
 	adopted bool
 }
 
-// tenure is how this machine holds the lease.
-type tenure struct {
+// holding is whether and how this machine holds the lease. All times are by this machine's clock.
+type holding struct {
 	holds    bool
 	version  string
-	since    time.Time // when it was acquired, by this machine's clock
+	since    time.Time // when it was acquired
 	renewed  time.Time
-	released time.Time // since when no item of this machine needs it
+	released time.Time // since when no item of this machine needs it; zero while one does
 	items    []string  // what it was acquired for
 	unsaved  bool      // the record does not name all of them yet
 }
@@ -110,20 +111,19 @@ func (h *holder) String() string {
 	return fmt.Sprintf("%s, which restarts %s since %s", h.Node, h.Item, h.Since.UTC().Format(time.TimeOnly))
 }
 
-// New returns a manager. Until Run runs, every caller of Acquire waits.
+// New returns a manager. Acquire blocks until Run runs.
 func New(log *slog.Logger, now func() time.Time) *Manager {
 	return &Manager{
-		log: log, now: now, ops: make(chan struct{}, 1), poke: make(chan struct{}, 1),
-		changed: make(chan struct{}), claims: map[string]int{}, kept: map[string]int{},
+		log: log, now: now, ops: make(chan struct{}, 1), poke: make(chan struct{}, 1), claims: map[string]int{}, kept: map[string]int{},
 	}
 }
 
-// Run renews and releases what is held, until ctx ends.
+// Run renews the lease while this machine needs it and releases it afterwards, until ctx ends. It returns nil then. One run at a time.
 func (m *Manager) Run(ctx context.Context, c Cluster) error {
 	p := &peer{Cluster: c, lease: lease.New(c.Records, Name, m.now)}
 	m.setPeer(p)
 	defer m.setPeer(nil)
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for c.Several {
 		if err := m.tend(ctx, p); err != nil && ctx.Err() == nil {
@@ -142,19 +142,20 @@ func (m *Manager) Run(ctx context.Context, c Cluster) error {
 
 func (m *Manager) setPeer(p *peer) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.peer = p
-	close(m.changed)
-	m.changed = make(chan struct{})
+	m.mu.Unlock()
+	m.peerChanged.Notify()
 }
 
-// Acquire is reconcile.RolloutLease.
+// Acquire implements reconcile.RolloutLease. It blocks until this machine holds the lease and the peers are healthy, or ctx ends.
+// It calls waiting from its own goroutine each time the reason for waiting changes.
 func (m *Manager) Acquire(ctx context.Context, item string, waiting func(wait.For)) (release func(), err error) {
 	release = m.note(m.claims, item)
 	for told := (wait.For{}); ; {
 		var err error
+		changed := m.peerChanged.Wait()
 		m.mu.Lock()
-		p, changed := m.peer, m.changed
+		p := m.peer
 		m.mu.Unlock()
 		w := wait.For{What: "the control role of this machine, which asks the others", Who: "the agent of this machine"}
 		if p != nil {
@@ -173,19 +174,22 @@ func (m *Manager) Acquire(ctx context.Context, item string, waiting func(wait.Fo
 			waiting(w)
 			told = w
 		}
-		if err := pause(ctx, changed); err != nil {
+		select {
+		case <-ctx.Done():
 			release()
-			return nil, err
+			return nil, context.Cause(ctx)
+		case <-changed:
+		case <-time.After(pollEvery):
 		}
 	}
 }
 
-// Keep is reconcile.RolloutLease. What was begun under this lease, perhaps by an earlier agent, is not finished before the item is
-// ready. It has no effect when the lease was acquired for other items: an item that cannot become ready for a reason of its own
-// would keep the lease for ever.
+// Keep implements reconcile.RolloutLease: it keeps the lease from being released until release is called, if the lease was
+// acquired for item, perhaps by an earlier agent. For other items it has no effect: one of them may never become ready, and would
+// keep the lease for ever.
 func (m *Manager) Keep(item string) (release func()) { return m.note(m.kept, item) }
 
-// note counts an item in claims or kept until end is called.
+// note counts item in where, which is claims or kept, until end is called.
 func (m *Manager) note(where map[string]int, item string) (end func()) {
 	count := func(by int) {
 		m.mu.Lock()
@@ -193,39 +197,21 @@ func (m *Manager) note(where map[string]int, item string) (end func()) {
 			delete(where, item)
 		}
 		m.mu.Unlock()
-		m.look()
+		m.wake()
 	}
 	count(1)
 	return sync.OnceFunc(func() { count(-1) })
 }
 
-// look has Run look at the lease now.
-func (m *Manager) look() {
+// wake makes Run check the lease now.
+func (m *Manager) wake() {
 	select {
 	case m.poke <- struct{}{}:
 	default:
 	}
 }
 
-// pause waits until it is time to ask again, or until the control role has begun or ended.
-func pause(ctx context.Context, changed <-chan struct{}) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	errChanged := errors.New("changed")
-	go func() {
-		select {
-		case <-changed:
-			cancel(errChanged)
-		case <-ctx.Done():
-		}
-	}()
-	if err := sleep.For(ctx, lookEvery); err != nil && !errors.Is(context.Cause(ctx), errChanged) {
-		return err
-	}
-	return nil
-}
-
-// try acquires the lease if that is possible now, and otherwise says what there is to wait for.
+// try acquires the lease if that is possible now. Otherwise it returns what to wait for.
 func (m *Manager) try(ctx context.Context, p *peer, item string) (wait.For, error) {
 	if !p.Several {
 		return wait.For{}, nil
@@ -234,7 +220,7 @@ func (m *Manager) try(ctx context.Context, p *peer, item string) (wait.For, erro
 		return wait.For{}, err
 	}
 	defer m.end()
-	mine := m.tenure()
+	mine := m.holding()
 	if !mine.holds || m.now().Sub(mine.renewed) > certain {
 		var s record
 		version, err := p.lease.Load(ctx, &s)
@@ -254,7 +240,7 @@ func (m *Manager) try(ctx context.Context, p *peer, item string) (wait.For, erro
 			}
 			return wait.For{}, err
 		}
-		mine = m.tenure()
+		mine = m.holding()
 	}
 	if m.now().Sub(mine.since) < patience {
 		if why := p.Unwell(ctx, false); why != "" {
@@ -266,14 +252,14 @@ func (m *Manager) try(ctx context.Context, p *peer, item string) (wait.For, erro
 	return wait.For{}, nil
 }
 
-// addItem adds an item to what the lease was acquired for. The next renewal writes it to the record, at once but after the item may
-// continue: a repair of the records must not wait for the records.
+// addItem adds an item to those that the lease was acquired for. It does not write the record itself but wakes Run for that: a
+// restart that repairs the API server must not wait for the API server.
 func (m *Manager) addItem(item string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !slices.Contains(m.mine.items, item) {
 		m.mine.items, m.mine.unsaved = with(m.mine.items, item), true
-		m.look()
+		m.wake()
 	}
 }
 
@@ -284,31 +270,31 @@ func with(items []string, item string) []string {
 	return append(slices.Clone(items), item)
 }
 
-// tend renews or releases what is held, or adopts a lease that this machine holds without knowing it.
+// tend renews or releases the lease, or adopts one that this machine holds without knowing it.
 func (m *Manager) tend(ctx context.Context, p *peer) error {
 	if err := m.begin(ctx); err != nil {
 		return err
 	}
 	defer m.end()
-	mine, wanted := m.tenure(), m.wanted()
+	mine, wanted := m.holding(), m.wanted()
 	switch {
 	case !mine.holds:
 		return m.adopt(ctx, p)
 	case wanted == "" && mine.released.IsZero():
 		mine.released = m.now()
-		m.setTenure(mine)
+		m.setHolding(mine)
 	case wanted != "" && !mine.released.IsZero():
 		mine.released = time.Time{}
-		m.setTenure(mine)
+		m.setHolding(mine)
 	}
 	settled := wanted == "" && (m.now().Sub(mine.released) > settleLimit || p.Unwell(ctx, true) == "")
-	if settled && m.wanted() == "" { // nor has an item asked since
+	if settled && m.wanted() == "" { // an item may have asked while Unwell ran
 		_, err := p.lease.Save(ctx, mine.version, record{})
 		if err != nil {
-			p.adopted = false // a renewal whose answer was lost may have written another version: then it is adopted
+			p.adopted = false // a renewal whose answer was lost may have written another version: adopt finds it
 		}
 		if err == nil || errors.Is(err, lease.ErrLost) {
-			m.setTenure(tenure{})
+			m.setHolding(holding{})
 		}
 		return err
 	}
@@ -317,13 +303,13 @@ func (m *Manager) tend(ctx context.Context, p *peer) error {
 	}
 	err := m.write(ctx, p, mine.version, wanted, mine.items, mine.since)
 	if errors.Is(err, lease.ErrLost) {
-		m.setTenure(tenure{})
-		m.log.Warn("this machine has lost the rollout lease: it has not renewed it in time")
+		m.setHolding(holding{})
+		m.log.Warn("rollout lease lost: it was not renewed in time")
 	}
 	return err
 }
 
-// adopt takes over what this machine held when its agent ended: what was begun then is not finished before all are well.
+// adopt takes over the lease that this machine held when its previous agent ended: that agent's restart may not be finished.
 func (m *Manager) adopt(ctx context.Context, p *peer) error {
 	if p.adopted {
 		return nil
@@ -340,8 +326,8 @@ func (m *Manager) adopt(ctx context.Context, p *peer) error {
 	return m.write(ctx, p, version, s.Holder.Item, s.Holder.Items, m.now())
 }
 
-// write acquires or renews the lease. After an error the record may still name this machine, because the answer to this write or to an
-// earlier one was lost: then adopt finds out, even if no item asks again.
+// write acquires or renews the lease. After an error the record may still name this machine, because the answer to this write or
+// to an earlier one was lost. Then adopt finds out, even if no item asks again.
 func (m *Manager) write(ctx context.Context, p *peer, version, item string, items []string, since time.Time) error {
 	asked := m.now()
 	next, err := p.lease.Save(ctx, version, record{Holder: &holder{Node: p.Self, Item: item, Items: items, Since: since, Renewed: asked}})
@@ -349,14 +335,14 @@ func (m *Manager) write(ctx context.Context, p *peer, version, item string, item
 	if err != nil {
 		return err
 	}
-	mine := m.tenure()
+	mine := m.holding()
 	mine.holds, mine.version, mine.since, mine.renewed = true, next, since, asked
 	mine.items, mine.unsaved = items, false
-	m.setTenure(mine)
+	m.setHolding(mine)
 	return nil
 }
 
-// wanted is one of the items that want or use the lease, always the same of several; empty when no item does.
+// wanted returns the first, in lexical order, of the items that want or use the lease, or "".
 func (m *Manager) wanted() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -372,7 +358,7 @@ func (m *Manager) wanted() string {
 	return slices.Min(items)
 }
 
-// begin and end enclose what reads and writes the record.
+// begin and end enclose each operation that reads and writes the record.
 func (m *Manager) begin(ctx context.Context) error {
 	select {
 	case m.ops <- struct{}{}:
@@ -384,14 +370,14 @@ func (m *Manager) begin(ctx context.Context) error {
 
 func (m *Manager) end() { <-m.ops }
 
-func (m *Manager) tenure() tenure {
+func (m *Manager) holding() holding {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.mine
 }
 
-func (m *Manager) setTenure(t tenure) {
+func (m *Manager) setHolding(h holding) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.mine = t
+	m.mine = h
 }

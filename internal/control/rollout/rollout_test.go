@@ -47,22 +47,22 @@ func (w *world) cluster(name string) rollout.Cluster {
 func manager() *rollout.Manager { return rollout.New(slog.New(slog.DiscardHandler), time.Now) }
 
 // run runs a manager until stop or the test's end, whichever is first.
-func (w *world) run(k *rollout.Manager, name string) (stop func()) {
+func (w *world) run(m *rollout.Manager, name string) (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := k.Run(ctx, w.cluster(name)); err != nil {
+		if err := m.Run(ctx, w.cluster(name)); err != nil {
 			w.t.Error(err)
 		}
 	}()
-	synctest.Wait() // it knows its control role
+	synctest.Wait() // the control role runs
 	stop = func() { cancel(); <-done }
 	w.t.Cleanup(stop)
 	return stop
 }
 
-// said collects the reasons that somebody waited for.
+// said collects the reasons for waiting.
 type said struct {
 	mu  sync.Mutex // guards the field below
 	all []string
@@ -80,16 +80,16 @@ func (s *said) String() string {
 	return strings.Join(s.all, "\n")
 }
 
-func (w *world) take(k *rollout.Manager, item string, limit time.Duration, s *said) (release func(), err error) {
+func (w *world) take(m *rollout.Manager, item string, limit time.Duration, s *said) (release func(), err error) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), limit)
 	defer cancel()
-	return k.Acquire(ctx, item, s.waiting)
+	return m.Acquire(ctx, item, s.waiting)
 }
 
 // taken acquires a lease that is free.
-func (w *world) taken(k *rollout.Manager, item string) (release func()) {
+func (w *world) taken(m *rollout.Manager, item string) (release func()) {
 	w.t.Helper()
-	release, err := w.take(k, item, time.Second, &said{})
+	release, err := w.take(m, item, time.Second, &said{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -103,11 +103,11 @@ func TestOneAtATime(t *testing.T) {
 		var at, most atomic.Int32
 		var work sync.WaitGroup
 		for _, name := range []string{"a", "b", "c"} {
-			k := manager()
-			w.run(k, name)
+			m := manager()
+			w.run(m, name)
 			work.Go(func() {
 				for _, item := range []string{"unit/etcd", "unit/kube-apiserver"} {
-					release, err := w.take(k, item, time.Hour, &said{})
+					release, err := w.take(m, item, time.Hour, &said{})
 					if err != nil {
 						t.Error(err)
 						return
@@ -190,11 +190,11 @@ func TestHeldWhileRoleAndAgentRestart(t *testing.T) {
 		w.unwell.Store("etcd of a, which is not healthy")
 		w.run(manager(), "a") // the next agent
 		if _, err := w.take(b, "unit/etcd", 50*time.Second, &said{}); err == nil {
-			t.Fatal("b acquired the lease while what a had begun was not well")
+			t.Fatal("b acquired the lease while what a had begun was not healthy")
 		}
 		w.unwell.Store("")
 		if _, err := w.take(b, "unit/etcd", 5*time.Second, &said{}); err != nil {
-			t.Fatalf("all are well: %v", err)
+			t.Fatalf("no error wanted once all are healthy: %v", err)
 		}
 	})
 }
@@ -258,7 +258,7 @@ func TestKeptForWhatItWasAcquiredFor(t *testing.T) {
 	})
 }
 
-func TestPeerIsNotWell(t *testing.T) {
+func TestUnhealthyPeerDelaysRestart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -271,7 +271,7 @@ func TestPeerIsNotWell(t *testing.T) {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); took < 2*time.Minute || took > 3*time.Minute {
-			t.Errorf("waited %s for a control plane that stays unwell, want 2m to 3m", took)
+			t.Errorf("waited %s for a control plane that stays unhealthy, want 2m to 3m", took)
 		}
 		if !strings.HasPrefix(s.String(), "etcd of b, which is not healthy (this machine continues at ") {
 			t.Errorf("waits for %q", s.String())
@@ -296,7 +296,7 @@ func TestRecordsDoNotAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); took < time.Hour || took > time.Hour+5*time.Second {
-			t.Errorf("it waited %s", took)
+			t.Errorf("got the lease after %s, want 1h", took)
 		}
 		if !strings.Contains(s.String(), "connection refused | the API servers") {
 			t.Errorf("waits for %q", s.String())
@@ -333,27 +333,27 @@ func TestAcquiredWithoutAnAnswer(t *testing.T) {
 func TestSingleControlPlaneNeedsNoLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		k := manager()
+		m := manager()
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var s said
 		took := make(chan error)
 		go func() {
-			_, err := k.Acquire(ctx, "unit/etcd", s.waiting)
+			_, err := m.Acquire(ctx, "unit/etcd", s.waiting)
 			took <- err
 		}()
 		time.Sleep(time.Minute)
 		if s.String() != "the control role of this machine, which asks the others | the agent of this machine" {
 			t.Errorf("before the control role runs: %q", s.String())
 		}
-		go func() { _ = k.Run(ctx, rollout.Cluster{Self: "a"}) }()
+		go func() { _ = m.Run(ctx, rollout.Cluster{Self: "a"}) }()
 		if err := <-took; err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// records answer as they are told.
+// records return err and count requests.
 type records struct {
 	err   error
 	asked int
