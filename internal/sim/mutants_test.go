@@ -82,7 +82,7 @@ func mutants() map[string]mutant {
 			"ca", "!l.now().Before(at) {", "!l.now().Before(at) || l.now().Sub(cert.NotBefore) > 1e12 {", "TestRestarts/0",
 		},
 		"an unreachable voter is not counted as a voter": {
-			"control/members", "st, seen[own.ID] = stand(own), true\n", "st, seen[own.ID] = stand(own), true\n\t\t\tif !own.Healthy {\n\t\t\t\tcontinue\n\t\t\t}\n", "TestRestarts/0",
+			"control/members", "st, seen[own.ID] = stateOf(own), true\n", "st, seen[own.ID] = stateOf(own), true\n\t\t\tif !own.Healthy {\n\t\t\t\tcontinue\n\t\t\t}\n", "TestRestarts/0",
 		},
 		"a rollout lease that another node holds is taken": {
 			"control/rollout", "h != nil && h.Node != p.Self &&", "h != nil && h.Node == \"\" &&", "TestStories/rollout-broken-flag",

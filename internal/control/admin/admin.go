@@ -56,7 +56,7 @@ type Kube interface {
 
 // Members is etcd, as package members changes it.
 type Members interface {
-	Status(ctx context.Context) (map[string]members.Standing, error)
+	Status(ctx context.Context) (map[string]members.State, error)
 	// MayLeave is nil when the node may leave now or has left, and members.ErrRefused when the others would not do without it.
 	MayLeave(ctx context.Context, node string) error
 	Leave(ctx context.Context, node string) error

@@ -25,7 +25,7 @@ type world struct {
 	self    string
 	records map[string]admission.Node
 	nodes   map[string]kube.NodeInfo
-	etcd    map[string]members.Standing
+	etcd    map[string]members.State
 	fail    map[string]error // by call, "drain w1"
 	once    map[string]error // the same, for the first time
 	calls   []string
@@ -106,7 +106,7 @@ func (w *world) DeleteNode(_ context.Context, name string) error {
 	return err
 }
 
-func (w *world) Status(context.Context) (map[string]members.Standing, error) {
+func (w *world) Status(context.Context) (map[string]members.State, error) {
 	if err := w.fail["etcd"]; err != nil {
 		return nil, err
 	}
@@ -124,14 +124,14 @@ func (w *world) Leave(_ context.Context, node string) error {
 }
 
 func newWorld() *world {
-	w := &world{self: "c1", records: map[string]admission.Node{}, nodes: map[string]kube.NodeInfo{}, etcd: map[string]members.Standing{}, fail: map[string]error{}}
+	w := &world{self: "c1", records: map[string]admission.Node{}, nodes: map[string]kube.NodeInfo{}, etcd: map[string]members.State{}, fail: map[string]error{}}
 	for i, name := range []string{"c1", "c2", "c3", "w1"} {
 		addr := netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})
 		n := admission.Node{Name: name, Pool: "main", Index: i, PodCIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), 0}), 24), Address: addr, Key: pin.Pin("sha256:" + name)}
 		if name == "w1" {
 			n.Pool = "worker"
 		} else {
-			w.etcd[name] = members.Standing{Member: "voter", Healthy: true}
+			w.etcd[name] = members.State{Member: "voter", Healthy: true}
 		}
 		w.records[name] = n
 		w.nodes[name] = kube.NodeInfo{Name: name, Ready: true, Version: "v1.36.4", Addresses: []netip.Addr{addr}, PodCIDR: n.PodCIDR.String()}

@@ -28,7 +28,7 @@ type seen struct {
 	doc     control.Document
 	records map[string]admission.Node
 	nodes   map[string]kube.NodeInfo
-	members map[string]members.Standing
+	members map[string]members.State
 
 	noRecords, noNodes, noMembers error
 }

@@ -52,8 +52,8 @@ func TestListNodes(t *testing.T) {
 		"on their way": {
 			change: func(w *world) {
 				w.records["c2"] = with(w.records["c2"], func(n *admission.Node) { n.Removing = true })
-				w.etcd["c2"] = members.Standing{Member: "voter"}
-				w.etcd["c3"] = members.Standing{Member: "learner"}
+				w.etcd["c2"] = members.State{Member: "voter"}
+				w.etcd["c3"] = members.State{Member: "learner"}
 				w.records["w1"] = with(w.records["w1"], func(n *admission.Node) { n.PendingKey = "sha256:p" })
 				w.records["c1"] = with(w.records["c1"], func(n *admission.Node) { n.Elsewhere, n.ElsewhereAt = netip.MustParseAddr("192.0.2.99"), time.Now() })
 				w.nodes["w1"] = kube.NodeInfo{Name: "w1", Reason: "KubeletNotReady: no network"}
@@ -61,7 +61,7 @@ func TestListNodes(t *testing.T) {
 				w.records["w3"] = admission.Node{Name: "w3", Pool: "worker", Key: "sha256:w3"}
 				w.records["c4"] = admission.Node{Name: "c4", Pool: "main", Key: "sha256:c4"}
 				w.records["c5"] = admission.Node{Name: "c5", Pool: "main", Key: "sha256:c5"}
-				w.etcd["c5"] = members.Standing{Wait: &wait.For{What: "the etcd slot", Who: "c3, which joins"}}
+				w.etcd["c5"] = members.State{Wait: &wait.For{What: "the etcd slot", Who: "c3, which joins"}}
 				w.nodes["stray"] = kube.NodeInfo{Name: "stray", Ready: true}
 			},
 			waiting: map[string]string{

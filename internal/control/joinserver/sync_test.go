@@ -170,7 +170,7 @@ func TestMember(t *testing.T) {
 		case record.Name != "dev-main-1":
 			return membership.Progress{}, errors.New("another node asks")
 		case !turn.Load():
-			return membership.Progress{Wait: &wait.For{What: "the etcd slot", Who: "dev-main-2, which joins"}}, nil
+			return membership.Progress{Wait: &wait.For{What: "the membership lease", Who: "dev-main-2, which joins"}}, nil
 		case started && promote.Load():
 			return membership.Progress{Promoted: true}, nil
 		}

@@ -14,50 +14,57 @@ import (
 	"github.com/slipway-project/slipway/internal/sleep"
 )
 
-// ErrRefused says that a node cannot leave as things are.
+// ErrRefused means that the node cannot leave etcd now, because the remaining voters would have no quorum.
 var ErrRefused = errors.New("refused")
 
 const (
-	leaveEvery = 200 * time.Millisecond
-	hush       = 4 * time.Second // for voters that are silent: an election, or a busy moment, takes no longer
+	leaveEvery  = 200 * time.Millisecond
+	refuseAfter = 4 * time.Second // voters must be silent this long before a refusal: an election takes no longer
 )
 
-// Leave takes a node out of etcd for good. It waits for its turn until ctx ends, and then says what it waited for. It is
-// refused (ErrRefused) when those who stay would have no quorum. A node that is no member has left already.
+// MayLeave returns ErrRefused if Leave would be refused now, and changes nothing. That Leave would have to wait is not an error.
+func (m *Manager) MayLeave(ctx context.Context, node string) error {
+	if _, err := m.nextForLeave(ctx, node); err != nil {
+		return fmt.Errorf("remove %s from etcd: %w", node, err)
+	}
+	return nil
+}
+
+// Leave removes a node from etcd for good. It waits until ctx ends if it has to; its error then says for what. It fails with
+// ErrRefused if the remaining voters would have no quorum. If the node is not a member, it does nothing.
 func (m *Manager) Leave(ctx context.Context, node string) error {
-	told := ""
+	logged := ""
 	for {
 		wait, err := m.leave(ctx, node)
 		switch {
 		case errors.Is(err, lease.ErrLost):
 		case err != nil:
-			return fmt.Errorf("take %s out of etcd: %w", node, err)
+			return fmt.Errorf("remove %s from etcd: %w", node, err)
 		case wait == "":
 			return nil
-		case wait != told:
+		case wait != logged:
 			m.log.Info("a node waits to leave etcd", "node", node, "for", wait)
-			told = wait
+			logged = wait
 		}
 		if sleep.For(ctx, leaveEvery) != nil {
-			return fmt.Errorf("take %s out of etcd: still waiting for %s: %w", node, told, ctx.Err())
+			return fmt.Errorf("remove %s from etcd: still waiting for %s: %w", node, logged, ctx.Err())
 		}
 	}
 }
 
-// leave is one try. It returns what it waits for; nothing when the node is no member any more.
+// leave tries once. It returns what it waits for, or "" once the node is not a member.
 func (m *Manager) leave(ctx context.Context, node string) (wait string, err error) {
 	s, err := m.load(ctx)
 	if err != nil {
 		return "", err
 	}
-	mine := s.Holder != nil && s.Holder.Node == node // its own join ends here
-	if s.Holder != nil && !mine {
+	if s.Holder != nil && s.Holder.Node != node { // a lease of the node's own join is replaced
 		if m.left(s) > 0 {
-			return "the etcd slot: " + s.Holder.String(), nil
+			return leaseName + ": " + s.Holder.String(), nil
 		}
-		return "the etcd slot: " + s.Holder.String(), m.clear(ctx, &s)
+		return leaseName + ": " + s.Holder.String(), m.clear(ctx, &s)
 	}
-	c, err := m.mayLeave(ctx, node)
+	c, err := m.nextForLeave(ctx, node)
 	switch {
 	case err != nil:
 		return "", err
@@ -72,18 +79,19 @@ func (m *Manager) leave(ctx context.Context, node string) (wait string, err erro
 	if err := m.save(ctx, &s); err != nil {
 		return "", err
 	}
-	wait, err = m.depart(ctx, node)
-	if done := m.release(ctx, &s); done != nil { // after its own departure a machine cannot write any more: the slot expires
-		m.log.Warn("the etcd slot was not freed; it expires by itself", "node", node, "err", done)
+	wait, err = m.removeMember(ctx, node)
+	if err := m.release(ctx, &s); err != nil { // a machine that removed itself cannot write any more
+		m.log.Warn("membership lease not released; it expires", "node", node, "err", err)
 	}
 	return wait, err
 }
 
-// depart removes the member; the slot is held. It looks again, for only now nobody else changes anything.
-func (m *Manager) depart(ctx context.Context, node string) (wait string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, slotTTL/2)
+// removeMember removes the node's member while this machine holds the lease. It checks again whether it may: the members can have
+// changed before the lease was acquired.
+func (m *Manager) removeMember(ctx context.Context, node string) (wait string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, leaseLife/2)
 	defer cancel()
-	c, err := m.mayLeave(ctx, node)
+	c, err := m.nextForLeave(ctx, node)
 	switch {
 	case err != nil:
 		return "", err
@@ -98,41 +106,33 @@ func (m *Manager) depart(ctx context.Context, node string) (wait string, err err
 	err = m.etcd.Remove(ctx, c.ID)
 	switch {
 	case errors.Is(err, membership.ErrUnsettled):
-		return "etcd's voters to be connected with each other for five seconds", nil
+		return unsettled, nil
 	case err != nil && !errors.Is(err, membership.ErrNotFound):
 		return "", err
 	}
-	m.log.Info("a node has left etcd", "node", node, "member", membership.Hex(c.ID), "why", c.Reason)
+	m.log.Info("node removed from etcd", "node", node, "member", membership.Hex(c.ID), "why", c.Reason)
 	return "", nil
 }
 
-// mayLeave is what the cluster says to it: Remove, Wait or Done. A refusal is the operator's answer, so voters have to be silent for
-// a while before it is one.
-func (m *Manager) mayLeave(ctx context.Context, node string) (membership.Change, error) {
+// nextForLeave returns the next change for a node that leaves: Remove, Wait or Done. It fails with ErrRefused only after voters were
+// silent for a while, because a refusal ends the operator's command.
+func (m *Manager) nextForLeave(ctx context.Context, node string) (membership.Change, error) {
 	begun := m.now()
 	for {
 		all, err := m.etcd.Members(ctx)
 		if err != nil {
 			return membership.Change{}, err
 		}
-		asked, err := m.ask(ctx, all)
+		all, err = m.health(ctx, all)
 		if err != nil {
 			return membership.Change{}, err
 		}
-		c := membership.Next(asked, membership.Wanted{Leave: node})
+		c := membership.Next(all, membership.Wanted{Leave: node})
 		if c.Do != membership.Refuse {
 			return c, nil
 		}
-		if len(all) == 1 || m.now().Sub(begun) > hush || sleep.For(ctx, leaveEvery) != nil {
+		if len(all) == 1 || m.now().Sub(begun) > refuseAfter || sleep.For(ctx, leaveEvery) != nil {
 			return c, fmt.Errorf("%w: %s (%s)", ErrRefused, c.Reason, c.Who)
 		}
 	}
-}
-
-func (m *Manager) release(ctx context.Context, s *slot) error {
-	if s.Holder == nil {
-		return nil
-	}
-	s.Holder = nil
-	return m.save(ctx, s)
 }
