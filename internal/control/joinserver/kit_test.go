@@ -79,7 +79,7 @@ func policy(context.Context) (admission.Policy, error) {
 
 // Machines of the spec: an address and a share each.
 func specNode(name, pool string, index int) admission.Node {
-	share, _ := admission.Share(netip.MustParsePrefix("10.0.0.0/12"), 24, index)
+	share, _ := admission.PodCIDR(netip.MustParsePrefix("10.0.0.0/12"), 24, index)
 	return admission.Node{Name: name, Pool: pool, Index: index, PodCIDR: share}
 }
 

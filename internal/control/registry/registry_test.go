@@ -27,7 +27,7 @@ func TestRegisterByAllControlPlanes(t *testing.T) {
 	for i := range 20 {
 		n := mainNode()
 		n.Name, n.Pool, n.Key, n.Address, n.Index = fmt.Sprintf("dev-worker-%02d", i), "worker", testPin(i+1), address(i+1), i+1
-		n.PodCIDR, _ = admission.Share(mustPolicy().PodCIDR, 24, n.Index)
+		n.PodCIDR, _ = admission.PodCIDR(mustPolicy().PodCIDR, 24, n.Index)
 		document = append(document, n)
 	}
 	var wg sync.WaitGroup

@@ -12,17 +12,17 @@ import (
 	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
-// world is records and tokens as a registry would write them, with what must hold of them for ever.
+// world has records and tokens as a registry stores them, and what must hold for them at all times.
 type world struct {
 	records Records
 	tokens  map[string]*Token
 	now     time.Time
-	first   map[string]Node    // the name → the record as it was made
-	used    map[string]pin.Pin // the token → who was let in or made to wait by it
+	first   map[string]Node    // name → the record as it was created
+	used    map[string]pin.Pin // token → the machine that it admitted or made wait
 }
 
-// TestHistories: whatever comes, no two records share what they must not, nothing of a record changes that never does, and a
-// token is good for one machine at most.
+// After any sequence of events, no two records share a key, an address or pod addresses, immutable fields are unchanged, and a
+// token has admitted one machine at most.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, history)
@@ -33,7 +33,7 @@ func FuzzHistories(f *testing.F) { f.Fuzz(rapid.MakeFuzz(history)) }
 func history(t *rapid.T) {
 	w := &world{tokens: map[string]*Token{}, now: noon(), first: map[string]Node{}, used: map[string]pin.Pin{}}
 	p := rules()
-	p.PodCIDR, p.NodePodPrefix = netip.MustParsePrefix("10.244.0.0/20"), rapid.SampledFrom([]int{22, 24}).Draw(t, "share") // 4 or 16 shares
+	p.PodCIDR, p.NodePodPrefix = netip.MustParsePrefix("10.244.0.0/20"), rapid.SampledFrom([]int{22, 24}).Draw(t, "prefix") // 4 or 16 pod CIDRs
 	t.Repeat(map[string]func(*rapid.T){
 		"ask":      func(t *rapid.T) { w.ask(t, p) },
 		"token":    w.token,
@@ -43,7 +43,7 @@ func history(t *rapid.T) {
 				w.records = out
 			}
 		},
-		"leaving": func(t *rapid.T) {
+		"removing": func(t *rapid.T) {
 			if n, ok := w.records.Node(aName(t)); ok {
 				n.Removing = true
 				w.records = w.records.with(n)
@@ -88,8 +88,8 @@ func (w *world) token(t *rapid.T) {
 
 func (w *world) register(t *rapid.T) {
 	n := rapid.IntRange(0, 20).Draw(t, "index")
-	range24, _ := Share(netip.MustParsePrefix("10.244.0.0/16"), 24, n)
-	node := Node{Name: aName(t), Pool: aPool(t), Index: n, PodCIDR: range24}
+	pods, _ := PodCIDR(netip.MustParsePrefix("10.244.0.0/16"), 24, n)
+	node := Node{Name: aName(t), Pool: aPool(t), Index: n, PodCIDR: pods}
 	if rapid.Bool().Draw(t, "has a key") {
 		node.Key = aKey(t)
 	}
@@ -101,10 +101,10 @@ func (w *world) register(t *rapid.T) {
 
 func (w *world) ask(t *rapid.T, p Policy) {
 	req := Request{Key: aKey(t), Address: addr(rapid.IntRange(1, 6).Draw(t, "address"))}
-	if rapid.Bool().Draw(t, "is gone from somewhere") {
+	if rapid.Bool().Draw(t, "an address is unreachable") {
 		req.Gone = addr(rapid.IntRange(1, 6).Draw(t, "gone"))
 	}
-	if rapid.Bool().Draw(t, "says its name") {
+	if rapid.Bool().Draw(t, "claims a name") {
 		req.ClaimedNode = aName(t)
 	}
 	var token *Token
@@ -117,28 +117,28 @@ func (w *world) ask(t *rapid.T, p Policy) {
 	}
 	if was, _ := w.records.ByKey(req.Key); v.Refusal != nil {
 		if was.Elsewhere, was.ElsewhereAt = v.Node.Elsewhere, v.Node.ElsewhereAt; was != v.Node {
-			t.Fatalf("refused, and yet %+v became %+v", was, v.Node)
+			t.Fatalf("refused, but %+v became %+v", was, v.Node)
 		}
 		w.records = w.records.with(v.Node)
 		return
 	}
 	out, err := w.records.Put(v.Node)
 	if err != nil {
-		t.Fatalf("what was decided cannot be written: %v", err)
+		t.Fatalf("the decision cannot be stored: %v", err)
 	}
 	old, knew := w.records.ByKey(req.Key)
 	switch {
 	case v.UseToken && (token.UsedBy != "" && token.UsedBy != req.Key || !w.now.Before(token.Expires) || token.Pool != v.Node.Pool ||
 		token.Node != "" && token.Node != v.Node.Name || token.Key != "" && token.Key != req.Key):
-		t.Fatalf("token %+v was good for %+v, now %s, key %s", *token, v.Node, w.now, req.Key)
+		t.Fatalf("token %+v has admitted %+v at %s, key %s", *token, v.Node, w.now, req.Key)
 	case !v.UseToken && v.Wait == nil && !knew:
-		t.Fatalf("%s was let in by nothing: %+v", req.Key, v.Node)
+		t.Fatalf("%s was admitted without a record or token: %+v", req.Key, v.Node)
 	case knew && !old.JoinedAt.IsZero() && old.Address.IsValid() && old.Address != req.Address && req.Gone != old.Address:
-		t.Fatalf("%s is let in beside the one at %s", req.Key, old.Address)
+		t.Fatalf("%s is admitted although a machine with its key may run at %s", req.Key, old.Address)
 	case knew && (v.Node.Name != old.Name || old.Removing || v.Wait != nil):
-		t.Fatalf("%s has the record %+v and gets %+v", req.Key, old, v)
+		t.Fatalf("%s has the record %+v and got %+v", req.Key, old, v)
 	case v.Wait == nil && v.Node.Key != req.Key, v.Wait != nil && v.Node.PendingKey != req.Key:
-		t.Fatalf("%s gets the record of another: %+v", req.Key, v.Node)
+		t.Fatalf("%s got the record of another machine: %+v", req.Key, v.Node)
 	}
 	if v.UseToken {
 		if by := w.used[token.ID]; by != "" && by != req.Key {
@@ -164,11 +164,11 @@ func (w *world) check(t *rapid.T) {
 				t.Fatalf("a machine has one name and waits for another: %+v and %+v", o, n)
 			}
 			if o.PodCIDR.Overlaps(n.PodCIDR) {
-				t.Fatalf("%s and %s share a range: %s and %s", o.Name, n.Name, o.PodCIDR, n.PodCIDR)
+				t.Fatalf("pod CIDRs of %s and %s overlap: %s and %s", o.Name, n.Name, o.PodCIDR, n.PodCIDR)
 			}
 		}
 		if w.records.removedKey(n.Key) && n.Key != "" {
-			t.Fatalf("%s has the key of a machine that was removed", n.Name)
+			t.Fatalf("%s has the key of a removed machine", n.Name)
 		}
 		if was, ok := w.first[n.Name]; ok && (was.Index != n.Index || was.PodCIDR != n.PodCIDR || was.Pool != n.Pool) {
 			t.Fatalf("record %+v became %+v", was, n)

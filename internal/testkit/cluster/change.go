@@ -105,7 +105,7 @@ func (w *World) document(self string, flags map[string]string) (document, error)
 		if err != nil {
 			return doc, err
 		}
-		share, _ := admission.Share(policy().PodCIDR, policy().NodePodPrefix, i)
+		share, _ := admission.PodCIDR(policy().PodCIDR, policy().NodePodPrefix, i)
 		doc.Nodes = append(doc.Nodes, admission.Node{Name: n.name, Pool: n.pool, Index: i, PodCIDR: share, Key: pin, Address: w.machines[n.machine].address})
 	}
 	return doc, nil
