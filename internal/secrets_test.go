@@ -23,7 +23,6 @@ var innocent = map[string]string{
 	"plan.Probe.Key":            "a path",
 	"pki.Want.KeyPath":          "a path",
 	"pki.Want.SignerKey":        "a path",
-	"control.Taint.Key":         "the name of a taint",
 	"v1alpha1.Taint.Key":        "the name of a taint",
 	"v1alpha1.SSH.HostKey":      "a public key",
 	"admission.Node.Key":        "the pin of a public key",

@@ -163,15 +163,12 @@ func (all targets) plan(c config.Cluster, name string, components planner.Compon
 	if p.node, p.plan, err = compose.Node(c, records[i], components); err != nil || !all[i].isControlPlane() {
 		return p, err
 	}
-	nodes := make([]config.Node, 0, len(records))
-	for _, r := range records {
-		n, err := compose.Configure(c, r)
-		if err != nil {
+	for _, r := range records { // refuse now what could not be planned when the machine joins
+		if _, err := compose.Configure(c, r); err != nil {
 			return p, err
 		}
-		nodes = append(nodes, n)
 	}
-	p.control, err = controlDocument(c, name, nodes, records, components)
+	p.control, err = controlDocument(c, name, records, components)
 	return p, err
 }
 

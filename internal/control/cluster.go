@@ -44,7 +44,7 @@ type Keeper interface {
 	// Expel keeps those out that were removed; it looks again when changed says so.
 	Expel(ctx context.Context, standing func() kube.NodeStates, changed <-chan struct{}) error
 	KeepNode(ctx context.Context, n Node, say, changed func(string)) error
-	WatchDeployment(ctx context.Context, w Workload, say func(reason string)) error
+	WatchDeployment(ctx context.Context, namespace, name string, say func(reason string)) error
 }
 
 // Teller is told how an apply gets on, one call at a time.

@@ -11,54 +11,60 @@ package control
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/catalog"
+	"github.com/slipway-project/slipway/internal/core/compose"
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/objects"
 )
 
 // Version is the wire version of Document.
 const Version = 1
 
-// Document is what the control role keeps: plain data, made by the operator from the spec. It holds no Secret: objects.Parse
-// refuses one in an add-on. What else a user writes into an add-on, a ConfigMap for one, can be read on the node.
+// Document is what a control plane plans and works from: the sources, made by the operator. What follows from them is computed where
+// it is used, see [Document.Desired]. It holds no Secret: objects.Parse refuses one in an add-on. What else a user writes into an
+// add-on, a ConfigMap for example, can be read on the node.
 type Document struct {
-	Version    int    `json:"version"`
-	Cluster    string `json:"cluster"`
-	RootCA     string `json:"rootCA"`     // path on the node of the CA that pods trust
-	Kubeconfig string `json:"kubeconfig"` // path on the node: the role's own identity, for what it watches and keeps
-	// ApplyKubeconfig is the path of an identity that may grant any right, for add-ons and seeds alone. Empty means Kubeconfig.
-	ApplyKubeconfig string          `json:"applyKubeconfig,omitempty"`
-	DNS             DNS             `json:"dns"`
-	AddOns          []objects.AddOn `json:"addOns"` // in order; the cluster's own objects are the first
-	Nodes           []Node          `json:"nodes"`
-	Deployments     []Workload      `json:"deployments"` // the cluster is up only when these are available
-
-	Self          string            `json:"self,omitempty"`          // the name of the node that keeps this document
-	ControlPlanes int               `json:"controlPlanes,omitempty"` // with more than one, one of them is elected
-	Pools         map[string]Pool   `json:"pools,omitempty"`         // by name: what a record's pool says of its node
-	Records       []admission.Node  `json:"records,omitempty"`       // the spec's nodes, with the keys that are known
-	Further       []string          `json:"further,omitempty"`       // host:port where the API is reached, too: a load balancer
-	Config        []byte            `json:"config,omitempty"`        // the completed spec, by which nodes that join are planned
-	Components    map[string]string `json:"components,omitempty"`    // name to digest: what they run
+	Version    int               `json:"version"`
+	Cluster    string            `json:"cluster"`
+	Self       string            `json:"self"`                 // the name of the node that stores this document
+	Spec       []byte            `json:"spec"`                 // completed, with the placement of units: nodes that join are planned by it
+	Components map[string]string `json:"components,omitempty"` // name to digest: what the nodes run
+	Records    []admission.Node  `json:"records"`              // the spec's nodes, with the keys that are known
 }
 
-// Pool is what the nodes of one pool have in common.
-type Pool struct {
-	Roles  []string          `json:"roles"`
-	Labels map[string]string `json:"labels,omitempty"`
-	Taints []Taint           `json:"taints,omitempty"`
-	// Machines has further labels of single machines, by name.
-	Machines map[string]map[string]string `json:"machines,omitempty"`
+// Desired is what the control role brings to the cluster and keeps there: what follows from a [Document].
+type Desired struct {
+	Document
+	Config  config.Cluster
+	Release catalog.Release
+	AddOns  []objects.AddOn // in order; the cluster's own objects are the first
 }
 
-// DNS is the cluster DNS as a client sees it.
-type DNS struct {
-	Address netip.Addr `json:"address"`
-	Domain  string     `json:"domain"`
+// Desired computes what follows from the document.
+func (d Document) Desired() (Desired, error) {
+	c, release, err := compose.Stored(d.Spec, d.Cluster)
+	if err != nil {
+		return Desired{}, err
+	}
+	addOns, err := compose.AddOns(c, d.Records)
+	if err != nil {
+		return Desired{}, err
+	}
+	return Desired{d, c, release, addOns}, nil
 }
+
+// The Deployment without which the cluster has no DNS. The cluster is up only when it is available.
+const (
+	dnsNamespace  = "kube-system"
+	dnsDeployment = "coredns"
+)
 
 // Node is the machine's record: what the cluster says of a node, whatever its kubelet says.
 type Node struct {
@@ -66,20 +72,7 @@ type Node struct {
 	Addresses []netip.Addr      `json:"addresses"`
 	PodCIDR   netip.Prefix      `json:"podCIDR"`
 	Labels    map[string]string `json:"labels,omitempty"`
-	Taints    []Taint           `json:"taints,omitempty"`
-}
-
-// Taint keeps pods away from a node.
-type Taint struct {
-	Key    string `json:"key"`
-	Value  string `json:"value,omitempty"`
-	Effect string `json:"effect"`
-}
-
-// Workload names a Deployment.
-type Workload struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
+	Taints    []machine.Taint   `json:"taints,omitempty"`
 }
 
 // Decode reads a document and refuses versions and fields that it does not know.
@@ -99,21 +92,50 @@ func Decode(data []byte) (Document, error) {
 	if err := strict.Decode(&d); err != nil {
 		return Document{}, fmt.Errorf("decode control document: %w", err)
 	}
+	if d.Self == "" {
+		return Document{}, errors.New("decode control document: it does not name its node: run slipway up again with this slipway")
+	}
 	return d, nil
 }
 
-func (d Document) applyKubeconfig() string {
-	if d.ApplyKubeconfig != "" {
-		return d.ApplyKubeconfig
+// pool returns a pool of the spec.
+func (d Desired) pool(name string) (config.Pool, bool) {
+	i := slices.IndexFunc(d.Config.Pools, func(p config.Pool) bool { return p.Name == name })
+	if i < 0 {
+		return config.Pool{}, false
 	}
-	return d.Kubeconfig
+	return d.Config.Pools[i], true
 }
 
-// carriers are the items of the add-ons that bring the deployments: before they are applied, an earlier deployment answers.
-func (d Document) carriers() (refs []string) {
+// node is what the cluster says of the node with this record.
+func (d Desired) node(rec admission.Node) Node {
+	out := Node{Name: rec.Name, PodCIDR: rec.PodCIDR}
+	if rec.Address.IsValid() {
+		out.Addresses = []netip.Addr{rec.Address}
+	}
+	p, ok := d.pool(rec.Pool)
+	if !ok {
+		return out
+	}
+	var own map[string]string
+	if i := slices.IndexFunc(p.Nodes, func(n config.NodeName) bool { return n.Name == rec.Name }); i >= 0 {
+		own = p.Nodes[i].Labels
+	}
+	out.Labels, out.Taints = machine.NodeLabels(p.Roles, p.Labels, own), p.Taints
+	return out
+}
+
+// IsControlPlane reports whether the record is that of a control plane; known is false when the spec does not have its pool.
+func (d Desired) IsControlPlane(rec admission.Node) (is, known bool) {
+	p, known := d.pool(rec.Pool)
+	return p.Has(config.RoleControlPlane), known
+}
+
+// carriers are the items of the add-ons that bring the cluster DNS: before they are applied, an earlier deployment answers.
+func (d Desired) carriers() (refs []string) {
 	for _, a := range d.AddOns {
 		for _, o := range a.Objects {
-			if o.Kind() == "Deployment" && slices.Contains(d.Deployments, Workload{o.Namespace(), o.Name()}) {
+			if o.Kind() == "Deployment" && o.Namespace() == dnsNamespace && o.Name() == dnsDeployment {
 				refs = append(refs, itemAddOn(a.Name))
 			}
 		}
@@ -121,5 +143,5 @@ func (d Document) carriers() (refs []string) {
 	return refs
 }
 
-// elects tells whether several agents keep this document, of which one works.
-func (d Document) elects() bool { return d.ControlPlanes > 1 }
+// Several reports whether the cluster has several control planes: their agents elect one that works.
+func (d Desired) Several() bool { return len(d.Config.ControlPlanes()) > 1 }

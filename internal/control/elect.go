@@ -6,6 +6,7 @@ import (
 	"context"
 	"strings"
 
+	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -16,14 +17,14 @@ import (
 //	                           │ ▲                           │             │
 //	                           │ └────────lost, why──────────┼─────────────┤
 //	                           └───────its turn──────────────┴──► leads ───┘
-func (r Role) elected(ctx context.Context, doc Document) error {
-	cluster, err := r.connect(ctx, doc.applyKubeconfig(), unfenced)
+func (r Role) elected(ctx context.Context, d Desired) error {
+	cluster, err := r.connect(ctx, config.SuperAdminConf, unfenced)
 	if err != nil {
 		return err
 	}
-	return cluster.Lead(ctx, doc.Self, func(holder, why string) { r.standing(doc.Self, holder, why) },
+	return cluster.Lead(ctx, d.Self, func(holder, why string) { r.standing(d.Self, holder, why) },
 		func(leading context.Context, fence Fence) error {
-			err := r.term(leading, doc, fence)
+			err := r.term(leading, d, fence)
 			if leading.Err() != nil && ctx.Err() == nil {
 				r.withdraw()
 			}
@@ -44,10 +45,10 @@ func (r Role) standing(self, holder, why string) {
 }
 
 // term leads until ctx ends, which is before another may lead.
-func (r Role) term(ctx context.Context, doc Document, fence Fence) error {
-	r.announceLead(doc)
-	r.Log.Info("this control plane leads", "node", doc.Self)
-	return r.lead(ctx, doc, fence)
+func (r Role) term(ctx context.Context, d Desired, fence Fence) error {
+	r.announceLead(d)
+	r.Log.Info("this control plane leads", "node", d.Self)
+	return r.lead(ctx, d, fence)
 }
 
 // withdraw takes off this board what another answers for from now on.
@@ -62,9 +63,9 @@ func (r Role) withdraw() {
 }
 
 // beside runs a service for as long as ctx lasts.
-func (r Role) beside(ctx context.Context, doc Document, s Service) error {
+func (r Role) beside(ctx context.Context, d Desired, s Service) error {
 	return r.persist(ctx, itemService(s.Name), func(ctx context.Context) error {
 		i := &item{board: r.Board, ref: itemService(s.Name), provider: "the agent of this machine"}
-		return s.Run(ctx, doc, i.say)
+		return s.Run(ctx, d, i.say)
 	})
 }

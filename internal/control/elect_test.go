@@ -4,7 +4,6 @@ package control
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/netip"
@@ -18,6 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
@@ -82,22 +83,15 @@ func (c fencedCluster) Seed(ctx context.Context, rootCA string) error {
 }
 
 // several is a document of three control planes as n1 keeps it.
-func several(t *testing.T, change func(*Document)) []byte {
-	t.Helper()
-	var doc Document
-	if err := json.Unmarshal(document(t, "a"), &doc); err != nil {
-		t.Fatal(err)
-	}
-	doc.Self, doc.ControlPlanes = "n1", 3
-	doc.Pools = map[string]Pool{"main": {Roles: []string{"control-plane"}, Labels: map[string]string{"disk": "fast"}, Taints: []Taint{{Key: "k", Effect: "NoSchedule"}}}}
+func several(change func(*Desired)) Desired {
+	d := document("a")
+	main := &d.Config.Pools[0]
+	main.Nodes = []config.NodeName{{Name: "n1"}, {Name: "n2"}, {Name: "n3"}}
+	main.Labels, main.Taints = map[string]string{"disk": "fast"}, []machine.Taint{{Key: "k", Effect: "NoSchedule"}}
 	if change != nil {
-		change(&doc)
+		change(&d)
 	}
-	data, err := json.Marshal(doc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
+	return d
 }
 
 // Only the leader works and answers for the cluster; what it answered for is off its board when another leads.
@@ -108,7 +102,7 @@ func TestElection(t *testing.T) {
 		c.nodeState, c.corednsState, c.ballot = "", "", newBallot("n2")
 		r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler), Resolve: a.resolve}
 		r.Connect = func(string) (Cluster, error) { return c, nil }
-		run(t, r, several(t, nil))
+		run(t, r, several(nil))
 		follower := map[string]string{"control/role": "ready follows n2"}
 		says(t, "another leads", r.Board, follower)
 		if len(c.applied)+len(c.kept) != 0 || c.approver != nil || a.asked != 0 {
@@ -139,7 +133,8 @@ func TestLeaderIsFenced(t *testing.T) {
 		c.ballot = newBallot("n1")
 		r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler), Resolve: a.resolve}
 		r.Connect = func(string) (Cluster, error) { return c, nil }
-		run(t, r, several(t, func(d *Document) { d.RootCA = "/dev/null" }))
+		r.RootCA = "/dev/null"
+		run(t, r, several(nil))
 		synctest.Wait()
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -147,14 +142,6 @@ func TestLeaderIsFenced(t *testing.T) {
 			t.Errorf("seeded %q through a connection without a fence", c.seeded)
 		}
 	})
-}
-
-func TestSeveralNeedAName(t *testing.T) {
-	t.Parallel()
-	r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler)}
-	if err := r.Run(t.Context(), several(t, func(d *Document) { d.Self = "" })); err == nil || !strings.Contains(err.Error(), "does not say whose it is") {
-		t.Errorf("the role of nobody: %v", err)
-	}
 }
 
 // book is the records in memory.
@@ -215,7 +202,7 @@ func TestNodesOfRecords(t *testing.T) {
 		r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler), Resolve: a.resolve}
 		r.Connect = func(string) (Cluster, error) { return c, nil }
 		r.Records = func(string) (Records, error) { return b, nil }
-		run(t, r, several(t, func(d *Document) { d.Records = []admission.Node{n1, n2} }))
+		run(t, r, several(func(d *Desired) { d.Records = []admission.Node{n1, n2} }))
 		want := ready("a")
 		want["control/node/n2"], want["control/records"] = "ready", "ready"
 		says(t, "two records", r.Board, want)
@@ -225,7 +212,7 @@ func TestNodesOfRecords(t *testing.T) {
 		kept := c.kept[slices.IndexFunc(c.kept, func(n Node) bool { return n.Name == "n2" })]
 		wantNode := Node{
 			Name: "n2", PodCIDR: n2.PodCIDR, Labels: map[string]string{"disk": "fast", "node-role.kubernetes.io/control-plane": ""},
-			Taints: []Taint{{Key: "k", Effect: "NoSchedule"}},
+			Taints: []machine.Taint{{Key: "k", Effect: "NoSchedule"}},
 		}
 		if diff := cmp.Diff(wantNode, kept, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 			t.Errorf("n2 (-want +got):\n%s", diff)
@@ -282,7 +269,7 @@ func TestBeside(t *testing.T) {
 		runs, serve := 0, make(chan struct{})
 		r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler)}
 		r.Connect = func(string) (Cluster, error) { return c, nil }
-		r.Beside = []Service{{Name: "join", Run: func(ctx context.Context, doc Document, say func(string)) error {
+		r.Beside = []Service{{Name: "join", Run: func(ctx context.Context, _ Desired, say func(string)) error {
 			if runs++; runs == 1 {
 				return errors.New("listen tcp :9440: address already in use")
 			}
@@ -292,7 +279,7 @@ func TestBeside(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}}}
-		run(t, r, several(t, nil))
+		run(t, r, several(nil))
 		want := map[string]string{"control/role": "ready follows n2", "control/join": "failing listen tcp :9440: address already in use"}
 		says(t, "it fails", r.Board, want)
 		time.Sleep(soonest)

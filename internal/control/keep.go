@@ -74,7 +74,7 @@ func (r Role) node(ctx context.Context, cluster Keeper, n Node, all *roll) error
 		})
 	})
 	group.Go(func() error {
-		i, err := r.after(ctx, itemNode(n.Name), "kubelet of "+n.Name, all.doc.unitsOf(n.Name)...)
+		i, err := r.after(ctx, itemNode(n.Name), "kubelet of "+n.Name, all.desired.unitsOf(n.Name)...)
 		if err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func (r Role) node(ctx context.Context, cluster Keeper, n Node, all *roll) error
 }
 
 // unitsOf are the items of this machine without which the node is not ready. Another machine's are on its own board.
-func (d Document) unitsOf(node string) []string {
+func (d Desired) unitsOf(node string) []string {
 	if d.Self == "" || d.Self == node {
 		return []string{itemKubelet}
 	}
@@ -164,24 +164,21 @@ const (
 )
 
 // dns is ready while its deployments are available and it answers through its Service address.
-func (r Role) dns(ctx context.Context, cluster Keeper, doc Document) error {
-	i, err := r.after(ctx, itemDNS, "CoreDNS and kube-proxy", append(r.dnsUnits(), doc.carriers()...)...)
+func (r Role) dns(ctx context.Context, cluster Keeper, d Desired) error {
+	i, err := r.after(ctx, itemDNS, "CoreDNS and kube-proxy", append(r.dnsUnits(), d.carriers()...)...)
 	if err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	a := availability{reasons: make([]string, len(doc.Deployments)), changed: make(chan struct{}, 1)}
-	for n, w := range doc.Deployments {
-		a.reasons[n] = "deployment " + w.Namespace + "/" + w.Name + " has not been looked at"
-		group.Go(func() error { return cluster.WatchDeployment(ctx, w, func(reason string) { a.say(n, reason) }) })
-	}
-	group.Go(func() error { return r.answers(ctx, doc, &a, i) })
+	a := availability{reason: "deployment " + dnsNamespace + "/" + dnsDeployment + " has not been observed", changed: make(chan struct{}, 1)}
+	group.Go(func() error { return cluster.WatchDeployment(ctx, dnsNamespace, dnsDeployment, a.say) })
+	group.Go(func() error { return r.answers(ctx, d, &a, i) })
 	return group.Wait()
 }
 
 // answers puts on the board whether DNS is available and answers.
-func (r Role) answers(ctx context.Context, doc Document, a *availability, i *item) error {
-	server, name := netip.AddrPortFrom(doc.DNS.Address, 53), "kubernetes.default.svc."+doc.DNS.Domain+"."
+func (r Role) answers(ctx context.Context, d Desired, a *availability, i *item) error {
+	server, name := netip.AddrPortFrom(d.Config.DNSAddress, 53), "kubernetes.default.svc."+d.Config.ClusterDomain+"."
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for silent := 0; ; {
@@ -221,17 +218,17 @@ func pause(silent int) time.Duration {
 	return time.Second
 }
 
-// availability is why deployments are not available, one reason for each.
+// availability is why the DNS deployment is not available.
 type availability struct {
-	changed chan struct{} // has a value when a reason is another
+	changed chan struct{} // has a value when the reason is another one
 
-	mu      sync.Mutex // guards reasons
-	reasons []string
+	mu     sync.Mutex // guards reason
+	reason string
 }
 
-func (a *availability) say(n int, reason string) {
+func (a *availability) say(reason string) {
 	a.mu.Lock()
-	a.reasons[n] = reason
+	a.reason = reason
 	a.mu.Unlock()
 	select {
 	case a.changed <- struct{}{}:
@@ -242,8 +239,5 @@ func (a *availability) say(n int, reason string) {
 func (a *availability) why() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if n := slices.IndexFunc(a.reasons, func(s string) bool { return s != "" }); n >= 0 {
-		return a.reasons[n]
-	}
-	return ""
+	return a.reason
 }

@@ -4,7 +4,6 @@ package control
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/netip"
@@ -16,7 +15,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/objects"
+	"github.com/slipway-project/slipway/internal/core/spec"
 	"github.com/slipway-project/slipway/internal/kube"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -113,7 +115,7 @@ func (c *cluster) KeepNode(ctx context.Context, n Node, say, changed func(string
 	return ctx.Err()
 }
 
-func (c *cluster) WatchDeployment(ctx context.Context, _ Workload, say func(string)) error {
+func (c *cluster) WatchDeployment(ctx context.Context, _, _ string, say func(string)) error {
 	c.mu.Lock()
 	c.coredns = say
 	say(c.corednsState)
@@ -122,29 +124,26 @@ func (c *cluster) WatchDeployment(ctx context.Context, _ Workload, say func(stri
 	return ctx.Err()
 }
 
-func document(t *testing.T, addOns ...string) []byte {
-	t.Helper()
-	d := Document{
-		Version: Version, Cluster: "dev", Kubeconfig: "/conf", DNS: DNS{Address: netip.MustParseAddr("10.96.0.10"), Domain: "cluster.local"},
-		Nodes:       []Node{{Name: "n1", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, PodCIDR: netip.MustParsePrefix("10.244.0.0/24")}},
-		Deployments: []Workload{{Namespace: "kube-system", Name: "coredns"}},
+func document(addOns ...string) Desired {
+	pool := config.Pool{Pool: spec.Pool{Name: "main", Roles: []string{"control-plane"}}, Nodes: []config.NodeName{{Name: "n1"}}}
+	n1 := admission.Node{Name: "n1", Pool: "main", Address: netip.MustParseAddr("192.0.2.1"), PodCIDR: netip.MustParsePrefix("10.244.0.0/24"), JoinedAt: time.Unix(1, 0)}
+	d := Desired{
+		Document: Document{Version: Version, Cluster: "dev", Self: "n1", Records: []admission.Node{n1}},
+		Config:   config.Cluster{Pools: []config.Pool{pool}},
 	}
+	d.Config.DNSAddress, d.Config.ClusterDomain = netip.MustParseAddr("10.96.0.10"), "cluster.local"
 	for _, name := range addOns {
 		d.AddOns = append(d.AddOns, objects.AddOn{Name: name})
 	}
-	data, err := json.Marshal(d)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
+	return d
 }
 
 // run starts a role in a bubble of fake time; the role ends with the test.
-func run(t *testing.T, r Role, doc []byte) {
+func run(t *testing.T, r Role, d Desired) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx, doc) }()
+	go func() { ended <- r.run(ctx, d) }()
 	t.Cleanup(func() {
 		cancel()
 		begun := time.Now()
@@ -203,7 +202,7 @@ func up(t *testing.T, addOns ...string) (*cluster, *answerer, Role) {
 	c.nodeState, c.corednsState = "", ""
 	r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler), Resolve: a.resolve}
 	r.Connect = func(string) (Cluster, error) { return c, nil }
-	run(t, r, document(t, addOns...))
+	run(t, r, document(addOns...))
 	return c, a, r
 }
 

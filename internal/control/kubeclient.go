@@ -87,6 +87,6 @@ func (k Kubernetes) KeepNode(ctx context.Context, n Node, say, changed func(stri
 }
 
 // WatchDeployment tells whether the Deployment is available.
-func (k Kubernetes) WatchDeployment(ctx context.Context, w Workload, say func(reason string)) error {
-	return k.client.WatchDeployment(ctx, w.Namespace, w.Name, say)
+func (k Kubernetes) WatchDeployment(ctx context.Context, namespace, name string, say func(reason string)) error {
+	return k.client.WatchDeployment(ctx, namespace, name, say)
 }

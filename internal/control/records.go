@@ -4,12 +4,11 @@ package control
 
 import (
 	"context"
-	"net/netip"
 	"slices"
 	"sync"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
-	"github.com/slipway-project/slipway/internal/core/machine"
+	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/kube"
 	"github.com/slipway-project/slipway/internal/reconcile"
@@ -29,7 +28,7 @@ type Records interface {
 // roll is who belongs to the cluster: what the document says, and over it what the records say. A record that is gone takes its
 // node away only when it was there to be seen: no answer and no record yet are no removal.
 type roll struct {
-	doc     Document
+	desired Desired
 	open    chan struct{} // has a value when the approver has to look again
 	members chan struct{} // has a value when the nodes to be kept may be others
 	leavers chan struct{} // has a value when others may have been removed
@@ -42,11 +41,11 @@ type roll struct {
 	registered bool     // every record of the document was written down at some time
 }
 
-func newRoll(doc Document) *roll {
+func newRoll(d Desired) *roll {
 	r := &roll{
-		doc: doc, open: make(chan struct{}, 1), members: make(chan struct{}, 1), leavers: make(chan struct{}, 1), records: map[string]admission.Node{},
+		desired: d, open: make(chan struct{}, 1), members: make(chan struct{}, 1), leavers: make(chan struct{}, 1), records: map[string]admission.Node{},
 	}
-	for _, n := range doc.Records {
+	for _, n := range d.Records {
 		r.records[n.Name] = n
 	}
 	return r
@@ -64,7 +63,7 @@ func (r *roll) learn(nodes []admission.Node, removed []admission.Removed) {
 		now[n.Name] = n
 	}
 	if !r.registered {
-		for _, n := range r.doc.Records {
+		for _, n := range r.desired.Records {
 			if _, known := now[n.Name]; !known && !slices.Contains(r.removed, n.Name) {
 				now[n.Name] = n
 			}
@@ -92,38 +91,10 @@ func (r *roll) nodes() map[string]Node {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := map[string]Node{}
-	for _, n := range r.doc.Nodes {
-		if !r.goneLocked(n.Name) {
-			out[n.Name] = n
-		}
-	}
 	for _, rec := range r.records {
-		if rec.Removing {
-			delete(out, rec.Name)
-			continue
+		if !rec.Removing {
+			out[rec.Name] = r.desired.node(rec)
 		}
-		out[rec.Name] = r.node(rec, out[rec.Name])
-	}
-	return out
-}
-
-// goneLocked tells that a node of the document had a record and has none any more: learn keeps those that had none yet.
-func (r *roll) goneLocked(name string) bool {
-	_, known := r.records[name]
-	return !known && slices.ContainsFunc(r.doc.Records, func(n admission.Node) bool { return n.Name == name })
-}
-
-// node is what the record makes of the document's word, which may be empty.
-func (r *roll) node(rec admission.Node, said Node) Node {
-	out := Node{Name: rec.Name, Addresses: said.Addresses, PodCIDR: rec.PodCIDR, Labels: said.Labels, Taints: said.Taints}
-	if rec.Address.IsValid() {
-		out.Addresses = []netip.Addr{rec.Address}
-	}
-	if !rec.PodCIDR.IsValid() {
-		out.PodCIDR = said.PodCIDR
-	}
-	if p, ok := r.doc.Pools[rec.Pool]; ok {
-		out.Labels, out.Taints = machine.NodeLabels(p.Roles, p.Labels, p.Machines[rec.Name]), p.Taints
 	}
 	return out
 }
@@ -177,25 +148,25 @@ func (r *roll) awaited(name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec, known := r.records[name]
-	return known && name != r.doc.Self && rec.JoinedAt.IsZero()
+	return known && name != r.desired.Self && rec.JoinedAt.IsZero()
 }
 
 // hasRecords tells whether there are records at all: the first are made from the document.
-func (r Role) hasRecords(doc Document) bool { return r.Records != nil && len(doc.Records) > 0 }
+func (r Role) hasRecords(d Desired) bool { return r.Records != nil && len(d.Records) > 0 }
 
 // follows keeps the roll up with the records until ctx ends.
-func (r Role) follows(ctx context.Context, doc Document, all *roll) error {
-	if !r.hasRecords(doc) {
+func (r Role) follows(ctx context.Context, d Desired, all *roll) error {
+	if !r.hasRecords(d) {
 		<-ctx.Done()
 		return ctx.Err()
 	}
 	r.Board.Set(reconcile.Status{Ref: itemRecords, Phase: reconcile.Starting, For: wait.For{Who: "kube-apiserver"}})
 	return r.persist(ctx, itemRecords, func(ctx context.Context) error {
-		records, err := r.Records(doc.Kubeconfig)
+		records, err := r.Records(config.ControlConf)
 		if err != nil {
 			return err
 		}
-		if err := records.Register(ctx, doc.Records); err != nil { // what is wrong with one node keeps no other out
+		if err := records.Register(ctx, d.Records); err != nil { // what is wrong with one node keeps no other out
 			_ = read(ctx, records, all) // the error before it says more
 			return err
 		}

@@ -15,6 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/config"
+	"github.com/slipway-project/slipway/internal/core/machine"
+	"github.com/slipway-project/slipway/internal/core/spec"
 	"github.com/slipway-project/slipway/internal/kube"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -25,19 +28,19 @@ func names(r *roll) []string { return slices.Sorted(maps.Keys(r.nodes())) }
 func TestRoll(t *testing.T) {
 	t.Parallel()
 	n1, n2, token := admission.Node{Name: "n1"}, admission.Node{Name: "n2"}, admission.Node{Name: "t"}
-	r := newRoll(Document{Nodes: []Node{{Name: "n1"}, {Name: "plain"}}, Records: []admission.Node{n1, n2}})
+	r := newRoll(Desired{Document: Document{Records: []admission.Node{n1, n2}}})
 	for _, step := range []struct {
 		what       string
 		registered bool
 		learn      []admission.Node
 		want       []string
 	}{
-		{"nothing was asked", false, nil, []string{"n1", "n2", "plain"}},
-		{"the document's second is not written down yet", false, []admission.Node{n1, token}, []string{"n1", "n2", "plain", "t"}},
-		{"both are", true, []admission.Node{n1, n2, token}, []string{"n1", "n2", "plain", "t"}},
-		{"a token's node is removed", true, []admission.Node{n1, n2}, []string{"n1", "n2", "plain"}},
-		{"the document's nodes are removed", true, []admission.Node{}, []string{"plain"}},
-		{"one is let in again", true, []admission.Node{n1}, []string{"n1", "plain"}},
+		{"nothing was asked", false, nil, []string{"n1", "n2"}},
+		{"the document's second is not written down yet", false, []admission.Node{n1, token}, []string{"n1", "n2", "t"}},
+		{"both are", true, []admission.Node{n1, n2, token}, []string{"n1", "n2", "t"}},
+		{"a token's node is removed", true, []admission.Node{n1, n2}, []string{"n1", "n2"}},
+		{"the document's nodes are removed", true, []admission.Node{}, nil},
+		{"one is let in again", true, []admission.Node{n1}, []string{"n1"}},
 	} {
 		if step.registered {
 			r.setRegistered()
@@ -51,45 +54,46 @@ func TestRoll(t *testing.T) {
 	}
 }
 
-// The record decides over the document, and the pool over both; what nobody says anew stays.
+// The record decides about the node, and the spec about its pool.
 func TestNodeOfRecord(t *testing.T) {
 	t.Parallel()
-	one, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	said := Node{Name: "n", Addresses: []netip.Addr{one}, PodCIDR: netip.MustParsePrefix("10.244.0.0/24"), Labels: map[string]string{"old": ""}}
-	r := newRoll(Document{
-		Nodes: []Node{said}, Pools: map[string]Pool{"main": {Roles: []string{"worker"}, Labels: map[string]string{"new": ""}, Taints: []Taint{{Key: "k"}}}},
-	})
+	address, podCIDR := netip.MustParseAddr("192.0.2.2"), netip.MustParsePrefix("10.244.9.0/24")
+	pool := spec.Pool{Name: "main", Roles: []string{"worker"}, Labels: map[string]string{"new": ""}, Taints: []machine.Taint{{Key: "k"}}}
+	d := Desired{Config: config.Cluster{Pools: []config.Pool{{Pool: pool, Nodes: []config.NodeName{{Name: "own", Labels: map[string]string{"disk": "fast"}}}}}}}
 	for name, tt := range map[string]struct {
 		record admission.Node
 		want   Node
 	}{
-		"a record that says nothing": {admission.Node{Name: "n"}, said},
+		"a record that says nothing": {admission.Node{Name: "n"}, Node{Name: "n"}},
 		"a whole record": {
-			admission.Node{Name: "n", Pool: "main", Address: other, PodCIDR: netip.MustParsePrefix("10.244.9.0/24")},
+			admission.Node{Name: "n", Pool: "main", Address: address, PodCIDR: podCIDR},
 			Node{
-				Name: "n", Addresses: []netip.Addr{other}, PodCIDR: netip.MustParsePrefix("10.244.9.0/24"),
-				Labels: map[string]string{"new": "", "node-role.kubernetes.io/worker": ""}, Taints: []Taint{{Key: "k"}},
+				Name: "n", Addresses: []netip.Addr{address}, PodCIDR: podCIDR,
+				Labels: map[string]string{"new": "", "node-role.kubernetes.io/worker": ""}, Taints: []machine.Taint{{Key: "k"}},
 			},
 		},
-		"a pool that is gone": {admission.Node{Name: "n", Pool: "gone"}, said},
+		"a machine with labels of its own": {
+			admission.Node{Name: "own", Pool: "main"},
+			Node{Name: "own", Labels: map[string]string{"disk": "fast", "new": "", "node-role.kubernetes.io/worker": ""}, Taints: []machine.Taint{{Key: "k"}}},
+		},
+		"a pool that is gone": {admission.Node{Name: "n", Pool: "gone"}, Node{Name: "n"}},
 	} {
-		r.learn([]admission.Node{tt.record}, nil)
 		same := []cmp.Option{cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })}
-		if diff := cmp.Diff(tt.want, r.nodes()["n"], same...); diff != "" {
+		if diff := cmp.Diff(tt.want, d.node(tt.record), same...); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
 }
 
 // recorded runs a leader with records and returns what it works with.
-func recorded(t *testing.T, b *book, change func(*Document)) (*cluster, Role) {
+func recorded(t *testing.T, b *book, change func(*Desired)) (*cluster, Role) {
 	t.Helper()
 	c, a := newCluster(), &answerer{}
 	c.nodeState, c.corednsState, c.ballot = "", "", newBallot("n1")
 	r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler), Resolve: a.resolve}
 	r.Connect = func(string) (Cluster, error) { return c, nil }
 	r.Records = func(string) (Records, error) { return b, nil }
-	run(t, r, several(t, change))
+	run(t, r, several(change))
 	return c, r
 }
 
@@ -99,7 +103,7 @@ func TestNodeThatIsAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n1, n2 := admission.Node{Name: "n1", Pool: "main"}, admission.Node{Name: "n2", Pool: "main"}
 		b := &book{nodes: []admission.Node{n1, n2}}
-		c, r := recorded(t, b, func(d *Document) { d.Records = []admission.Node{n1, n2} })
+		c, r := recorded(t, b, func(d *Desired) { d.Records = []admission.Node{n1, n2} })
 		synctest.Wait()
 		for _, n := range []string{"n1", "n2"} {
 			c.nodes[n](kube.Absent(n))
@@ -126,7 +130,7 @@ func TestUnitsOfThisMachine(t *testing.T) {
 		r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler), Resolve: a.resolve}
 		r.Connect = func(string) (Cluster, error) { return c, nil }
 		r.Board.Set(reconcile.Status{Ref: itemKubelet, Phase: reconcile.Waiting})
-		run(t, r, several(t, func(d *Document) { d.Records = []admission.Node{n1, n2} }))
+		run(t, r, several(func(d *Desired) { d.Records = []admission.Node{n1, n2} }))
 		want := ready("a")
 		want["control/node/n1"], want["control/node/n2"], want[itemKubelet] = "waiting "+itemKubelet, "ready", "waiting"
 		says(t, "its kubelet is not up", r.Board, want)
@@ -139,7 +143,7 @@ func TestRecordThatChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n1 := admission.Node{Name: "n1", Pool: "main", PodCIDR: netip.MustParsePrefix("10.244.0.0/24")}
 		b := &book{nodes: []admission.Node{n1}}
-		c, _ := recorded(t, b, func(d *Document) { d.Records = []admission.Node{n1} })
+		c, _ := recorded(t, b, func(d *Desired) { d.Records = []admission.Node{n1} })
 		synctest.Wait()
 		before := len(c.kept)
 		n1.PodCIDR = netip.MustParsePrefix("10.244.7.0/24")
@@ -157,7 +161,7 @@ func TestRecordThatIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n1 := admission.Node{Name: "n1", Pool: "main"}
 		b := &book{nodes: []admission.Node{n1, {Name: "t", Pool: "main"}}, refused: errors.New("node n1: its key is that of node t")}
-		_, r := recorded(t, b, func(d *Document) { d.Records = []admission.Node{n1} })
+		_, r := recorded(t, b, func(d *Desired) { d.Records = []admission.Node{n1} })
 		want := ready("a")
 		want["control/node/t"], want["control/records"] = "ready", "failing node n1: its key is that of node t"
 		says(t, "refused", r.Board, want)
@@ -176,7 +180,7 @@ func TestDocumentBringsNobodyBack(t *testing.T) {
 	t.Parallel()
 	address := netip.MustParseAddr("192.0.2.2")
 	in, gone, leaving := admission.Node{Name: "in", Address: address}, admission.Node{Name: "gone", Address: address}, admission.Node{Name: "leaving", Removing: true}
-	r := newRoll(Document{Records: []admission.Node{in, gone}})
+	r := newRoll(Desired{Document: Document{Records: []admission.Node{in, gone}}})
 	r.awaits = true
 	if m := r.machines(); len(m["in"].Addresses)+len(m["gone"].Addresses) > 0 {
 		t.Errorf("before the records were read, these may serve: %v", m)

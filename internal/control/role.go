@@ -4,7 +4,7 @@ package control
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/wait"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -23,6 +24,7 @@ import (
 type Role struct {
 	Connect func(kubeconfig string) (Cluster, error)                            // fails until the kubeconfig is there; tried again
 	Resolve func(ctx context.Context, server netip.AddrPort, name string) error // the error is the reason
+	RootCA  string                                                              // path of the CA that pods trust
 	Board   *reconcile.Board
 	Log     *slog.Logger
 
@@ -34,7 +36,7 @@ type Role struct {
 type Service struct {
 	Name string // its item is control/NAME
 	// Run works until ctx ends; it is begun again when it ends earlier. say is told why it does not serve, or nothing when it does.
-	Run func(ctx context.Context, doc Document, say func(reason string)) error
+	Run func(ctx context.Context, d Desired, say func(reason string)) error
 }
 
 // Items on the board.
@@ -69,47 +71,52 @@ func (r Role) Run(ctx context.Context, data []byte) error {
 	if err != nil {
 		return err
 	}
-	if doc.elects() && doc.Self == "" {
-		return errors.New("the control document of several control planes does not say whose it is: apply it anew with this slipway")
+	d, err := doc.Desired()
+	if err != nil {
+		return fmt.Errorf("read control document: %w", err)
 	}
-	r.announce(doc)
+	return r.run(ctx, d)
+}
+
+func (r Role) run(ctx context.Context, d Desired) error {
+	r.announce(d)
 	group, ctx := errgroup.WithContext(ctx)
 	for _, s := range r.Beside {
-		group.Go(func() error { return r.beside(ctx, doc, s) })
+		group.Go(func() error { return r.beside(ctx, d, s) })
 	}
 	group.Go(func() error {
-		if doc.elects() {
-			return r.elected(ctx, doc)
+		if d.Several() {
+			return r.elected(ctx, d)
 		}
-		return r.lead(ctx, doc, unfenced)
+		return r.lead(ctx, d, unfenced)
 	})
 	return group.Wait()
 }
 
 // lead is the work that one control plane does.
-func (r Role) lead(ctx context.Context, doc Document, fence Fence) error {
+func (r Role) lead(ctx context.Context, d Desired, fence Fence) error {
 	group, ctx := errgroup.WithContext(ctx)
 	granted := make(chan struct{}) // closed when the role's own rights are there
-	group.Go(func() error { return r.makes(ctx, doc, fence, granted) })
-	group.Go(func() error { return r.keeps(ctx, doc, fence, granted) })
+	group.Go(func() error { return r.makes(ctx, d, fence, granted) })
+	group.Go(func() error { return r.keeps(ctx, d, fence, granted) })
 	return group.Wait()
 }
 
 // makes is what needs every right.
-func (r Role) makes(ctx context.Context, doc Document, fence Fence, granted chan struct{}) error {
-	cluster, err := r.connect(ctx, doc.applyKubeconfig(), fence)
+func (r Role) makes(ctx context.Context, d Desired, fence Fence, granted chan struct{}) error {
+	cluster, err := r.connect(ctx, config.SuperAdminConf, fence)
 	if err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return r.seed(ctx, cluster, doc.RootCA) })
-	group.Go(func() error { return r.apply(ctx, cluster, doc.AddOns, granted) })
+	group.Go(func() error { return r.seed(ctx, cluster, r.RootCA) })
+	group.Go(func() error { return r.apply(ctx, cluster, d.AddOns, granted) })
 	return group.Wait()
 }
 
 // keeps is what the role does with its own rights. It begins when they are there, so as not to be refused and to try again later.
-func (r Role) keeps(ctx context.Context, doc Document, fence Fence, granted <-chan struct{}) error {
-	cluster, err := r.connect(ctx, doc.Kubeconfig, fence)
+func (r Role) keeps(ctx context.Context, d Desired, fence Fence, granted <-chan struct{}) error {
+	cluster, err := r.connect(ctx, config.ControlConf, fence)
 	if err != nil {
 		return err
 	}
@@ -119,43 +126,43 @@ func (r Role) keeps(ctx context.Context, doc Document, fence Fence, granted <-ch
 		return ctx.Err()
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	all := newRoll(doc)
-	all.awaits = r.hasRecords(doc)
+	all := newRoll(d)
+	all.awaits = r.hasRecords(d)
 	group.Go(func() error { return cluster.Expel(ctx, all.standing, all.leavers) })
 	group.Go(func() error { return cluster.ApproveServing(ctx, all.machines, all.open) })
 	group.Go(func() error { return r.nodes(ctx, cluster, all) })
-	group.Go(func() error { return r.follows(ctx, doc, all) })
-	group.Go(func() error { return r.dns(ctx, cluster, doc) })
+	group.Go(func() error { return r.follows(ctx, d, all) })
+	group.Go(func() error { return r.dns(ctx, cluster, d) })
 	return group.Wait()
 }
 
 // announce puts all items on the board, the role itself last, so that "all ready" is never said too early. Of several control
 // planes only the leader answers for the cluster's items.
-func (r Role) announce(doc Document) {
+func (r Role) announce(d Desired) {
 	for _, s := range r.Beside {
 		r.Board.Set(reconcile.Status{Ref: itemService(s.Name), Phase: reconcile.Waiting, For: wait.For{What: r.api()}})
 	}
-	if !doc.elects() {
-		r.announceLead(doc)
+	if !d.Several() {
+		r.announceLead(d)
 	}
 	r.Board.Set(reconcile.Status{Ref: itemRole, Phase: reconcile.Waiting, For: wait.For{What: r.api()}})
 }
 
 // announceLead puts on the board what the leader answers for.
-func (r Role) announceLead(doc Document) {
-	for _, a := range doc.AddOns {
+func (r Role) announceLead(d Desired) {
+	for _, a := range d.AddOns {
 		r.Board.Set(reconcile.Status{Ref: itemAddOn(a.Name), Phase: reconcile.Waiting, For: wait.For{What: r.api()}, Needs: []string{r.api()}})
 	}
 	dnsNeeds := r.dnsUnits()
-	for _, a := range doc.AddOns {
+	for _, a := range d.AddOns {
 		dnsNeeds = append(dnsNeeds, itemAddOn(a.Name))
 	}
-	if r.hasRecords(doc) {
+	if r.hasRecords(d) {
 		r.Board.Set(reconcile.Status{Ref: itemRecords, Phase: reconcile.Waiting, For: wait.For{What: r.api()}, Needs: []string{r.api()}})
 	}
-	for _, name := range slices.Sorted(maps.Keys(newRoll(doc).nodes())) {
+	for _, name := range slices.Sorted(maps.Keys(newRoll(d).nodes())) {
 		dnsNeeds = append(dnsNeeds, itemNode(name))
-		needs := append(doc.unitsOf(name), r.api())
+		needs := append(d.unitsOf(name), r.api())
 		r.Board.Set(reconcile.Status{Ref: itemNode(name), Phase: reconcile.Waiting, For: wait.For{What: needs[0]}, Needs: needs})
 	}
 	r.Board.Set(reconcile.Status{Ref: itemDNS, Phase: reconcile.Waiting, For: wait.For{What: "the DNS deployment"}, Needs: dnsNeeds})

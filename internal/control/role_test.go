@@ -3,6 +3,7 @@
 package control
 
 import (
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/netip"
@@ -36,7 +37,7 @@ func TestRole(t *testing.T) {
 			defer mu.Unlock()
 			return c, connected
 		}
-		run(t, r, document(t, "slipway-base", "shop"))
+		run(t, r, document("slipway-base", "shop"))
 		says(t, "before there is a kubeconfig", r.Board, map[string]string{
 			"control/role":       "starting open /conf: no such file or directory",
 			"control/addon/shop": "waiting unit/kube-apiserver", "control/addon/slipway-base": "waiting unit/kube-apiserver",
@@ -133,9 +134,12 @@ func TestDecode(t *testing.T) {
 			t.Errorf("%s: the role runs", name)
 		}
 	}
-	d, err := Decode(document(t, "a"))
-	if err != nil || d.Nodes[0].Name != "n1" || d.AddOns[0].Name != "a" {
-		t.Errorf("%+v, %v", d, err)
+	data, err := json.Marshal(document().Document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := Decode(data); err != nil || d.Self != "n1" || d.Records[0].Name != "n1" {
+		t.Errorf("got %+v, %v", d, err)
 	}
 }
 

@@ -3,7 +3,6 @@
 package control
 
 import (
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"slices"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/objects"
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
@@ -32,24 +32,16 @@ func TestWaitsForThisRun(t *testing.T) {
 			connects = append(connects, path)
 			return c, nil
 		}
-		units := []string{"unit/kube-apiserver", "kubeconfig//conf", "kubeconfig//apply", itemKubelet, "unit/kube-controller-manager", "unit/kube-scheduler", "unit/kube-proxy"}
+		units := []string{"unit/kube-apiserver", "kubeconfig/" + config.ControlConf, "kubeconfig/" + config.SuperAdminConf, itemKubelet, "unit/kube-controller-manager", "unit/kube-scheduler", "unit/kube-proxy"}
 		for _, u := range units {
 			r.Board.Set(reconcile.Status{Ref: u, Phase: reconcile.Waiting})
 		}
 		set := func(ref string) { r.Board.Set(reconcile.Status{Ref: ref, Phase: reconcile.Ready}) }
-		var doc Document
-		if err := json.Unmarshal(document(t, "slipway-base"), &doc); err != nil {
-			t.Fatal(err)
-		}
-		doc.ApplyKubeconfig = "/apply"
-		doc.AddOns[0].Objects = []objects.Object{{"kind": "Deployment", "metadata": map[string]any{"namespace": "kube-system", "name": "coredns"}}}
-		data, err := json.Marshal(doc)
-		if err != nil {
-			t.Fatal(err)
-		}
-		run(t, r, data)
-		set("kubeconfig//conf")
-		set("kubeconfig//apply")
+		d := document("slipway-base")
+		d.AddOns[0].Objects = []objects.Object{{"kind": "Deployment", "metadata": map[string]any{"namespace": "kube-system", "name": "coredns"}}}
+		run(t, r, d)
+		set("kubeconfig/" + config.ControlConf)
+		set("kubeconfig/" + config.SuperAdminConf)
 		synctest.Wait()
 		if got := board(r.Board); len(connects) != 0 || got["control/role"] != "waiting unit/kube-apiserver" {
 			t.Errorf("connects to %v before the API server is up; %v", connects, got)
@@ -61,7 +53,7 @@ func TestWaitsForThisRun(t *testing.T) {
 		}
 		r.Board.Set(reconcile.Status{Ref: "unit/kube-apiserver", Phase: reconcile.Starting})
 		synctest.Wait()
-		if slices.Sort(connects); !slices.Equal(connects, []string{"/apply", "/conf"}) {
+		if slices.Sort(connects); !slices.Equal(connects, []string{config.ControlConf, config.SuperAdminConf}) {
 			t.Errorf("connects with %v", connects)
 		}
 		if got := board(r.Board); got["control/node/n1"] != "waiting unit/kubelet" || got["control/dns"] != "waiting unit/kube-controller-manager" || got["control/role"] != "ready" {
@@ -87,7 +79,7 @@ func TestAnnounceOrder(t *testing.T) {
 		}
 		changes := r.Board.Subscribe()
 		defer changes.End()
-		run(t, r, document(t, "a", "b"))
+		run(t, r, document("a", "b"))
 		var order []string
 		for _, s := range changes.Take() {
 			order = append(order, s.Ref)

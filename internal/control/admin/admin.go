@@ -15,7 +15,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -73,13 +72,13 @@ type Invitation struct {
 
 // Config is what the service needs. Each source may answer with errors while it is not there yet.
 type Config struct {
-	Nodes    Nodes
-	Tokens   Tokens
-	Kube     Kube
-	Members  Members
-	Document func() (control.Document, bool) // what the control role keeps; not ok before it keeps anything
-	Invite   func(ctx context.Context) (Invitation, error)
-	Log      *slog.Logger
+	Nodes   Nodes
+	Tokens  Tokens
+	Kube    Kube
+	Members Members
+	Desired func() (control.Desired, bool) // what the control role works from; not ok before it has a document
+	Invite  func(ctx context.Context) (Invitation, error)
+	Log     *slog.Logger
 }
 
 // New makes the service.
@@ -118,16 +117,17 @@ func patiently(ctx context.Context, say func(string), do func() error) error {
 }
 
 // document is what decides a pool's roles. Without it nobody knows what a node is.
-func (s *server) document() (control.Document, error) {
-	doc, ok := s.Document()
+func (s *server) desired() (control.Desired, error) {
+	d, ok := s.Desired()
 	if !ok {
-		return doc, status.Error(codes.Unavailable, "this control plane keeps no control document yet: ask again when its agent has begun")
+		return d, status.Error(codes.Unavailable, "this control plane keeps no control document yet: ask again when its agent has begun")
 	}
-	return doc, nil
+	return d, nil
 }
 
-func isControlPlane(doc control.Document, n admission.Node) bool {
-	return slices.Contains(doc.Pools[n.Pool].Roles, "control-plane")
+func isControlPlane(d control.Desired, n admission.Node) bool {
+	is, _ := d.IsControlPlane(n)
+	return is
 }
 
 // coded gives an error the code by which the operator's side decides whether to ask another control plane, which it does when

@@ -16,7 +16,9 @@ import (
 	"github.com/slipway-project/slipway/internal/control/members"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/core/pin"
+	"github.com/slipway-project/slipway/internal/core/spec"
 	"github.com/slipway-project/slipway/internal/kube"
 )
 
@@ -142,10 +144,10 @@ func newWorld() *world {
 func (w *world) server() controlv1.ControlServer {
 	return New(Config{
 		Nodes: w, Tokens: w, Kube: cluster{w}, Members: w, Log: slog.New(slog.DiscardHandler),
-		Document: func() (control.Document, bool) {
-			return control.Document{Self: w.self, Pools: map[string]control.Pool{
-				"main": {Roles: []string{"worker", "control-plane"}}, "worker": {Roles: []string{"worker"}},
-			}}, w.self != ""
+		Desired: func() (control.Desired, bool) {
+			return control.Desired{Document: control.Document{Self: w.self}, Config: config.Cluster{Pools: []config.Pool{
+				{Pool: spec.Pool{Name: "main", Roles: []string{"worker", "control-plane"}}}, {Pool: spec.Pool{Name: "worker", Roles: []string{"worker"}}},
+			}}}, w.self != ""
 		},
 		Invite: func(context.Context) (Invitation, error) {
 			return Invitation{"sha256:ca", "id of it", []string{"192.0.2.1:9440"}, []string{"192.0.2.1:9442"}, "sha256:program"}, w.fail["invite"]

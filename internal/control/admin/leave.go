@@ -147,7 +147,7 @@ type leaver struct {
 
 // mayRemove looks, and changes nothing.
 func (s *server) mayRemove(ctx context.Context, name string) (l leaver, err error) {
-	doc, err := s.document()
+	d, err := s.desired()
 	if err != nil {
 		return l, err
 	}
@@ -160,17 +160,17 @@ func (s *server) mayRemove(ctx context.Context, name string) (l leaver, err erro
 		return l, s.onlyNode(ctx, name)
 	}
 	l.record, l.recorded = records[i], true
-	if _, known := doc.Pools[l.record.Pool]; !known {
+	if _, known := d.IsControlPlane(l.record); !known {
 		return l, status.Errorf(codes.FailedPrecondition, "node %s is in the pool %q, which the spec does not have: nobody knows whether it is a control plane. Put the pool back into the spec first", name, l.record.Pool)
 	}
-	if l.member = isControlPlane(doc, l.record); !l.member {
+	if l.member = isControlPlane(d, l.record); !l.member {
 		return l, nil
 	}
-	others := slices.ContainsFunc(records, func(n admission.Node) bool { return n.Name != name && !n.Removing && isControlPlane(doc, n) })
+	others := slices.ContainsFunc(records, func(n admission.Node) bool { return n.Name != name && !n.Removing && isControlPlane(d, n) })
 	switch {
 	case !others:
 		return l, status.Errorf(codes.FailedPrecondition, "node %s is the last control plane: without it there is no cluster", name)
-	case name == doc.Self:
+	case name == d.Self:
 		return l, status.Errorf(codes.Unavailable, "node %s cannot take itself out: another control plane does that", name)
 	}
 	return l, s.Members.MayLeave(ctx, name)

@@ -19,13 +19,14 @@ import (
 	"github.com/slipway-project/slipway/internal/control"
 	"github.com/slipway-project/slipway/internal/control/members"
 	"github.com/slipway-project/slipway/internal/core/admission"
+	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/kube"
 )
 
 // seen is what the sources said. A source that did not answer is an error and says nothing about any node.
 type seen struct {
 	now     time.Time
-	doc     control.Document
+	desired control.Desired
 	records map[string]admission.Node
 	nodes   map[string]kube.NodeInfo
 	members map[string]members.State
@@ -58,7 +59,7 @@ func (s *server) look(ctx context.Context) seen {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	out := seen{now: time.Now(), records: map[string]admission.Node{}, nodes: map[string]kube.NodeInfo{}}
-	out.doc, _ = s.Document()
+	out.desired, _ = s.Desired()
 	var asked sync.WaitGroup
 	asked.Go(func() {
 		var records []admission.Node
@@ -88,8 +89,8 @@ func (a seen) node(name string) *controlv1.Node {
 	}
 	if recorded {
 		out.PodCidr, out.Facts = rec.PodCIDR.String(), rec.Facts.Encode()
-		if pool, known := a.doc.Pools[rec.Pool]; known {
-			out.Roles = slices.Sorted(slices.Values(pool.Roles))
+		if i := slices.IndexFunc(a.desired.Config.Pools, func(p config.Pool) bool { return p.Name == rec.Pool }); i >= 0 {
+			out.Roles = slices.Sorted(slices.Values(a.desired.Config.Pools[i].Roles))
 		}
 	}
 	addresses := info.Addresses
@@ -140,7 +141,7 @@ func (a seen) ofKubernetes(info kube.NodeInfo, there bool, rec admission.Node, r
 func (a seen) ofEtcd(name string, rec admission.Node, recorded bool) []string {
 	one, member := a.members[name]
 	switch {
-	case !recorded || !isControlPlane(a.doc, rec):
+	case !recorded || !isControlPlane(a.desired, rec):
 		return nil
 	case a.noMembers != nil:
 		return []string{fmt.Sprintf("etcd does not answer: %v", a.noMembers)}

@@ -20,7 +20,7 @@ import (
 
 // otherControlPlanes is what a control plane needs to know of the others for the rollout lease. It asks the API servers of its
 // roster, its own first.
-func otherControlPlanes(doc control.Document, own lease.Records, client *kube.Client, members *etcd.Client, joinCA *x509.Certificate) rollout.Cluster {
+func otherControlPlanes(doc control.Desired, own lease.Records, client *kube.Client, members *etcd.Client, joinCA *x509.Certificate) rollout.Cluster {
 	servers := func() map[netip.Addr]*kube.Client { return apiServers(client, joinCA) }
 	peers := rollout.Peers{Etcd: members, Self: doc.Self, API: func(ctx context.Context, at netip.Addr) string {
 		all := servers()
@@ -33,7 +33,7 @@ func otherControlPlanes(doc control.Document, own lease.Records, client *kube.Cl
 		return "" // clients are not sent to it
 	}}
 	return rollout.Cluster{
-		Self: doc.Self, Several: doc.ControlPlanes > 1, Unwell: peers.Unwell,
+		Self: doc.Self, Several: doc.Several(), Unwell: peers.Unwell,
 		Records: rollout.Replicas(func() []lease.Records {
 			all := []lease.Records{own}
 			for _, server := range servers() {

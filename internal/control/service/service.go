@@ -88,17 +88,17 @@ func (s *Service) RunRole(ctx context.Context, doc []byte, board *reconcile.Boar
 			return registry.New(client.Records(), s.Hooks.Now), nil
 		},
 		Beside:  []control.Service{{Name: "join", Run: s.run}},
-		Resolve: control.ResolveUDP, Board: board, Log: s.Log,
+		Resolve: control.ResolveUDP, RootCA: config.ClusterCA + ".crt", Board: board, Log: s.Log,
 	}.Run(ctx, doc)
 }
 
 // run is a control.Service. It starts when the machine belongs to its cluster permanently.
-func (s *Service) run(ctx context.Context, doc control.Document, waiting func(reason string)) error {
+func (s *Service) run(ctx context.Context, d control.Desired, waiting func(reason string)) error {
 	waiting("the machine does not belong to its cluster yet")
 	if _, err := s.Lock.Wait(ctx, func(s lock.State) bool { return s.Phase == lock.Committed }); err != nil {
 		return err
 	}
-	p, err := s.assemble(doc)
+	p, err := s.assemble(d)
 	if err != nil {
 		return err
 	}
@@ -140,18 +140,14 @@ type parts struct {
 	peers   rollout.Cluster
 }
 
-func (s *Service) assemble(doc control.Document) (p parts, err error) {
+func (s *Service) assemble(d control.Desired) (p parts, err error) {
 	joinCA, err := readCertificate(config.JoinCA + ".crt")
 	if err != nil {
 		return p, err
 	}
 	id := pin.OfCertificate(joinCA).ClusterID()
-	cluster, release, err := compose.Stored(doc.Config, doc.Cluster)
-	if err != nil {
-		return p, err
-	}
-	policy := compose.Policy(cluster, release)
-	client, err := kube.Connect(doc.Kubeconfig, s.Log)
+	policy := compose.Policy(d.Config, d.Release)
+	client, err := kube.Connect(config.ControlConf, s.Log)
 	if err != nil {
 		return p, err
 	}
@@ -161,17 +157,17 @@ func (s *Service) assemble(doc control.Document) (p parts, err error) {
 	}); err != nil {
 		return p, err
 	}
-	p.peers = otherControlPlanes(doc, records, client, p.etcd, joinCA)
+	p.peers = otherControlPlanes(d, records, client, p.etcd, joinCA)
 	p.members = members.New(members.Config{Etcd: s.Hooks.Etcd(p.etcd), Records: records, Log: s.Log, Now: s.Hooks.Now, Promoted: func() { p.rosters.Poke() }})
 	p.rosters = rosters.New(rosters.Config{
 		CA: joinCA, Sign: signWith(config.JoinCA + ".key"), Records: records, Voters: voters(p.members), Log: s.Log,
-		Extra: doc.Further,
+		Extra: loadBalancer(d.Config),
 		Floor: func() uint64 { return rosterfile.Open(config.RosterFile, joinCA).Generation() }, // as it is on the disk now
 	})
 	p.joins, err = joinserver.New(joinserver.Config{
 		Cluster: id, Self: s.Pin, Records: records, Log: s.Log, Audit: s.Hooks.Audit(s.audit.decision),
 		Verifiers: s.Verifiers(records),
-		Tickets: tickets.Maker{ID: id, Document: doc, Cluster: cluster, Roster: func() []byte {
+		Tickets: tickets.Maker{ID: id, Desired: d, Roster: func() []byte {
 			signed, _, _ := p.rosters.Current()
 			return signed
 		}},
@@ -191,7 +187,7 @@ func (s *Service) assemble(doc control.Document) (p parts, err error) {
 	joinv1.RegisterJoinServer(p.server, p.joins.Service())
 	p.admin = admin.New(admin.Config{
 		Nodes: records, Tokens: records, Kube: client, Members: p.members, Log: s.Log,
-		Document: func() (control.Document, bool) { return doc, true },
+		Desired: func() (control.Desired, bool) { return d, true },
 		Invite: func(ctx context.Context) (admin.Invitation, error) {
 			return invite(ctx, p.rosters, joinCA)
 		},
@@ -214,4 +210,12 @@ func voters(m *members.Manager) func(ctx context.Context) ([]string, error) {
 		}
 		return names, nil
 	}
+}
+
+// loadBalancer is where clients find the API in addition to the control planes: the spec's load balancer, if it names one.
+func loadBalancer(c config.Cluster) []string {
+	if c.LoadBalancer.IsZero() {
+		return nil
+	}
+	return []string{c.LoadBalancer.String()}
 }

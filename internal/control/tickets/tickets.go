@@ -25,9 +25,8 @@ import (
 
 // Maker makes tickets on a control plane.
 type Maker struct {
-	ID       string // of the cluster
-	Document control.Document
-	Cluster  config.Cluster // of the document's spec
+	ID      string // of the cluster
+	Desired control.Desired
 	// Roster is the newest signed roster, or nil while there is none.
 	Roster func() []byte
 	Root   string // in front of every path of this machine; empty but for tests
@@ -38,7 +37,7 @@ func (m Maker) For(ctx context.Context, r admission.Node) (t plan.Ticket, secret
 	if err := ctx.Err(); err != nil {
 		return t, nil, err
 	}
-	node, want, err := compose.Node(m.Cluster, r, planner.Components(m.Document.Components))
+	node, want, err := compose.Node(m.Desired.Config, r, planner.Components(m.Desired.Components))
 	if err != nil {
 		return t, nil, fmt.Errorf("make ticket of %s: %w", r.Name, err)
 	}
@@ -49,7 +48,7 @@ func (m Maker) For(ctx context.Context, r admission.Node) (t plan.Ticket, secret
 	if !slices.Contains(node.Pool.Roles, config.RoleControlPlane) {
 		return t, nil, nil
 	}
-	doc := m.Document
+	doc := m.Desired.Document
 	doc.Self = r.Name
 	if t.Control, err = json.Marshal(doc); err != nil {
 		return t, nil, err

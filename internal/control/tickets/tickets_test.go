@@ -58,8 +58,10 @@ func maker(t *testing.T) tickets.Maker {
 		}
 	}
 	return tickets.Maker{
-		ID: "id", Root: root, Cluster: c, Roster: func() []byte { return []byte("roster") },
-		Document: control.Document{Version: control.Version, Cluster: "dev", Self: "dev-main-0", Config: config.Print(c), Components: components},
+		ID: "id", Root: root, Roster: func() []byte { return []byte("roster") },
+		Desired: control.Desired{
+			Document: control.Document{Version: control.Version, Cluster: "dev", Self: "dev-main-0", Spec: config.Print(c), Components: components}, Config: c,
+		},
 	}
 }
 
@@ -113,7 +115,7 @@ func TestFor(t *testing.T) {
 	if err != nil || doc.Self != "dev-main-2" {
 		t.Errorf("the document is %q's: %v", doc.Self, err)
 	}
-	if m.Document.Self != "dev-main-0" {
+	if m.Desired.Self != "dev-main-0" {
 		t.Error("making a ticket has changed the maker's own document")
 	}
 }
@@ -130,8 +132,8 @@ func TestForRefuses(t *testing.T) {
 		want  string
 	}{
 		"no roster":   {func(m *tickets.Maker) { m.Roster = func() []byte { return nil } }, "there is no roster yet"},
-		"no pool":     {func(m *tickets.Maker) { m.Cluster.Pools = nil }, "make ticket of dev-main-1"},
-		"no binary":   {func(m *tickets.Maker) { m.Document.Components = nil }, "the bundle has no"},
+		"no pool":     {func(m *tickets.Maker) { m.Desired.Config.Pools = nil }, "make ticket of dev-main-1"},
+		"no binary":   {func(m *tickets.Maker) { m.Desired.Components = nil }, "the bundle has no"},
 		"no CA":       {func(m *tickets.Maker) { _ = os.Remove(m.Root + "/etc/kubernetes/pki/ca.crt") }, "ca.crt"},
 		"no CA's key": {func(m *tickets.Maker) { _ = os.Remove(m.Root + "/etc/kubernetes/pki/etcd/ca.key") }, "etcd/ca.key"},
 	} {
