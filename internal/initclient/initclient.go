@@ -139,7 +139,7 @@ func (c *Client) explain(ctx context.Context, what string, err error) error {
 	case rpc.IsUntrusted(err):
 		hint = ": this is another machine, or somebody in between; the secret was not sent"
 	case status.Code(err) == codes.PermissionDenied:
-		hint = ": the machine knows another init secret"
+		hint = ": the machine has a different init secret"
 	}
 	if s, ok := status.FromError(err); ok && s.Code() != codes.Unknown {
 		err = &callError{s, err}

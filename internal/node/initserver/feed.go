@@ -7,17 +7,19 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/slipway-project/slipway/internal/broadcast"
 )
 
-// Event is one line of how a request gets on.
+// Event reports progress of a request.
 type Event struct {
 	Time      time.Time // zero: now
-	Phase     string    // where the request has come; empty for what is about an item or a text
-	Item      string    // an item of the plan …
-	ItemPhase string    // … and where it stands
-	Text      string    // a line of log, or the reason of waiting
+	Phase     string    // new phase of the request; empty in events about an item or a text
+	Item      string    // an item of the plan
+	ItemPhase string    // its phase
+	Text      string    // a log line, or what the item waits for
 
-	outcome *outcome // the last event
+	outcome *outcome // set in the last event only
 }
 
 // The phases of a request.
@@ -33,17 +35,17 @@ type outcome struct {
 	Why    string
 }
 
-// feed keeps a request's events for whoever comes, however late. It forgets old ones when there are too many, but never the
-// first, by which a watcher that comes back knows that it is the same feed. Times are strictly increasing, so that they tell
-// events apart.
+// feed stores the events of a request for all its readers. When there are too many, it drops old events but never the first, by which
+// a reader that reconnects recognizes the feed. Times are strictly increasing, so they identify events.
 type feed struct {
+	changed broadcast.Signal
+
 	mu      sync.Mutex // guards the fields below
 	events  []Event
-	dropped int // events after the first that are gone
+	dropped int // number of dropped events
 	over    bool
 	phase   string
 	last    time.Time
-	changed chan struct{} // closed and replaced with each event
 }
 
 const (
@@ -51,30 +53,20 @@ const (
 	maxText   = 2048 // bytes of each text
 )
 
-func newFeed() *feed { return &feed{changed: make(chan struct{}), phase: phaseClaimed} }
+func newFeed() *feed { return &feed{phase: phaseClaimed} }
 
-// add takes events until the feed is over.
-func (f *feed) add(e Event) {
+// add appends an event, unless the feed has ended.
+func (f *feed) add(e Event) { f.append(e, false) }
+
+// end appends the last event.
+func (f *feed) end(e Event) { f.append(e, true) }
+
+func (f *feed) append(e Event, last bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.over {
 		return
 	}
-	f.addLocked(e)
-}
-
-// end adds the last event.
-func (f *feed) end(e Event) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.over {
-		return
-	}
-	f.addLocked(e)
-	f.over = true
-}
-
-func (f *feed) addLocked(e Event) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
 	}
@@ -82,21 +74,22 @@ func (f *feed) addLocked(e Event) {
 		e.Time = f.last.Add(1)
 	}
 	f.last = e.Time
-	e.Text, e.Item, e.ItemPhase = short(e.Text), short(e.Item), short(e.ItemPhase)
+	e.Text, e.Item, e.ItemPhase = truncate(e.Text), truncate(e.Item), truncate(e.ItemPhase)
 	if e.Phase != "" {
 		f.phase = e.Phase
 	}
-	if len(f.events) == maxEvents { // half of them at once: dropping one by one would move all the others each time
+	if len(f.events) == maxEvents { // drop half of them: dropping one at a time would copy all others at each event
 		n := maxEvents / 2
 		f.events = append(f.events[:1:1], f.events[1+n:]...)
 		f.dropped += n
 	}
 	f.events = append(f.events, e)
-	close(f.changed)
-	f.changed = make(chan struct{})
+	f.over = last
+	f.changed.Notify()
 }
 
-// after gives the events from the n-th on, the number to ask with next, and, if there are none yet, what to wait for.
+// after returns the events from number n on, the number for the next call, whether the feed has ended, and a channel that is closed
+// at the next event.
 func (f *feed) after(n int) (events []Event, next int, over bool, changed <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -106,14 +99,15 @@ func (f *feed) after(n int) (events []Event, next int, over bool, changed <-chan
 	}
 	if missed := f.dropped + 1 - n; missed > 0 && len(f.events) > 0 {
 		n += missed
-		events = append(events, Event{Time: f.events[1].Time.Add(-1), Text: fmt.Sprintf("(%d earlier events are not kept)", missed)})
+		events = append(events, Event{Time: f.events[1].Time.Add(-1), Text: fmt.Sprintf("(%d earlier events were dropped)", missed)})
 	}
 	if n < next {
 		events = append(events, f.events[n-f.dropped:]...)
 	}
-	return events, next, f.over, f.changed
+	return events, next, f.over, f.changed.Wait()
 }
 
+// current returns the phase of the request.
 func (f *feed) current() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -126,8 +120,8 @@ func (f *feed) ended() bool {
 	return f.over
 }
 
-// short is the text as it may travel: valid UTF-8, of bounded length.
-func short(s string) string {
+// truncate returns s as valid UTF-8 of limited length.
+func truncate(s string) string {
 	if len(s) > maxText {
 		s = s[:maxText] + "…"
 	}

@@ -1,51 +1,61 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package initserver answers the operator who wants to make a cluster of a machine that belongs to nobody: it takes one request,
-// keeps it, carries it out however often the caller or the agent goes away meanwhile, and gives everybody with the secret the
-// same answer.
+// Package initserver creates a cluster on a free machine at an operator's request. It accepts one request, stores it, and carries it
+// out even if the client disconnects or the agent restarts. Every client with the init secret can fetch the result.
 //
-// It never plans, never knows what a cluster is made of (that is the [Machine]), never answers a stranger, and never undoes a
-// committed machine. Read [Server] and [Machine] first.
+// It does not plan and does not know what a cluster consists of: that is the [Machine]'s part. It never answers a client without the
+// secret, and never undoes a committed machine. Read [Server] and [Machine] first.
 //
 //	s, err := initserver.New(initserver.Config{Lock: l, Machine: m, SecretFile: …, RequestFile: …, Certificate: …, Log: log})
-//	err = s.Run(ctx, listener) // until ctx ends, until a join has the machine, or until the answer has been there for an hour
+//	err = s.Run(ctx, listener) // until ctx ends, a join has claimed the machine, or the result was fetched
 package initserver
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
+	"encoding/base32"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/plan"
+	"github.com/slipway-project/slipway/internal/core/strictjson"
+	"github.com/slipway-project/slipway/internal/durable"
 	"github.com/slipway-project/slipway/internal/node/lock"
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
-// Config is what a server needs.
+// Config lists the dependencies of a Server.
 type Config struct {
 	Lock        journal // a *lock.Lock
 	Machine     Machine
 	Slipway     string                           // version of this program
-	SecretFile  string                           // what NewSecret gave for it
-	RequestFile string                           // the request and its answer, mode 0600
-	Certificate func() (*tls.Certificate, error) // of the machine's key, which callers have pinned
-	Log         *slog.Logger                     // it never sees a secret
-	Audit       func(rpc.Refused)                // optional: hears of every refused call and connection; must not block
+	SecretFile  string                           // hash of the init secret; see NewSecret
+	RequestFile string                           // the request and its result, mode 0600
+	Certificate func() (*tls.Certificate, error) // for the machine's key, which clients have pinned
+	Log         *slog.Logger                     // secrets are never logged
+	Audit       func(rpc.Refused)                // optional: called for every refused call and connection; must not block
 	Limits      rpc.Limits                       // optional
-	Deadline    time.Duration                    // optional: from claim to commit, for each start of the agent; 15 minutes
-	Linger      time.Duration                    // optional: how long the answer can be fetched after the commit; an hour
-	Pause       func(try int) time.Duration      // optional: between tries to clean up; 0.1 s, then twice as long up to 30 s
-	Pass        func(step string)                // optional: tests: before and after each thing that a crash may divide
+	Deadline    time.Duration                    // optional: limit from claim to commit, for each start of the agent; default 15 minutes
+	Linger      time.Duration                    // optional: how long the result is available after the commit; default 1 hour
+	Pause       func(try int) time.Duration      // optional: delay before a retry; default 0.1 s, doubled at each try, at most 30 s
+	Pass        func(step string)                // optional: called between any two actions that a crash may separate
 }
 
-// journal is the node lock as the server uses it. An error that is a lock.ErrInDoubt leaves the caller not knowing; after any other
-// error nothing has changed.
+// journal is the node lock as the server uses it. After lock.ErrInDoubt, a step may or may not have happened; after any other error,
+// nothing has changed.
 type journal interface {
 	State() lock.State
 	Wait(ctx context.Context, wanted func(lock.State) bool) (lock.State, error)
@@ -56,43 +66,43 @@ type journal interface {
 
 var _ journal = (*lock.Lock)(nil)
 
-// Machine is what the server works on. All its methods end when ctx does, and no two of them run at once except Facts.
+// Machine is the machine that the server works on. All methods return when ctx ends. Facts may be called at any time from any
+// goroutine; the others are called one at a time.
 type Machine interface {
-	// Facts is called for every caller that asks, from any goroutine.
 	Facts() machine.Facts
-	// Install writes what the ticket brings and begins with its plan. It is called again, with the same ticket, after the agent has
-	// been started anew.
+	// Install writes the ticket's files and starts its plan. After a restart of the agent it is called again with the same ticket.
 	Install(ctx context.Context, t plan.Ticket) error
-	// Established blocks until the cluster stands. It may report how things get on, from any goroutine, until it returns.
+	// Established blocks until the cluster is ready. Until it returns, it may report progress from any goroutine.
 	Established(ctx context.Context, report func(Event)) (Result, error)
-	// Wipe takes away all that Install and what it began have made. It is called until it returns nil, also when nothing is there.
+	// Wipe removes everything that Install and the plan have created. It is called until it returns nil, even if there is nothing
+	// to remove.
 	Wipe(ctx context.Context) error
 }
 
-// Result is the cluster that has come to be.
+// Result describes the new cluster.
 type Result struct {
 	Cluster    string `json:"cluster"`
 	Node       string `json:"node"`
 	Kubeconfig []byte `json:"kubeconfig"` // the administrator's: a secret
 }
 
-// Server serves one machine. Draw of a request's life, with what is on the disk in brackets:
+// Server serves the init requests of one machine. The states of a request, with the content of the disk in brackets:
 //
-//	Init ─► [request] ─► [lock: claimed] ─► Install ─► Established ─► [answer] ─► [lock: committed]
-//	                                └───────────┴── failed or too late ──┴──► [why] ─► Wipe ─► [lock: free]
+//	Init ─► [request] ─► [lock: claimed] ─► Install ─► Established ─► [result] ─► [lock: committed]
+//	                                └───────────┴── error or deadline ───┴──► [error] ─► Wipe ─► [lock: free]
 //
-// Wherever the agent dies, the next one goes on from what is in brackets.
+// If the agent dies, the next one continues from the state in brackets.
 type Server struct {
-	cfg   Config
-	guard *guard
-	begun chan *request     // at most one: only one can hold the claim
-	pass  func(step string) // never nil
+	cfg     Config
+	guard   *guard
+	claimed chan *request     // at most one: only one request can hold the claim
+	pass    func(step string) // never nil
 
-	thanks  sync.Once
-	thanked chan struct{} // closed when the caller has the answer
+	fetchedOnce sync.Once
+	fetched     chan struct{} // closed when the client has the result
 
-	mu     sync.Mutex // guards the fields below, and that persisting and claiming are one thing
-	req    *request   // the one request that this machine knows; nil: none
+	mu     sync.Mutex // guards the fields below, and makes storing and claiming one action
+	req    *request   // the last request of this machine, or nil
 	closed bool
 }
 
@@ -101,8 +111,8 @@ const (
 	defaultLinger   = time.Hour
 )
 
-// New reads the secret and the request that was kept. Without a good secret there is no server, except on a machine that is
-// claimed by init already: its request goes on, and nobody is let in.
+// New loads the secret and the stored request. Without a valid secret it returns an error. The exception is a machine that is
+// claimed by an init: its request is continued, but all clients are refused.
 func New(cfg Config) (*Server, error) {
 	if cfg.Deadline == 0 {
 		cfg.Deadline = defaultDeadline
@@ -111,9 +121,9 @@ func New(cfg Config) (*Server, error) {
 		cfg.Linger = defaultLinger
 	}
 	if cfg.Pause == nil {
-		cfg.Pause = pause
+		cfg.Pause = func(try int) time.Duration { return min(30*time.Second, 100*time.Millisecond<<min(try, 10)) }
 	}
-	s := &Server{cfg: cfg, begun: make(chan *request, 1), pass: cfg.Pass, thanked: make(chan struct{})}
+	s := &Server{cfg: cfg, claimed: make(chan *request, 1), pass: cfg.Pass, fetched: make(chan struct{})}
 	if s.pass == nil {
 		s.pass = func(string) {}
 	}
@@ -123,40 +133,40 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	if err != nil {
-		cfg.Log.Error("the request goes on, but nobody can ask for it", "error", err)
+		cfg.Log.Error("the init request continues, but clients are refused", "error", err)
 	}
 	s.guard = newGuard(hash, err == nil)
-	if s.req, err = s.recall(state); err != nil {
+	if s.req, err = s.loadRequest(state); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// Run serves until ctx ends, and goes on with the request that was kept. It returns nil when a join has the machine, and when
-// the answer has been there long enough; secret and answer are then gone from the disk. When it returns, the listener is closed,
-// and nothing that it began runs on.
+// Run serves until ctx ends, and continues a stored request. It returns nil when a join has claimed the machine, and when the result
+// was fetched or has expired; then the secret and the result are no longer on the disk. When it returns, the listener is closed, and
+// all its goroutines have ended.
 func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var work sync.WaitGroup
 	work.Go(func() { stop(s.serve(ctx, ln)) })
 	work.Go(func() { stop(s.work(ctx)) })
-	work.Go(func() { stop(s.ended(ctx)) })
+	work.Go(func() { stop(s.waitForEnd(ctx)) })
 	work.Wait()
 	s.mu.Lock()
-	s.closed = true // a call that is still on its way begins nothing any more
+	s.closed = true // a late call must not claim the machine
 	s.mu.Unlock()
-	if err := context.Cause(ctx); !errors.Is(err, errOver) {
+	if err := context.Cause(ctx); !errors.Is(err, errDone) {
 		return err
 	}
 	return nil
 }
 
-// errOver ends a server that is not needed any longer.
-var errOver = errors.New("this machine is spoken for")
+// errDone ends a server that is no longer needed.
+var errDone = errors.New("the init service is no longer needed")
 
-// ended waits for the reasons to stop serving that the lock knows.
-func (s *Server) ended(ctx context.Context) error {
+// waitForEnd waits for a join to claim the machine, or for the commit and the end of the linger time.
+func (s *Server) waitForEnd(ctx context.Context) error {
 	state, err := s.cfg.Lock.Wait(ctx, func(l lock.State) bool {
 		return l.Phase == lock.Committed || (l.Phase == lock.Claimed && l.By == lock.Join)
 	})
@@ -164,26 +174,78 @@ func (s *Server) ended(ctx context.Context) error {
 		return err
 	}
 	if state.By == lock.Join {
-		return fmt.Errorf("%w: %s", errOver, state)
+		return fmt.Errorf("%w: this machine is %s", errDone, state)
 	}
-	if err := s.linger(ctx); err != nil {
-		return err
-	}
-	if err := Forget(s.cfg.SecretFile, s.cfg.RequestFile); err != nil {
-		return err
-	}
-	return fmt.Errorf("%w: its caller has the answer, or has left it here for %s", errOver, s.cfg.Linger)
-}
-
-// linger keeps the answer until the caller has it, or for long enough.
-func (s *Server) linger(ctx context.Context) error {
 	limit := time.NewTimer(s.cfg.Linger)
 	defer limit.Stop()
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-limit.C:
-	case <-s.thanked:
+	case <-s.fetched:
+	}
+	if err := Forget(s.cfg.SecretFile, s.cfg.RequestFile); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: the result was fetched or has expired", errDone)
+}
+
+// secretFile is the content of Config.SecretFile.
+type secretFile struct {
+	Hash string `json:"hash"` // SHA-256, hex
+}
+
+const secretBytes = 20
+
+// NewSecret creates a one-time secret for a client and the content of the machine's secret file. A plain SHA-256 protects the
+// secret's 160 random bits; a slow hash would only be needed for passwords.
+func NewSecret() (secret string, file []byte) {
+	raw := make([]byte, secretBytes)
+	_, _ = rand.Read(raw) // never fails: the program ends instead
+	secret = strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(raw))
+	return secret, SecretFile(secret)
+}
+
+// SecretFile returns the content of the machine's secret file for this secret.
+func SecretFile(secret string) []byte {
+	sum := sha256.Sum256([]byte(secret))
+	return fmt.Appendf(nil, "{\"hash\": %q}\n", hex.EncodeToString(sum[:]))
+}
+
+// readSecret returns the hash. Its errors say what to do and do not quote the file, which might contain the secret itself.
+func readSecret(path string) (hash [sha256.Size]byte, err error) {
+	const hint = "the init service is not started (write a new secret file and restart the agent)"
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return hash, fmt.Errorf("read init secret: %w: %s", err, hint)
+	}
+	var f secretFile
+	if err := strictjson.Decode(data, &f); err != nil {
+		return hash, fmt.Errorf("read init secret: %s is not of the form {\"hash\": …}: %s", path, hint)
+	}
+	sum, err := hex.DecodeString(f.Hash)
+	if err != nil || len(sum) != len(hash) || bytes.Equal(sum, make([]byte, len(hash))) {
+		return hash, fmt.Errorf("read init secret: the hash in %s is not a SHA-256 in hex: %s", path, hint)
+	}
+	empty := sha256.Sum256(nil)
+	if bytes.Equal(sum, empty[:]) {
+		return hash, fmt.Errorf("read init secret: %s contains the hash of an empty secret: %s", path, hint)
+	}
+	copy(hash[:], sum)
+	return hash, nil
+}
+
+// Forget removes the secret and the stored request with its result from a committed machine. Missing files are not an error.
+func Forget(secretFile, requestFile string) error {
+	for _, path := range []string{secretFile, requestFile, requestFile + ".prev"} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove init secret and result: %w", err)
+		}
+	}
+	for _, path := range []string{secretFile, requestFile} {
+		if err := durable.SyncDir(filepath.Dir(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove init secret and result: %w", err)
+		}
 	}
 	return nil
 }

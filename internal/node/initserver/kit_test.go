@@ -8,9 +8,12 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -20,6 +23,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/slipway-project/slipway/internal/certtest"
+	"github.com/slipway-project/slipway/internal/core/machine"
 	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/plan"
 	"github.com/slipway-project/slipway/internal/initclient"
@@ -36,14 +40,14 @@ const (
 
 var errBroken = errors.New("broken on purpose")
 
-// rig is one agent after another on one machine; a crash moves what is on the disk to a new folder and begins there.
+// rig runs one agent after another on one machine. After a crash, the next agent runs on a copy of the directory.
 type rig struct {
 	t      *testing.T
 	secret string
 	key    *tls.Certificate
 	pin    pin.Pin
 	log    *sink
-	tune   func(*Config, *testMachine) // optional: of each agent
+	tune   func(*Config, *testMachine) // optional: called for each agent
 
 	mu    sync.Mutex // guards the fields below
 	agent *agent
@@ -59,10 +63,10 @@ type agent struct {
 
 	mu    sync.Mutex // guards the fields below
 	dead  bool
-	conns []net.Conn // that clients have made
+	conns []net.Conn // of the clients
 }
 
-// cut takes the agent off the network, for good or only this once.
+// cut closes the agent's connections. forGood also prevents new ones.
 func (a *agent) cut(forGood bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -82,7 +86,7 @@ func (a *agent) dial(ctx context.Context, network string) (net.Conn, error) {
 	defer a.mu.Unlock()
 	if a.dead {
 		conn.Close()
-		return nil, errors.New("the power is off")
+		return nil, errors.New("the machine is off")
 	}
 	a.conns = append(a.conns, conn)
 	return conn, nil
@@ -128,7 +132,7 @@ func (r *rig) config(dir string, m *testMachine) Config {
 	return c
 }
 
-// start begins an agent in a folder. The hook hears of each step.
+// start starts an agent in a directory. The hook is called at each step.
 func (r *rig) start(dir string, hook func(step string)) *agent {
 	r.t.Helper()
 	m := &testMachine{dir: dir, reported: 3}
@@ -152,7 +156,7 @@ func (r *rig) start(dir string, hook func(step string)) *agent {
 	return a
 }
 
-// begin is start in the rig's first folder.
+// begin starts an agent in the rig's first directory.
 func (r *rig) begin() *agent { return r.start(r.agent.dir, nil) }
 
 func (r *rig) current() *agent {
@@ -163,7 +167,7 @@ func (r *rig) current() *agent {
 
 func (r *rig) stop() {
 	if a := r.current(); a.cancel != nil {
-		_ = a.end() // tests that care ask themselves
+		_ = a.end() // tests that check the error call end themselves
 	}
 }
 
@@ -174,7 +178,7 @@ func (a *agent) end() error {
 	return err
 }
 
-// client speaks to whichever agent is there.
+// client returns a client of the current agent.
 func (r *rig) client() *initclient.Client { return r.clientWith(r.pin, r.secret) }
 
 func (r *rig) clientWith(key pin.Pin, secret string) *initclient.Client {
@@ -202,7 +206,7 @@ func encoded(t *testing.T, ticket plan.Ticket) []byte {
 	return data
 }
 
-// copyDir is what a power cut leaves at this moment.
+// copyDir copies the directory, as a power cut at this moment would leave it.
 func copyDir(t *testing.T, from string) string {
 	to := t.TempDir()
 	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
@@ -228,4 +232,81 @@ func (s *sink) all() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return bytes.Clone(s.buf.Bytes())
+}
+
+// testMachine is a machine whose disk is one directory: the node lock, the request, and "node", which Install writes and Wipe removes.
+type testMachine struct {
+	dir string
+
+	fail     map[string]error // error by method
+	hold     chan struct{}    // Established waits until it is closed
+	reported int              // number of events that Established reports
+
+	mu    sync.Mutex // guards calls
+	calls []string
+}
+
+func (m *testMachine) did(what string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.calls = append(m.calls, what)
+	return m.fail[what]
+}
+
+func (m *testMachine) repair() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fail = nil
+}
+
+func (m *testMachine) count(what string) (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.calls {
+		if c == what {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *testMachine) node() string { return filepath.Join(m.dir, "node") }
+
+func (m *testMachine) Facts() machine.Facts {
+	return machine.Facts{Address: netip.MustParseAddr("192.0.2.1"), UpstreamDNS: true}
+}
+
+func (m *testMachine) Install(_ context.Context, t plan.Ticket) error {
+	if err := m.did("install"); err != nil {
+		return err
+	}
+	return os.WriteFile(m.node(), []byte(t.Plan.Node), 0o600)
+}
+
+func (m *testMachine) Established(ctx context.Context, report func(Event)) (Result, error) {
+	for i := range m.reported {
+		report(Event{Item: fmt.Sprintf("unit/u%d", i), ItemPhase: "ready", Text: fmt.Sprintf("line %d", i)})
+	}
+	if m.hold != nil {
+		select {
+		case <-m.hold:
+		case <-ctx.Done():
+			return Result{}, ctx.Err()
+		}
+	}
+	if err := m.did("established"); err != nil {
+		return Result{}, err
+	}
+	node, err := os.ReadFile(m.node())
+	return Result{Cluster: "c-" + string(node), Node: string(node), Kubeconfig: []byte("kubeconfig of " + string(node))}, err
+}
+
+func (m *testMachine) Wipe(context.Context) error {
+	if err := m.did("wipe"); err != nil {
+		return err
+	}
+	if err := os.Remove(m.node()); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }

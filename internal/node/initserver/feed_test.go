@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-project/slipway/internal/initclient"
 )
 
-// A client that loses its connection at any event, or at all of them, sees each event once and gets the same result.
+// TestDisconnects: a client whose connection breaks at any event, or at each, sees each event once and gets the same result.
 func TestDisconnects(t *testing.T) {
 	t.Parallel()
 	want := []string{"claimed", "installed", "unit/u0", "unit/u1", "unit/u2", "committed"}
@@ -40,14 +40,14 @@ func TestDisconnects(t *testing.T) {
 				t.Error(diff)
 			}
 			if a.machine.count("install") != 1 || a.machine.count("wipe") != 0 {
-				t.Errorf("the work has noticed: %v", a.machine.calls)
+				t.Errorf("got calls %v, want one install and no wipe", a.machine.calls)
 			}
 		})
 	}
 }
 
-// A request whose caller goes away at once and for good is carried out (TC-1, C-bug 3), and its answer is there for the next.
-func TestNobodyWatches(t *testing.T) {
+// TestClientLeaves: a request is carried out even if its client disconnects at once (TC-1), and other clients can fetch its result.
+func TestClientLeaves(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	hold := make(chan struct{})
@@ -74,7 +74,7 @@ func TestNobodyWatches(t *testing.T) {
 	all.Wait()
 }
 
-// The feed is bounded, keeps its first event, says what it has dropped, and its times only grow.
+// TestFeed: the feed has a limited size, keeps its first event, reports what it has dropped, and its times increase.
 func TestFeed(t *testing.T) {
 	t.Parallel()
 	f := newFeed()
@@ -90,12 +90,12 @@ func TestFeed(t *testing.T) {
 	if !over || len(events) > maxEvents+1 || next != total+2 {
 		t.Fatalf("%d events, next %d, over %v", len(events), next, over)
 	}
-	if events[0].Phase != phaseClaimed || !strings.Contains(events[1].Text, "earlier events are not kept") || events[len(events)-1].outcome == nil {
+	if events[0].Phase != phaseClaimed || !strings.Contains(events[1].Text, "earlier events were dropped") || events[len(events)-1].outcome == nil {
 		t.Errorf("%+v … %+v", events[:3], events[len(events)-1])
 	}
 	missed := 0
 	if _, err := fmt.Sscanf(events[1].Text, "(%d earlier", &missed); err != nil || missed+len(events)-1 != total+2 {
-		t.Errorf("%d missed and %d there are not %d", missed, len(events)-1, total+2)
+		t.Errorf("got %d missed and %d stored events, want %d in total", missed, len(events)-1, total+2)
 	}
 	for i, e := range events[1:] {
 		if !e.Time.After(events[i].Time) {
@@ -103,11 +103,11 @@ func TestFeed(t *testing.T) {
 		}
 	}
 	if again, _, _, _ := f.after(next); len(again) != 0 {
-		t.Errorf("once more: %+v", again)
+		t.Errorf("got more events: %+v", again)
 	}
 	slow, _, _, _ := f.after(5)
 	if !strings.Contains(slow[0].Text, "earlier events") || len(slow) != len(events)-1 {
-		t.Errorf("a slow reader: %d events from %+v", len(slow), slow[0])
+		t.Errorf("slow reader: got %d events from %+v", len(slow), slow[0])
 	}
 }
 
@@ -121,7 +121,7 @@ func TestFeedBoundsTexts(t *testing.T) {
 	}
 }
 
-// Every reader gets every event, in order, however they come in between.
+// TestFeedLive: every reader gets every event in order, even while events are added.
 func TestFeedLive(t *testing.T) {
 	t.Parallel()
 	f := newFeed()

@@ -26,7 +26,7 @@ func wantResult(node string) initclient.Result {
 	return initclient.Result{Cluster: "c-" + node, Kubeconfig: []byte("kubeconfig of " + node)}
 }
 
-// The whole road, and what is left on the disk at its end (TC-1).
+// TestInit: a request from the first call to the result, and what is on the disk afterwards (TC-1).
 func TestInit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -50,7 +50,7 @@ func TestInit(t *testing.T) {
 		t.Error(diff)
 	}
 	if s := a.cfg.Lock.State(); s.String() != "committed (cluster c-n1)" || s.Node != "n1" || s.ID != idA {
-		t.Errorf("%+v", s)
+		t.Errorf("got lock %+v", s)
 	}
 	for name, id := range map[string]string{"the same again": idA, "another": idB} {
 		phase, err := c.Init(t.Context(), id, ticket("n1"))
@@ -60,14 +60,14 @@ func TestInit(t *testing.T) {
 	}
 	info, err := os.Stat(filepath.Join(a.dir, "request"))
 	if err != nil || info.Mode() != 0o600 {
-		t.Errorf("the request with its answer: %v, %v", info.Mode(), err)
+		t.Errorf("request file: got %v, %v, want mode 0600", info.Mode(), err)
 	}
 	if n := a.machine.count("wipe"); n != 0 {
-		t.Errorf("wiped %d times", n)
+		t.Errorf("got %d wipes, want none", n)
 	}
 }
 
-// Two at once: one has the machine, the other is refused and changes nothing (TC-2).
+// TestTwoAtOnce: of two concurrent requests one gets the machine; the other is refused and changes nothing (TC-2).
 func TestTwoAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -98,10 +98,10 @@ func TestTwoAtOnce(t *testing.T) {
 		t.Error(err, diff)
 	}
 	if _, err := r.client().Watch(t.Context(), loser, nil); status.Code(err) != codes.NotFound {
-		t.Errorf("watch the loser: %v", err)
+		t.Errorf("watch the refused request: got %v", err)
 	}
 	if n := a.machine.count("install"); n != 1 {
-		t.Errorf("installed %d times", n)
+		t.Errorf("got %d installs", n)
 	}
 }
 
@@ -116,14 +116,14 @@ func TestRefusedRequests(t *testing.T) {
 		ticket []byte
 		want   string
 	}{
-		"short id":           {"short", encoded(t, ticket("n1")), "the id has to be"},
-		"long id":            {strings.Repeat("a", 65), encoded(t, ticket("n1")), "the id has to be"},
-		"upper case":         {"REQUEST-A", encoded(t, ticket("n1")), "the id has to be"},
-		"path":               {"../../etc/x", encoded(t, ticket("n1")), "the id has to be"},
+		"short id":           {"short", encoded(t, ticket("n1")), "invalid request id"},
+		"long id":            {strings.Repeat("a", 65), encoded(t, ticket("n1")), "invalid request id"},
+		"upper case":         {"REQUEST-A", encoded(t, ticket("n1")), "invalid request id"},
+		"path":               {"../../etc/x", encoded(t, ticket("n1")), "invalid request id"},
 		"no ticket":          {idA, nil, "decode ticket"},
 		"no JSON":            {idA, []byte("x"), "decode ticket"},
 		"unknown field":      {idA, []byte(`{"version":1,"x":1}`), "decode ticket"},
-		"ticket of a joiner": {idA, encoded(t, joins), "init makes a cluster"},
+		"ticket of a joiner": {idA, encoded(t, joins), "init needs a ticket without a cluster"},
 	}
 	for name, tt := range tests {
 		_, err := a.begin(tt.id, tt.ticket)
@@ -132,7 +132,7 @@ func TestRefusedRequests(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(a.dir, "request")); !errors.Is(err, os.ErrNotExist) || a.cfg.Lock.State().Phase != lock.Free {
-		t.Errorf("something has changed: %v, %s", err, a.cfg.Lock.State())
+		t.Errorf("got request file %v, lock %s, want no change", err, a.cfg.Lock.State())
 	}
 }
 
@@ -145,11 +145,11 @@ func TestSameIDOtherTicket(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := c.Init(t.Context(), idA, ticket("n2")); status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 }
 
-// A join that is quicker ends the service cleanly.
+// TestJoinWins: a join that claims the machine first ends the service without an error.
 func TestJoinWins(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -161,22 +161,22 @@ func TestJoinWins(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-a.done; err != nil {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 	a.done <- nil
 	if conn, err := net.Dial("tcp", a.addr); err == nil {
 		conn.Close()
-		t.Error("somebody listens still")
+		t.Error("the listener is still open")
 	}
 	if _, err := a.Server.begin(idA, encoded(t, ticket("n1"))); err == nil {
-		t.Error("a call that was on its way has begun something")
+		t.Error("a call after the end was accepted")
 	}
 	if _, err := os.Stat(filepath.Join(a.dir, "secret")); err != nil {
-		t.Errorf("the join may fail yet, and the secret is gone: %v", err)
+		t.Errorf("the join may still fail, but the secret is gone: %v", err)
 	}
 }
 
-// After the commit the answer is there for a while, and then nothing of it is left.
+// TestLinger: after the linger time, the secret and the result are no longer on the disk.
 func TestLinger(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -186,27 +186,27 @@ func TestLinger(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-a.done; err != nil {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 	a.done <- nil
 	for _, name := range []string{"secret", "request", "request.prev"} {
 		if _, err := os.Stat(filepath.Join(a.dir, name)); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s is there: %v", name, err)
+			t.Errorf("%s: got %v, want no file", name, err)
 		}
 	}
 	if s := a.cfg.Lock.State(); s.Phase != lock.Committed {
-		t.Errorf("%s", s)
+		t.Errorf("got lock %s", s)
 	}
 }
 
-// Who says that the answer has arrived ends the service; who names another request does not.
+// TestDone: Done for the committed request ends the service, Done for another request does not.
 func TestDone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	a := r.begin()
 	c := r.client()
 	if err := c.Done(t.Context(), idA); err == nil {
-		t.Error("done before anything was begun")
+		t.Error("Done before a request: got no error")
 	}
 	if _, err := c.Init(t.Context(), idA, ticket("n1")); err != nil {
 		t.Fatal(err)
@@ -218,14 +218,14 @@ func TestDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := c.Done(t.Context(), idB); err == nil {
-		t.Error("another request is done")
+		t.Error("Done for another request: got no error")
 	}
-	_ = c.Done(t.Context(), idA) // the answer may be lost with the service
+	_ = c.Done(t.Context(), idA) // the reply may be lost when the service ends
 	if err := <-a.done; err != nil {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 	a.done <- nil
 	if _, err := os.Stat(filepath.Join(a.dir, "secret")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the secret is there: %v", err)
+		t.Errorf("secret file: got %v, want none", err)
 	}
 }

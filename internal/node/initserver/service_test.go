@@ -14,7 +14,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -42,8 +45,8 @@ func TestNewSecret(t *testing.T) {
 	}
 }
 
-// Without a good secret there is no server, and the error says what to do without repeating the file (TC-5). On a machine that is
-// claimed already the request goes on, and nobody is let in.
+// TestBadSecretFile: without a valid secret there is no server, and the error says what to do without quoting the file (TC-5). On a
+// claimed machine the request continues, and all clients are refused.
 func TestBadSecretFile(t *testing.T) {
 	t.Parallel()
 	empty := fmt.Sprintf(`{"hash":"%x"}`, sha256.Sum256(nil))
@@ -65,8 +68,8 @@ func TestBadSecretFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err := New(cfg)
-			if err == nil || !strings.Contains(err.Error(), "until a new secret's file is put there") || strings.Contains(err.Error(), "canary-secret") {
-				t.Errorf("%v", err)
+			if err == nil || !strings.Contains(err.Error(), "write a new secret file and restart the agent") || strings.Contains(err.Error(), "canary-secret") {
+				t.Errorf("got error %v", err)
 			}
 			if err := cfg.Lock.Claim(lock.Init, idA); err != nil {
 				t.Fatal(err)
@@ -76,10 +79,10 @@ func TestBadSecretFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			if ok, _ := s.guard.check(t.Context(), netip.Addr{}, nil); ok {
-				t.Error("nothing is taken for the secret")
+				t.Error("an empty secret is accepted")
 			}
 			if err := s.Resume(t.Context()); err != nil || cfg.Lock.State().Phase != lock.Free {
-				t.Errorf("%v, %s", err, cfg.Lock.State())
+				t.Errorf("got error %v, lock %s", err, cfg.Lock.State())
 			}
 		})
 	}
@@ -104,7 +107,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// Every call with a wrong secret, with none or with two gets one word and no more; the server goes on (TC-4).
+// TestWrongSecret: every call with a wrong secret, with none or with two is refused without a reason, and the server continues (TC-4).
 func TestWrongSecret(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -133,7 +136,7 @@ func TestWrongSecret(t *testing.T) {
 			}
 			e, err := stream.Recv()
 			if e != nil {
-				t.Errorf("a stranger was told %v", e)
+				t.Errorf("an unauthenticated client received %v", e)
 			}
 			return err
 		},
@@ -148,7 +151,7 @@ func TestWrongSecret(t *testing.T) {
 	for call, do := range calls {
 		for name, pairs := range secrets {
 			a.guard.mu.Lock()
-			clear(a.guard.wrong) // the delay has a test of its own
+			clear(a.guard.wrong) // TestGuardDelays covers the delay
 			a.guard.mu.Unlock()
 			err := do(metadata.AppendToOutgoingContext(t.Context(), pairs...))
 			text := status.Convert(err).Message()
@@ -161,11 +164,11 @@ func TestWrongSecret(t *testing.T) {
 		}
 	}
 	if _, err := r.client().Watch(t.Context(), idA, nil); err != nil {
-		t.Errorf("the right caller: %v", err)
+		t.Errorf("right secret: got %v", err)
 	}
 	_, err = r.clientWith(r.pin, "wrong").Watch(t.Context(), idA, nil)
-	if err == nil || !strings.Contains(err.Error(), "the machine knows another init secret") || strings.Contains(err.Error(), r.secret) {
-		t.Errorf("%v", err)
+	if err == nil || !strings.Contains(err.Error(), "the machine has a different init secret") || strings.Contains(err.Error(), r.secret) {
+		t.Errorf("got error %v", err)
 	}
 }
 
@@ -177,7 +180,7 @@ func TestOldTLS(t *testing.T) {
 	conn, err := tls.Dial("tcp", a.addr, config)
 	if err == nil {
 		_ = conn.Close()
-		t.Error("TLS 1.2 is spoken")
+		t.Error("TLS 1.2 is accepted")
 	}
 	config.MaxVersion = tls.VersionTLS13
 	if conn, err = tls.Dial("tcp", a.addr, config); err != nil {
@@ -186,7 +189,7 @@ func TestOldTLS(t *testing.T) {
 	_ = conn.Close()
 }
 
-// The secret is on no disk, and what is secret is for root only.
+// TestNoSecretOnDisk: the secret is not on the disk, and only root can read the files.
 func TestNoSecretOnDisk(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -213,5 +216,93 @@ func TestNoSecretOnDisk(t *testing.T) {
 	}
 	if bytes.Contains(r.log.all(), []byte("kubeconfig of")) {
 		t.Error("the kubeconfig is in the log")
+	}
+}
+
+// TestGuardDelays: each wrong secret increases the delay of its source. The right secret is accepted from every source.
+func TestGuardDelays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuard(sha256.Sum256([]byte("right")), true)
+		bad, good := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+		want := []time.Duration{0, 100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond, 1600 * time.Millisecond, 3200 * time.Millisecond, longestWait, longestWait}
+		for i, wait := range want {
+			before := time.Now()
+			if ok, tries := g.check(t.Context(), bad, []byte("wrong")); ok || tries != i+1 || time.Since(before) != wait {
+				t.Errorf("guess %d: got %v, %d after %s, want a delay of %s", i, ok, tries, time.Since(before), wait)
+			}
+		}
+		took := func(from netip.Addr) time.Duration {
+			before := time.Now()
+			if ok, _ := g.check(t.Context(), from, []byte("right")); !ok {
+				t.Errorf("%s: refused", from)
+			}
+			return time.Since(before)
+		}
+		if d := took(good); d != 0 {
+			t.Errorf("another source: got a delay of %s, want none", d)
+		}
+		if d := took(bad); d != longestWait {
+			t.Errorf("right secret after wrong ones: got a delay of %s", d)
+		}
+		if d := took(bad); d != 0 {
+			t.Errorf("next call: got a delay of %s, want none", d)
+		}
+		g.check(t.Context(), bad, nil)
+		time.Sleep(forgetAfter + 1)
+		if d := took(bad); d != 0 {
+			t.Errorf("after forgetAfter: got a delay of %s, want none", d)
+		}
+	})
+}
+
+// TestGuardIsBounded: thousands of guessing sources use limited memory and cannot lock out a client with the right secret, even at
+// their own address.
+func TestGuardIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuard(sha256.Sum256([]byte("right")), true)
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		from := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
+		for i := range 4000 {
+			all.Go(func() {
+				for range 3 {
+					g.check(ctx, from(i), []byte("wrong"))
+				}
+			})
+		}
+		synctest.Wait()
+		g.mu.Lock()
+		if len(g.wrong) > maxSources || g.waiting > maxWaiting {
+			t.Errorf("%d sources, %d waiting", len(g.wrong), g.waiting)
+		}
+		g.mu.Unlock()
+		for i := range 4000 {
+			before := time.Now()
+			if ok, _ := g.check(t.Context(), from(i), []byte("right")); !ok || time.Since(before) > longestWait {
+				t.Errorf("%d: %v after %s", i, ok, time.Since(before))
+			}
+		}
+		cancel()
+		all.Wait()
+		if g.waiting != 0 {
+			t.Errorf("%d waiting", g.waiting)
+		}
+		if ok, _ := g.check(t.Context(), from(1), nil); ok {
+			t.Error("no secret: got ok")
+		}
+	})
+}
+
+func TestPrefix(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{"192.0.2.1": "192.0.2.1/32", "::ffff:192.0.2.1": "192.0.2.1/32", "2001:db8::1": "2001:db8::/64", "fe80::1%eth0": "fe80::/64"} {
+		if got := prefix(netip.MustParseAddr(in)); got.String() != want {
+			t.Errorf("%s: %s, want %s", in, got, want)
+		}
+	}
+	if prefix(netip.Addr{}).IsValid() {
+		t.Error("no address has a prefix")
 	}
 }
