@@ -28,7 +28,7 @@ func TestHostileHellos(t *testing.T) {
 	t.Parallel()
 	huge := strings.Repeat("a", 64<<10)
 	spoken := func(n string) string {
-		return "join protocol " + n + " is not spoken here, only 1: use the same slipway on all machines"
+		return "join protocol " + n + " is not supported, only 1: use the same version of slipway on all machines"
 	}
 	none := saying(joinserver.BadProtocol, func(h *joinv1.Hello) { h.Protocol = 0 })
 	none.public = spoken("0")

@@ -117,7 +117,7 @@ func (w *world) serve(limits rpc.Limits) {
 		Cluster: w.id, Self: pinOf(w.tb, w.own.Public()), Records: w.book,
 		Verifiers: map[string]attest.Verifier{"key": key.Verifier{}, "token": token.Verifier{Records: w.registry}},
 		Tickets:   w, Signer: w, Members: w.members, Rosters: w.rosters,
-		Alive:        func(context.Context, string) (bool, error) { return w.alive.Load(), w.mute() },
+		Heartbeat:    func(context.Context, string) (bool, error) { return w.alive.Load(), w.mute() },
 		ByAddress:    func(pool string) bool { return pool == "cattle" },
 		ControlPlane: func(pool string) bool { return pool == "main" }, Audit: w.heard, Log: slog.New(slog.DiscardHandler), Now: w.now,
 	})

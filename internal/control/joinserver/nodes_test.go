@@ -312,7 +312,7 @@ func TestSilenceEnds(t *testing.T) {
 				w := &world{tb: t}
 				s, err := joinserver.New(joinserver.Config{
 					Cluster: "c", Self: "x", Records: records, Verifiers: map[string]attest.Verifier{"key": key.Verifier{}}, Tickets: w, Signer: w,
-					Members: &fakeMembers{}, Rosters: newRosters(), ControlPlane: func(string) bool { return false }, Alive: func(context.Context, string) (bool, error) { return false, nil }, Audit: w.heard, Log: slog.New(slog.DiscardHandler),
+					Members: &fakeMembers{}, Rosters: newRosters(), ControlPlane: func(string) bool { return false }, Heartbeat: func(context.Context, string) (bool, error) { return false, nil }, Audit: w.heard, Log: slog.New(slog.DiscardHandler),
 				})
 				if err != nil {
 					t.Fatal(err)

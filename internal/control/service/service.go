@@ -173,7 +173,7 @@ func (s *Service) assemble(d control.Desired) (p parts, err error) {
 		}},
 		Now:    s.Hooks.Now,
 		Signer: &ca.Local{Now: s.Hooks.Now}, Members: p.members, Rosters: p.rosters,
-		Alive:        client.NodeAlive,
+		Heartbeat:    client.NodeAlive,
 		ControlPlane: func(pool string) bool { return policy.Pools[pool].ControlPlane },
 		ByAddress:    func(pool string) bool { return policy.Pools[pool].ByAddress },
 	})

@@ -138,7 +138,7 @@ func (a *agent) joinService(doc document) (*joinService, error) {
 			return signed
 		}},
 		Signer: a.custody, Members: s.members, Rosters: s.rosters,
-		Alive: func(ctx context.Context, node string) (bool, error) {
+		Heartbeat: func(ctx context.Context, node string) (bool, error) {
 			return a.m.w.hears(node), store{a, c, a.m}.ask(ctx)
 		},
 		ControlPlane: func(pool string) bool { return pool == poolMain },
