@@ -218,7 +218,7 @@ func TestNoQuorum(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		w.votes("a", "a:voter b:voter c:voter")
-		if !d.waits["voter c (2 of 3 voters answer; a fourth needs 3)"] {
+		if !d.waits["voter c (2 of 3 voters are healthy; adding a fourth voter needs 3)"] {
 			t.Errorf("got waits %v", d.waits)
 		}
 		if err := w.lab.Start(t, "c", nil, false); err != nil {

@@ -118,7 +118,7 @@ func node(c *kit.Cluster, name string) kit.Node {
 // removeMains removes control planes, but never so many that etcd loses its quorum.
 func removeMains(c *kit.Cluster) {
 	c.Machine("stop", c.Main(2))
-	refused(c, "voters would answer", "node", "remove", c.Main(1), "--yes", "--timeout", "20s")
+	refused(c, "voters is healthy", "node", "remove", c.Main(1), "--yes", "--timeout", "20s")
 	if n := node(c, c.Main(1)); n.Member != "voter" {
 		c.T.Errorf("member of %s after the refusal: got %+v, want a voter", c.Main(1), n)
 	}
