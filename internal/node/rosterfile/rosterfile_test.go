@@ -51,7 +51,7 @@ func TestTake(t *testing.T) {
 		"same generation, other content": {a.Roster(t, rosterOf(a, 5, two)), false, "different roster of the same generation"},
 		"older":                          {a.Roster(t, rosterOf(a, 4, two)), false, "older"},
 		"another cluster's":              {other.Roster(t, rosterOf(other, 9, two)), false, "not signed"},
-		"another cluster's id":           {a.Roster(t, rosterOf(other, 9, two)), false, "it is of cluster"},
+		"another cluster's id":           {a.Roster(t, rosterOf(other, 9, two)), false, "it belongs to cluster"},
 		"another's signature":            {other.Roster(t, rosterOf(a, 9, two)), false, "not signed"},
 		"another roster's signature":     {swapped(), false, "not signed"},
 		"no endpoint":                    {a.Roster(t, rosterOf(a, 9)), false, "no API server"},
