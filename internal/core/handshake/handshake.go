@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package handshake says which bytes a joining machine signs and to which bytes a control plane's secrets are sealed, so that
-// both sides of a join make the same ones. It computes; it holds no key, makes no randomness and speaks to nobody.
+// Package handshake defines the bytes that a joining machine signs and the bytes to which secrets for it are bound when they are
+// sealed. Both sides of a join, node/joinclient and control/joinserver, compute them here. The package holds no keys, creates
+// no random bytes and does no I/O.
 //
 // Read [Transcript] first, then [SealInfo].
 //
-//	digest := Transcript{Exporter: 32 bytes, Nonce: 32 bytes, Hello: the marshalled hello}.Digest()
+//	digest := handshake.Transcript{Exporter: exporter, Nonce: nonce, Hello: hello}.Digest()
 package handshake
 
 import (
@@ -15,22 +16,23 @@ import (
 	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
-// Lengths of what is fresh in each join.
+// Lengths in bytes of the values that are new for each join.
 const (
 	ExporterSize = 32
 	NonceSize    = 32
 	SealKeySize  = 32 // a public key of DHKEM(X25519)
 )
 
-// Transcript is what a machine's proof covers: this TLS session, this nonce, this hello, and nothing that another connection
-// or another cluster could use.
+// Transcript is what a machine's proof covers: the TLS session, the nonce and the hello. The proof is therefore worthless on any
+// other connection and for any other cluster.
 type Transcript struct {
-	Exporter []byte // ExporterSize bytes, label "EXPORTER-slipway-join"
-	Nonce    []byte // NonceSize bytes
+	Exporter []byte // ExporterSize bytes of keying material of the TLS session, label "EXPORTER-slipway-join"
+	Nonce    []byte // NonceSize bytes from the control plane
 	Hello    []byte // deterministically marshalled
 }
 
-// Digest is what is signed. Both sides check the two lengths before they use it: then no two transcripts share a digest.
+// Digest returns what the machine signs. The caller must have checked the lengths of Exporter and Nonce: only then do different
+// transcripts have different digests.
 func (t Transcript) Digest() [sha256.Size]byte {
 	hello := sha256.Sum256(t.Hello)
 	sum := sha256.New()
@@ -43,8 +45,8 @@ func (t Transcript) Digest() [sha256.Size]byte {
 	return digest
 }
 
-// SealInfo binds sealed secrets to the cluster they are of, to the node they are for and to its machine's key (a pin). Lengths
-// stand before the parts, so that no two triples give the same bytes.
+// SealInfo returns the info parameter of HPKE for a node's secrets. It binds them to the cluster, to the node and to the pin of
+// the machine's key. Each part is preceded by its length, so that different parts give different bytes.
 func SealInfo(cluster, node string, key pin.Pin) []byte {
 	info := []byte("slipway join secrets v1\x00")
 	for _, part := range []string{cluster, node, string(key)} {

@@ -14,12 +14,12 @@ func transcript() handshake.Transcript {
 	return handshake.Transcript{Exporter: bytes.Repeat([]byte{1}, 32), Nonce: bytes.Repeat([]byte{2}, 32), Hello: []byte("hello")}
 }
 
-// A digest that left one of the three parts out would let a proof be used elsewhere.
+// A digest that omits one of the three parts would let a proof be used on another connection.
 func TestDigestCoversEverything(t *testing.T) {
 	t.Parallel()
 	first := transcript().Digest()
 	if transcript().Digest() != first {
-		t.Fatal("the same transcript gives two digests")
+		t.Fatal("the same transcript gives different digests")
 	}
 	for name, change := range map[string]func(*handshake.Transcript){
 		"exporter": func(tr *handshake.Transcript) { tr.Exporter[31] ^= 1 },
@@ -31,7 +31,7 @@ func TestDigestCoversEverything(t *testing.T) {
 		tr := transcript()
 		change(&tr)
 		if tr.Digest() == first {
-			t.Errorf("%s: the digest stays the same", name)
+			t.Errorf("%s changed: want another digest", name)
 		}
 	}
 }
@@ -44,7 +44,7 @@ func TestSealInfoIsUnambiguous(t *testing.T) {
 	} {
 		info := string(handshake.SealInfo(parts[0], parts[1], pin.Pin(parts[2])))
 		if other, twice := seen[info]; twice {
-			t.Errorf("%q and %q give the same bytes", parts, other)
+			t.Errorf("%q and %q give the same bytes, want different ones", parts, other)
 		}
 		seen[info] = parts
 	}
