@@ -53,7 +53,7 @@ func TestClusterNames(t *testing.T) {
 	}
 }
 
-// The groups in the certificates and the groups in the bindings are the same words, in two packages.
+// The bindings name the groups that package pki writes to certificates.
 func TestGroupsOfCertificatesAreBound(t *testing.T) {
 	t.Parallel()
 	addons, err := Cluster(params())
@@ -75,12 +75,12 @@ func TestGroupsOfCertificatesAreBound(t *testing.T) {
 		}
 	}
 	if strings.Contains(string(text), "system:bootstrappers") {
-		t.Error("a bootstrap group is bound: first certificates would be approved for anybody with a token")
+		t.Error("a bootstrap group is bound: a node's first certificate would be approved for any client with a bootstrap token")
 	}
 }
 
-// The records are for the control role alone, and only in their own namespace.
-func TestRecordsAreTheControlRolesOnly(t *testing.T) {
+// Only the control role has rights to Secrets, and only in the namespace of the records.
+func TestOnlyControlRoleReadsRecords(t *testing.T) {
 	t.Parallel()
 	addons, err := Cluster(params())
 	if err != nil {
@@ -94,14 +94,14 @@ func TestRecordsAreTheControlRolesOnly(t *testing.T) {
 		switch {
 		case o.String() == "Role slipway-system/slipway:control":
 			if strings.Contains(string(text), `"*"`) || !strings.Contains(string(text), `"secrets"`) {
-				t.Errorf("rights in the namespace of the records: %s", text)
+				t.Errorf("got %s, want a role with rights to Secrets and without wildcards", text)
 			}
-		case strings.HasPrefix(o.Kind(), "ValidatingAdmissionPolicy"): // they only take rights away
+		case strings.HasPrefix(o.Kind(), "ValidatingAdmissionPolicy"): // it grants no rights
 		case strings.Contains(string(text), `"secrets"`):
-			t.Errorf("%s gives a right to secrets", o)
+			t.Errorf("%s grants a right to secrets", o)
 		case o.String() == "RoleBinding slipway-system/slipway:control":
 			if !strings.Contains(string(text), `"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"`+pki.ControlGroup+`"}]`) {
-				t.Errorf("bound to others than the control role: %s", text)
+				t.Errorf("got %s, want a binding of the control role only", text)
 			}
 		}
 	}
@@ -134,7 +134,7 @@ func TestDNSParams(t *testing.T) {
 			addons, err := Cluster(p)
 			if tt.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
-					t.Errorf("error %v, want %q", err, tt.wantErr)
+					t.Errorf("got error %v, want %q", err, tt.wantErr)
 				}
 				return
 			}
@@ -144,12 +144,12 @@ func TestDNSParams(t *testing.T) {
 			}
 			for _, s := range tt.has {
 				if !strings.Contains(string(text), s) {
-					t.Errorf("lacks %s", s)
+					t.Errorf("want %s in the objects", s)
 				}
 			}
 			for _, s := range tt.hasNot {
 				if strings.Contains(string(text), s) {
-					t.Errorf("has %s", s)
+					t.Errorf("do not want %s in the objects", s)
 				}
 			}
 		})
@@ -164,33 +164,33 @@ func TestParse(t *testing.T) {
 		want     []string
 		wantErr  string
 	}{
-		"empty":                 {"", nil, ""},
-		"only comments":         {"# nothing\n---\n# here\n", nil, ""},
-		"one":                   {cm, []string{"ConfigMap a"}, ""},
-		"JSON":                  {`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":"n"}}`, []string{"Pod n/p"}, ""},
-		"several":               {"---\n" + cm + "--- # two\n" + strings.Replace(cm, "a}", "b}", 1) + "---\n", []string{"ConfigMap a", "ConfigMap b"}, ""},
-		"dashes in a text":      {cm + "data:\n  x: |\n    ---\n    y\n", []string{"ConfigMap a"}, ""},
-		"list":                  {"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: s}}\n", []string{"Pod s"}, ""},
-		"secret":                {"apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n", nil, "document 1: Secret s: a spec must not contain secrets: create it with kubectl"},
-		"secret in a list":      {"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Secret, metadata: {name: s}}\n", nil, "items[0]: Secret s: a spec must not contain secrets"},
-		"another's secret":      {"apiVersion: vault.example/v1\nkind: Secret\nmetadata: {name: s}\n", []string{"Secret s"}, ""},
-		"all at once":           {"hello\n---\n" + cm + "---\nworld\n", nil, "document 3: not an object"},
-		"bad name":              {strings.Replace(cm, "a}", "Bad_Name}", 1), nil, `document 1: ConfigMap: "Bad_Name" is not a valid name: use lower-case`},
-		"bad namespace":         {"apiVersion: v1\nkind: Namespace\nmetadata: {name: a.b}", nil, `Namespace: "a.b" is not a valid name`},
-		"name with a slash":     {"apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: a/b}", nil, `"a/b" is not a valid name`},
-		"name of a role":        {"apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: \"sys:A_b\"}", []string{"Role sys:A_b"}, ""},
-		"dots in a name":        {strings.Replace(cm, "a}", "kube-root.crt}", 1), []string{"ConfigMap kube-root.crt"}, ""},
-		"twice":                 {cm + "---\n" + cm, nil, "document 2: ConfigMap a is given twice"},
-		"duplicate field":       {cm + "kind: Secret\n", nil, `document 1: `},
-		"text":                  {"hello", nil, "document 1: not an object"},
-		"no version":            {"kind: ConfigMap\nmetadata: {name: a}", nil, "apiVersion is missing"},
-		"no kind":               {"apiVersion: v1\nmetadata: {name: a}", nil, "kind is missing"},
-		"no name":               {"apiVersion: v1\nkind: ConfigMap", nil, "ConfigMap: metadata.name is missing"},
-		"generated name":        {"apiVersion: v1\nkind: Pod\nmetadata: {generateName: a-}", nil, "generateName would create another object"},
-		"status":                {cm + "status: {x: 1}", nil, "status cannot be set"},
-		"our label":             {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, labels: {slipway.dev/addon: x}}", nil, "is reserved for Slipway"},
-		"bad item":              {"apiVersion: v1\nkind: List\nitems: [3]\n", nil, "items[0]: not an object"},
-		"no list, though items": {"apiVersion: x/v1\nkind: Shop\nmetadata: {name: s}\nitems: [3]\n", []string{"Shop s"}, ""},
+		"empty":                     {"", nil, ""},
+		"only comments":             {"# nothing\n---\n# here\n", nil, ""},
+		"one":                       {cm, []string{"ConfigMap a"}, ""},
+		"JSON":                      {`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":"n"}}`, []string{"Pod n/p"}, ""},
+		"several":                   {"---\n" + cm + "--- # two\n" + strings.Replace(cm, "a}", "b}", 1) + "---\n", []string{"ConfigMap a", "ConfigMap b"}, ""},
+		"dashes in a block":         {cm + "data:\n  x: |\n    ---\n    y\n", []string{"ConfigMap a"}, ""},
+		"list":                      {"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: s}}\n", []string{"Pod s"}, ""},
+		"secret":                    {"apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n", nil, "document 1: Secret s: a spec must not contain secrets: create it with kubectl"},
+		"secret in a list":          {"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Secret, metadata: {name: s}}\n", nil, "items[0]: Secret s: a spec must not contain secrets"},
+		"Secret of another group":   {"apiVersion: vault.example/v1\nkind: Secret\nmetadata: {name: s}\n", []string{"Secret s"}, ""},
+		"several problems":          {"hello\n---\n" + cm + "---\nworld\n", nil, "document 3: not an object"},
+		"bad name":                  {strings.Replace(cm, "a}", "Bad_Name}", 1), nil, `document 1: ConfigMap: "Bad_Name" is not a valid name: use lower-case`},
+		"bad namespace":             {"apiVersion: v1\nkind: Namespace\nmetadata: {name: a.b}", nil, `Namespace: "a.b" is not a valid name`},
+		"name with a slash":         {"apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: a/b}", nil, `"a/b" is not a valid name`},
+		"name of a role":            {"apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: \"sys:A_b\"}", []string{"Role sys:A_b"}, ""},
+		"dots in a name":            {strings.Replace(cm, "a}", "kube-root.crt}", 1), []string{"ConfigMap kube-root.crt"}, ""},
+		"twice":                     {cm + "---\n" + cm, nil, "document 2: ConfigMap a is given twice"},
+		"duplicate field":           {cm + "kind: Secret\n", nil, `document 1: `},
+		"text":                      {"hello", nil, "document 1: not an object"},
+		"no version":                {"kind: ConfigMap\nmetadata: {name: a}", nil, "apiVersion is missing"},
+		"no kind":                   {"apiVersion: v1\nmetadata: {name: a}", nil, "kind is missing"},
+		"no name":                   {"apiVersion: v1\nkind: ConfigMap", nil, "ConfigMap: metadata.name is missing"},
+		"generated name":            {"apiVersion: v1\nkind: Pod\nmetadata: {generateName: a-}", nil, "generateName would create another object"},
+		"status":                    {cm + "status: {x: 1}", nil, "status cannot be set"},
+		"reserved label":            {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, labels: {slipway.dev/addon: x}}", nil, "is reserved for Slipway"},
+		"bad item":                  {"apiVersion: v1\nkind: List\nitems: [3]\n", nil, "items[0]: not an object"},
+		"items without a list kind": {"apiVersion: x/v1\nkind: Shop\nmetadata: {name: s}\nitems: [3]\n", []string{"Shop s"}, ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -198,7 +198,7 @@ func TestParse(t *testing.T) {
 			got, err := Parse("mine", tt.manifest)
 			if tt.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
-					t.Errorf("error %v, want %q", err, tt.wantErr)
+					t.Errorf("got error %v, want %q", err, tt.wantErr)
 				}
 				return
 			}
@@ -221,6 +221,6 @@ func TestParseKeepsNumbers(t *testing.T) {
 	}
 	text, err := json.Marshal(got.Objects[0])
 	if want := `{"apiVersion":"v1","big":9007199254740993,"kind":"X","metadata":{"name":"a"},"port":53,"share":0.25}`; err != nil || string(text) != want {
-		t.Errorf("%s, %v; want %s", text, err, want)
+		t.Errorf("got %s, %v; want %s", text, err, want)
 	}
 }
