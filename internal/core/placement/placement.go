@@ -29,12 +29,12 @@ type Machine struct {
 	Name   string
 	Labels map[string]string
 	Runs   []string // components, which are not placed by this package
-	// Unlisted: the spec does not list the machine. It gets global units only, because whoever plans for it does not know
+	// Unlisted: the spec does not list the machine. It gets global units only, because its plan is made without knowledge of
 	// the other unlisted machines.
 	Unlisted bool
 }
 
-// Decision is where everything runs.
+// Decision says which units run on which machines.
 type Decision struct {
 	// On has an entry for each unit that runs: its machines by name.
 	On map[string][]string
@@ -45,15 +45,15 @@ type Decision struct {
 // Unplaced is a unit that runs nowhere, and the reason.
 type Unplaced struct{ Unit, Reason string }
 
-// Decide places the units. A unit stays where before says as long as the rules allow; new machines attract nothing. A new
-// unit goes to the machine with the fewest units, the first by name among equals. The units must be free of problems, see
-// [Check].
+// Decide places the units. A unit stays where it was before as long as the rules allow it; a new machine does not make units
+// move. A new unit goes to the machine with the fewest units, among equals to the first by name. The units must not have
+// problems, see [Check].
 func Decide(units []Unit, machines []Machine, before map[string][]string) Decision {
 	was := maps.Clone(before)
 	if was == nil {
 		was = map[string][]string{}
 	}
-	for range len(units) + 1 { // each round but the last settles one replacement for good
+	for range len(units) + 1 { // each round except the last makes one replacement final
 		p := newPlacer(units, machines)
 		p.keep(was)
 		if !p.place(was) {
@@ -67,7 +67,7 @@ func Decide(units []Unit, machines []Machine, before map[string][]string) Decisi
 	return p.decision()
 }
 
-// placer is the state of one attempt: machines while they are filled.
+// placer is the state of one attempt while the machines are filled.
 type placer struct {
 	units    map[string]Unit
 	order    []Unit // each after the units that it depends on or replaces, then by name
@@ -104,7 +104,7 @@ func newPlacer(units []Unit, machines []Machine) *placer {
 	return p
 }
 
-// keep leaves the units where they were, as far as the rules allow.
+// keep puts the units where they were before, as far as the rules allow it.
 func (p *placer) keep(before map[string][]string) {
 	for _, u := range p.order {
 		if u.Global {
@@ -119,8 +119,8 @@ func (p *placer) keep(before map[string][]string) {
 	}
 }
 
-// place finds machines for the rest. It reports whether a unit has made room for another: then the caller starts again
-// with was, which place has updated.
+// place finds machines for the remaining units. It reports whether a unit was moved to make room for another: then it has
+// updated was, and the caller starts again from that.
 func (p *placer) place(was map[string][]string) (again bool) {
 	for _, u := range p.order {
 		if u.Global || len(p.on[u.Name]) > 0 {
@@ -183,7 +183,7 @@ func (p *placer) put(u Unit, m Machine) {
 		return
 	}
 	p.load[m.Name]++
-	for _, w := range u.With { // a global unit that u depends on must not be kept out by what is placed later
+	for _, w := range u.With { // units that are placed later must not exclude a global unit that u depends on
 		if g, ok := p.units[w]; ok && g.Global {
 			p.put(g, m)
 		}
@@ -292,8 +292,8 @@ func (p *placer) reason(u Unit) string {
 	return strings.Join(parts, "; ")
 }
 
-// replace gives u the machine of a unit that it replaces, if that unit can move. It writes the new placement to was and
-// leaves p as it is.
+// replace gives u the machine of a unit that it replaces, if that unit can move. It writes the new placement to was. It does
+// not change p, except for the reason if no unit can move.
 func (p *placer) replace(u Unit, replaced []Unit, was map[string][]string) bool {
 	var why []string
 	for _, r := range replaced {
@@ -322,7 +322,8 @@ func (p *placer) replace(u Unit, replaced []Unit, was map[string][]string) bool 
 	return false
 }
 
-// elsewhere finds machines for the units that make room for u, as if u were already on its machine.
+// elsewhere finds other machines for the units that make room for u, assuming that u is already on its machine. It does not
+// change p.
 func (p *placer) elsewhere(u Unit, at Machine, moving []Unit) (to map[string][]string, stuck string) {
 	p.put(u, at)
 	to = map[string][]string{}

@@ -59,7 +59,7 @@ func TestTF1DependentMovesAlong(t *testing.T) {
 	units[2].Pin = "m3"
 	same(t, "x was moved", places{"a": {"m3"}, "b": {"m3"}, "x": {"m3"}, "z": {"m2"}}, decide(t, units, machines(3), first))
 	units[2].Pin = "m9"
-	same(t, "x has no place", places{"z": {"m2"}}, decide(t, units, machines(3), first))
+	same(t, "x cannot be placed", places{"z": {"m2"}}, decide(t, units, machines(3), first))
 }
 
 func TestTF1WithAComponent(t *testing.T) {
@@ -94,7 +94,7 @@ func TestTF3OneWayConflict(t *testing.T) {
 	units := []unit{{Name: "a"}, {Name: "loner", Conflicts: []string{"*"}}}
 	first := decide(t, units, machines(1), nil)
 	same(t, "both", places{"a": {"m1"}}, first)
-	same(t, "one is gone", places{"loner": {"m1"}}, decide(t, units[1:], machines(1), first))
+	same(t, "one was removed", places{"loner": {"m1"}}, decide(t, units[1:], machines(1), first))
 }
 
 // TF-4: several patterns all hold.

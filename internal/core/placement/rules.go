@@ -3,17 +3,18 @@
 package placement
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"slices"
 	"strings"
 )
 
-// Problem is a rule without a meaning, or one that can never hold. No rule is ignored because it is not understood.
+// Problem is a rule that is meaningless or can never be satisfied. Invalid rules are reported and never ignored.
 type Problem struct {
 	Unit  string
 	Field string // on, with, conflicts, global, pin, replaces
-	Index int    // of the element of a list; -1: the whole field
+	Index int    // of the element in a list; -1: the whole field
 	Msg   string
 	Hint  string
 }
@@ -26,7 +27,8 @@ func (p Problem) String() string {
 	return text
 }
 
-// Check returns what is wrong with the rules. known are the components, machines the names of the machines; nil: any.
+// Check returns the problems of the units' rules. known are the names of the components. machines are the names of the
+// machines; nil: they are not known yet.
 func Check(units []Unit, known, machines []string) []Problem {
 	c := checker{names: slices.Clone(known), units: map[string]Unit{}}
 	for _, u := range units {
@@ -137,7 +139,7 @@ func Expand(name, text string) (string, error) {
 			return b.String(), nil
 		}
 		if after == "" {
-			return "", fmt.Errorf("a percent sign at the end: write %%%% for one")
+			return "", errors.New("there is a percent sign at the end: write %% for a percent sign")
 		}
 		switch after[0] {
 		case 'n':
@@ -183,8 +185,8 @@ func Escaped(u Unit) Unit {
 	return u
 }
 
-// Resolve returns the unit with the specifiers in its name and its rules replaced. Other options keep theirs. The problem names the
-// field.
+// Resolve returns the unit with the specifiers in its rules replaced and the suffix of its name removed. Other options keep
+// their specifiers. The problem, if any, has the field.
 func Resolve(u Unit) (Unit, *Problem) {
 	out := u
 	out.Name, out.On, out.With, out.Conflicts, out.Replaces, out.Pin = Bare(u.Name), nil, nil, nil, nil, ""
