@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-project/slipway/internal/bintest"
 )
 
-// stub is a test that notes how it would have ended.
+// stub records how the test would have ended.
 type stub struct {
 	testing.TB
 	end string
@@ -43,16 +43,16 @@ func TestDir(t *testing.T) { // not parallel: it sets the environment
 		}
 	}
 	for name, c := range map[string]struct{ ci, dir, program, want string }{
-		"a developer without": {"", "", "kube", "skip: SLIPWAY_TEST_BINARIES names no folder"},
-		"CI without":          {"true", "", "kube", "fail: SLIPWAY_TEST_BINARIES is not set"},
-		"all there":           {"true", dir, "kube", "run: " + dir},
-		"one missing":         {"", dir, "etcd", "fail: SLIPWAY_TEST_BINARIES: stat"},
-		"not executable":      {"", dir, "text", "fail: SLIPWAY_TEST_BINARIES: " + dir + "/text is no program"},
+		"not set":        {"", "", "kube", "skip: SLIPWAY_TEST_BINARIES is not set: run make components"},
+		"not set in CI":  {"true", "", "kube", "fail: SLIPWAY_TEST_BINARIES is not set"},
+		"all present":    {"true", dir, "kube", "run: " + dir},
+		"one missing":    {"", dir, "etcd", "fail: SLIPWAY_TEST_BINARIES: stat"},
+		"not executable": {"", dir, "text", "fail: SLIPWAY_TEST_BINARIES: " + dir + "/text is not executable"},
 	} {
 		t.Setenv("CI", c.ci)
 		t.Setenv(bintest.Variable, c.dir)
 		if got := end(c.program); !strings.HasPrefix(got, c.want) {
-			t.Errorf("%s: %s, want %s", name, got, c.want)
+			t.Errorf("%s: got %s, want %s", name, got, c.want)
 		}
 	}
 }
