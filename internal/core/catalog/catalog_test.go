@@ -50,9 +50,9 @@ func TestEveryReleaseHasImages(t *testing.T) {
 	}
 }
 
-// Every release's source folders hold a module that requires the version the
-// release promises.
-func TestSourceHoldsPromisedVersion(t *testing.T) {
+// Every source directory of a release has a module that requires the version in the
+// release's entry.
+func TestSourceRequiresVersion(t *testing.T) {
 	t.Parallel()
 	for _, r := range Releases() {
 		for _, c := range r.Components {

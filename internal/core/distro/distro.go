@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package distro is the table of package managers: how a distribution that has one is recognised, the
+// Package distro is the table of package managers: the distributions that have each of them, the
 // command lines that query it and install with it, and what it calls the packages that Slipway itself asks
 // for. The spec checker, the preflight and the preparation of machines all read this table, so supporting
 // another package manager means adding one row to it.
@@ -16,13 +16,13 @@ import (
 	"strings"
 )
 
-// Manager is a package manager. The zero value stands for a distribution whose package manager is unknown.
+// Manager is a package manager. The zero value means that the package manager is unknown.
 type Manager struct {
 	Name     string   // its key in spec.os.packages: "apt"
 	Families []string // the values of ID or ID_LIKE in os-release of the distributions that have it
 
 	Install    []string // installs the packages whose names are appended
-	Unattended []string // options that Install needs when nobody can answer its questions; package names follow them
+	Unattended []string // options with which Install asks no questions; package names follow them
 	Refresh    []string // downloads the package lists; nil: Install does it
 	Lists      string   // glob, relative to the root directory, that matches once Refresh has run; "": not needed
 	Repair     []string // completes an interrupted installation; nil: not needed
@@ -32,11 +32,11 @@ type Manager struct {
 	QueryAll []string // prints a line STATUS|NAME|PROVIDES for each package of the database
 	Query    []string // exits with 0 if the package whose name is appended is installed
 
-	Packages map[Thing]string // the packages that bring a thing, separated by spaces; no key: this distribution has none
+	Packages map[Thing]string // the packages with a thing, separated by spaces; no key: there is no such package
 }
 
-// Thing is a program, library or set of files that Slipway, its build or its tests need and that a package
-// brings.
+// Thing is a program, library or set of files that Slipway, its build or its tests need and that is part of a
+// package.
 type Thing string
 
 // The things.
@@ -155,8 +155,8 @@ func FromOSRelease(text string) Manager {
 	return Manager{}
 }
 
-// CommandLine is what a person types to install packages. The package lists are refreshed first where
-// Install does not do it.
+// CommandLine returns the command that a person types to install packages. It refreshes the package lists
+// first if Install does not.
 func (m Manager) CommandLine(packages ...string) string {
 	line := strings.Join(append(slices.Clone(m.Install), packages...), " ")
 	if len(m.Refresh) > 0 {

@@ -14,21 +14,21 @@ import (
 	"github.com/slipway-project/slipway/internal/core/catalog"
 )
 
-// program is one that can be asked.
+// program is a program and how to run it without effect.
 type program struct {
 	name     string
 	command  []string
 	style    style
-	harmless []string // arguments with which it ends soon; empty and pflags: it has no gates
+	harmless []string // arguments with which it exits soon; empty and pflags: it has no gates
 }
 
-// run is what it prints. The text tells more than the status, which differs from program to program.
+// run returns the output. The exit status is ignored because it differs between the programs.
 func (p program) run(ctx context.Context, args ...string) string {
 	out, _ := exec.CommandContext(ctx, p.command[0], append(slices.Clone(p.command[1:]), args...)...).CombinedOutput()
 	return string(out)
 }
 
-// ask builds the table of all programs.
+// ask returns the table of all programs.
 func ask(ctx context.Context, all []program, c candidates) (catalog.FlagTable, error) {
 	table := catalog.FlagTable{Programs: map[string][]catalog.Flag{}}
 	knownBy, locked := map[string]int{}, map[string]string{}
@@ -57,14 +57,14 @@ func ask(ctx context.Context, all []program, c candidates) (catalog.FlagTable, e
 	}
 	for _, name := range slices.Sorted(maps.Keys(knownBy)) {
 		if knownBy[name] < kubernetes {
-			return catalog.FlagTable{}, fmt.Errorf("feature gate %s: only %d of %d programs know it, and the table cannot say which", name, knownBy[name], kubernetes)
+			return catalog.FlagTable{}, fmt.Errorf("feature gate %s: only %d of %d programs have it, and the table cannot represent that", name, knownBy[name], kubernetes)
 		}
 		table.Gates = append(table.Gates, catalog.Gate{Name: name, Locked: locked[name]})
 	}
 	return table, nil
 }
 
-// flags are those of the help page and the candidates that it knows without saying so.
+// flags returns the flags on the help page and the candidates that the program accepts although they are hidden.
 func (p program) flags(ctx context.Context, help string, names []string) ([]catalog.Flag, error) {
 	known := map[string]catalog.Flag{}
 	for _, f := range readHelp(help, p.style) {
@@ -72,13 +72,13 @@ func (p program) flags(ctx context.Context, help string, names []string) ([]cata
 	}
 	const few = 5
 	if len(known) < few {
-		return nil, fmt.Errorf("ask %s: its help names %d flags: %s", p.name, len(known), help)
+		return nil, fmt.Errorf("ask %s: the help has only %d flags: %s", p.name, len(known), help)
 	}
 	if p.style == urfave {
-		names = nil // containerd hides none
+		names = nil // containerd has no hidden flags
 	}
 	for _, name := range names {
-		if _, told := known[name]; !told {
+		if _, listed := known[name]; !listed {
 			known[name] = catalog.Flag{Name: name, Deprecated: name != "config-file" && name != "version", Exits: slices.Contains(exits, name)}
 		}
 	}
@@ -104,7 +104,7 @@ var (
 	notBool     = regexp.MustCompile(`ParseBool|invalid boolean value`)
 )
 
-// try gives the program a flag with a value that no boolean has, and --help, so that it does not start in any case.
+// try runs the program with a flag whose value is not a boolean, and with --help, so that the program never starts.
 func (p program) try(ctx context.Context, name string) (known, boolean bool) {
 	out := p.run(ctx, "--"+name+"=slipway", "--help")
 	return !unknownFlag.MatchString(out), notBool.MatchString(out)
@@ -112,8 +112,8 @@ func (p program) try(ctx context.Context, name string) (known, boolean bool) {
 
 var refusedGate = regexp.MustCompile(`unrecognized feature gate: (\w+)|cannot set feature gate (\w+) to (?:true|false)`)
 
-// gates finds out which names are gates and which are locked. A program tells one mistake at a time, so what is in locked
-// already is believed: a gate is locked in all of a release.
+// gates returns which of the names are gates, and adds the locked ones to locked. A program reports one error per run, so gates
+// that are already in locked are not tried: a gate is locked in all programs of a release.
 func (p program) gates(ctx context.Context, names []string, locked map[string]string) ([]catalog.Gate, error) {
 	known := map[string]bool{}
 	for _, name := range names {
@@ -129,7 +129,7 @@ func (p program) gates(ctx context.Context, names []string, locked map[string]st
 			}
 			name := m[1] + m[2]
 			if !try[name] {
-				return nil, fmt.Errorf("ask %s: it refuses the gate %s, which it was not given", p.name, name)
+				return nil, fmt.Errorf("ask %s: it refuses the gate %s, which was not passed", p.name, name)
 			}
 			delete(try, name)
 			if m[1] != "" {

@@ -10,12 +10,12 @@ import (
 	"github.com/slipway-project/slipway/internal/core/catalog"
 )
 
-// style is the library that reads a program's flags.
+// style is the library with which a program parses its flags.
 type style int
 
 const (
 	pflags  style = iota // "-v, --v Level   text": no type means a boolean
-	goFlags              // etcd's own page: "--name 'default'"; the type is not there
+	goFlags              // etcd's page: "--name 'default'", without the type
 	urfave               // "--config string, -c string   text"
 )
 
@@ -26,16 +26,16 @@ var (
 	listedGate = regexp.MustCompile(`(?m)^\s+(?:kube:)?([A-Z]\w+)=true\|false`)
 )
 
-// one are the types of pflag that hold a single value; many those that add one each time.
+// one has the types of pflag with a single value, many those to which each use of the flag adds a value.
 var (
 	one  = []string{"string", "int", "int32", "uint", "float", "float32", "duration", "ip", "ipport", "quantity", "portRange", "Level", "ProxyMode", "LocalMode"}
 	many = []string{"strings", "stringArray", "int32Slice", "stringToString", "mapStringString", "mapStringBool", "namedCertKey", "colonSeparatedMultimapStringString"}
 )
 
-// exits are the flags that make a program do something else and end.
+// exits are the flags with which a program does something else and exits.
 var exits = []string{"cleanup", "help", "init-only", "runonce", "version", "write-config-to"}
 
-// readHelp takes a help page apart.
+// readHelp returns the flags on a help page.
 func readHelp(text string, s style) []catalog.Flag {
 	var out []catalog.Flag
 	line := map[style]*regexp.Regexp{pflags: pflagLine, goFlags: goLine, urfave: urfaveLine}[s]
@@ -74,7 +74,7 @@ func value(word string) catalog.FlagValue {
 	return catalog.AnyValue
 }
 
-// readGates lists the gates that a help page names: those of unfinished features.
+// readGates returns the gates on a help page, which are those of unfinished features.
 func readGates(help string) []string {
 	var out []string
 	for _, m := range listedGate.FindAllStringSubmatch(help, -1) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command genflags writes the table of flags and feature gates that the programs of a release know, by asking the programs:
-// what --help says, and what they say when they are given a flag or a gate. None of them gets far enough to touch the
-// machine. It never guesses: a name that the sources mention and no program knows is left out.
+// Command genflags writes the table of flags and feature gates of the programs of a release. It runs the programs with --help,
+// and with each flag and gate, and reads their output. No program gets far enough to change the machine. Names that occur in
+// the sources but that no program accepts are not in the table.
 //
-// Without the directory SLIPWAY_TEST_BINARIES with kube, etcd and containerd it does not change the file.
+// Without kube, etcd and containerd in the directory SLIPWAY_TEST_BINARIES it does not change the file.
 //
 //	genflags components/kubernetes-1.36 flags-1.36.txt
 package main
@@ -20,7 +20,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/catalog"
 )
 
-const folderVariable = "SLIPWAY_TEST_BINARIES"
+const directoryVariable = "SLIPWAY_TEST_BINARIES"
 
 func main() {
 	if err := run(context.Background(), os.Args[1:]); err != nil {
@@ -33,9 +33,9 @@ func run(ctx context.Context, args []string) error {
 	if len(args) != 2 {
 		return fmt.Errorf("want the directory of Kubernetes' go.mod and the output file")
 	}
-	bins := os.Getenv(folderVariable)
+	bins := os.Getenv(directoryVariable)
 	if _, err := os.Stat(bins); bins == "" || errors.Is(err, fs.ErrNotExist) {
-		fmt.Fprintf(os.Stderr, "genflags: %s is not a directory with kube, etcd and containerd: %s is unchanged\n", folderVariable, args[1])
+		fmt.Fprintf(os.Stderr, "genflags: %s is not a directory with kube, etcd and containerd: %s is unchanged\n", directoryVariable, args[1])
 		return nil
 	}
 	names, err := scan(ctx, args[0])
@@ -57,7 +57,8 @@ func run(ctx context.Context, args []string) error {
 	return os.WriteFile(args[1], []byte(table.String()), 0o644)
 }
 
-// programs are those of a release. The arguments make each one end before it does anything, whatever the gates are.
+// programs returns the programs of a release. With its harmless arguments each one exits before it does anything, whatever the
+// gates are.
 func programs(bins, tmp string) []program {
 	kube := filepath.Join(bins, "kube")
 	return []program{

@@ -53,7 +53,7 @@ Member:
 		"urfave": {urfave, `
 GLOBAL OPTIONS:
    --config string, -c string  Path to the file
-   --root string               folder
+   --root string               root directory
    --help, -h                  Show help
 `, []catalog.Flag{{Name: "config", Kind: "one"}, {Name: "root", Kind: "one"}, {Name: "help", Kind: "bool", Exits: true}}},
 	} {

@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// candidates are names that --help may keep quiet about: hidden flags, and gates of finished features.
+// candidates are names that --help may omit: hidden flags, and gates of finished features.
 type candidates struct{ flags, gates []string }
 
 var (
@@ -22,13 +22,13 @@ var (
 	gate   = regexp.MustCompile(`(?m)^\s*(?:const )?([A-Z]\w+)(?:\s+\w*\.?Feature)?\s+= "([A-Z]\w+)"`)
 )
 
-// ofEtcd: flags that etcd's help leaves out (etcdmain/config.go); most are from its first years, and ignored.
+// ofEtcd are the flags that etcd's help omits (etcdmain/config.go). Most are from its first years and have no effect.
 var ofEtcd = []string{
 	"cluster-active-size", "cluster-remove-delay", "cluster-sync-interval", "config", "config-file", "force", "max-result-buffer",
 	"max-retry-attempts", "peer-election-timeout", "peer-heartbeat-interval", "retry-interval", "snapshot", "v", "version", "vv",
 }
 
-// scan reads the packages that the module in dir builds from.
+// scan reads the Kubernetes packages among the dependencies of the module in dir.
 func scan(ctx context.Context, dir string) (candidates, error) {
 	list := exec.CommandContext(ctx, "go", "list", "-deps", "-f", "{{.ImportPath}} {{.Dir}}", "./...")
 	list.Dir, list.Stderr = dir, os.Stderr
@@ -38,22 +38,22 @@ func scan(ctx context.Context, dir string) (candidates, error) {
 	}
 	flags, gates := map[string]bool{}, map[string]bool{}
 	for line := range strings.Lines(string(out)) {
-		pkg, folder, _ := strings.Cut(strings.TrimSpace(line), " ")
+		pkg, packageDir, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if !strings.HasPrefix(pkg, "k8s.io/") {
 			continue
 		}
-		if err := read(folder, flags, gates); err != nil {
+		if err := read(packageDir, flags, gates); err != nil {
 			return candidates{}, err
 		}
 	}
 	if len(flags) == 0 || len(gates) == 0 {
-		return candidates{}, fmt.Errorf("the sources of %s name %d hidden flags and %d gates: the patterns of this generator are out of date", dir, len(flags), len(gates))
+		return candidates{}, fmt.Errorf("the sources of %s have %d hidden flags and %d gates: update the patterns in this generator", dir, len(flags), len(gates))
 	}
 	return candidates{append(slices.Sorted(maps.Keys(flags)), ofEtcd...), slices.Sorted(maps.Keys(gates))}, nil
 }
 
-func read(folder string, flags, gates map[string]bool) error {
-	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
+func read(dir string, flags, gates map[string]bool) error {
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
 		return err
 	}
