@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/pki"
 )
 
-// What a cluster has only once is created only with a permit. A missing file alone is no reason to create it.
+// Keys that a cluster has only once are created only with a permit, not because their file is missing.
 func TestPermit(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]func(dir string) pki.Want{

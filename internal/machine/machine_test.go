@@ -127,7 +127,7 @@ func checkInside(t *testing.T, l *Local, s Spec) {
 	})
 }
 
-// The test binary stands in for slipway in the machines: PID 1, the agent, and a component that the agent
+// The test binary acts as slipway in the machines: PID 1, the agent, and a component that the agent
 // starts.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {

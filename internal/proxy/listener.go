@@ -168,7 +168,7 @@ func ListenUnix(ctx context.Context, path string) (*net.UnixListener, error) {
 	return ln, nil
 }
 
-// removeStale removes a socket that nobody listens on. It is an error if there is a listener, or a file of
+// removeStale removes a socket without a listener. It is an error if there is a listener, or a file of
 // another type.
 func removeStale(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The test binary stands in for "slipway proxy-serve".
+// The test binary acts as "slipway proxy-serve".
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "proxy-serve" {
 		ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)

@@ -92,7 +92,7 @@ func TestAnnounceKeepsExistingItems(t *testing.T) {
 	}
 }
 
-// A subscriber that does not read blocks nobody and still gets the latest status of each item.
+// A subscriber that does not read does not block others, and still gets the latest status of each item.
 func TestSlowSubscriber(t *testing.T) {
 	t.Parallel()
 	b := reconcile.NewBoard()

@@ -74,7 +74,7 @@ func TestBeginAnew(t *testing.T) {
 					t.Fatal("write " + path)
 				}
 			}
-			// What a start that was broken off in the middle of this has left goes, too.
+			// Data that an interrupted start has left is removed, too.
 			for _, directory := range []string{h.Data, h.Data + ".unfinished"} {
 				if tc.data && os.MkdirAll(filepath.Join(directory, "wal"), 0o700) != nil {
 					t.Fatal("make " + directory)

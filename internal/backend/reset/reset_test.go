@@ -73,7 +73,7 @@ func TestRemovesWhatIsOurs(t *testing.T) {
 	t.Parallel()
 	dir, p, given := everything(t)
 	h := &host{}
-	for range 2 { // it may have been broken off
+	for range 2 { // a reset may be interrupted and repeated
 		if err := removeFiles(t.Context(), h, p, given); err != nil {
 			t.Fatal(err)
 		}

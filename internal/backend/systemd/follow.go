@@ -38,7 +38,8 @@ func (u *unit) followLocked(s state) {
 	}
 }
 
-// startedLocked records a new process, whoever started it, and starts to check its readiness.
+// startedLocked records a new process, whether the agent, systemd or a person started it, and starts to check
+// its readiness.
 func (u *unit) startedLocked(s state) {
 	u.invocation, u.watchedSince, u.stopping = s.invocation, time.Now(), false
 	if u.rec.Invocation != s.invocation { // otherwise an earlier agent has seen it

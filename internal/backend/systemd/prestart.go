@@ -139,7 +139,7 @@ func startNotePath(dir, unit string) string { return filepath.Join(dir, unit+".s
 // removeRecord deletes both generations of a record.
 func removeRecord(path string) error { return removeFiles(path, path+".prev") }
 
-// removeFiles removes files. Missing files are no error.
+// removeFiles removes files. It is not an error if they do not exist.
 func removeFiles(paths ...string) error {
 	var errs []error
 	for _, p := range paths {

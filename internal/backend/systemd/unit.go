@@ -135,7 +135,7 @@ func (u *unit) saveOrLogLocked() {
 	}
 }
 
-// lastStart returns the note of the last start, whoever started the unit.
+// lastStart returns the note of the last start, whether the agent, systemd or a person started the unit.
 func (u *unit) lastStart() (startNote, bool) {
 	var b startNote
 	if err := durable.Load(startNotePath(u.host.conf.StateDir, u.name), recordSchema, &b); err != nil {

@@ -53,7 +53,7 @@ type File struct {
 	Content string `json:"content"`
 	// Fill maps a placeholder in Content to a file on the node (a Want of kind Secret) whose bytes, base64-encoded, replace it.
 	Fill map[string]string `json:"fill,omitempty"`
-	// UserOwned marks a file that the user supplies. It is only removed while nobody has changed it on the
+	// UserOwned marks a file that the user supplies. It is removed only if it has not been changed on the
 	// node.
 	UserOwned bool `json:"userOwned,omitempty"`
 }

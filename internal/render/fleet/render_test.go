@@ -130,7 +130,7 @@ func TestRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, notes, err := fleet.Decode("folder/"+u.Name+".service", text)
+		got, notes, err := fleet.Decode("units/"+u.Name+".service", text)
 		if err != nil || len(notes) > 0 {
 			t.Errorf("%s: %v, notes %v\n%s", u.Name, err, notes, text)
 		}
