@@ -186,7 +186,7 @@ func buildMachine(backend string, log *slog.Logger) (m thisMachine, err error) {
 
 // factsFile is what units can read about their machine.
 func factsFile(log *slog.Logger) facts.File {
-	return facts.File{Env: config.FactsFile, Folder: config.FactsDirectory, Zone: "/etc/slipway/zone", Log: log}
+	return facts.File{Env: config.FactsFile, Dir: config.FactsDirectory, Zone: "/etc/slipway/zone", Log: log}
 }
 
 func machineInit(ctx context.Context, args []string, log *slog.Logger, exe string) error {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package facts finds out what a machine is. What cannot be found out is left out, and whoever needs it says so: a missing
-// address is never replaced by a guess.
+// Package facts detects the properties of this machine: for the cluster's records ([Find]), for units ([File]) and for the
+// preparation of the machine ([PackageManager], [SharedKernel]). A fact that cannot be detected is empty. It is never replaced
+// by a guess.
 //
-// Read [Find]:
+// Read [Find] and [File].
 //
 //	machine.Facts{Address: 10.89.0.10, CgroupV1: true, OOMScoreAdj: false, UpstreamDNS: false}
 package facts
@@ -23,7 +24,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/machine"
 )
 
-// Find reports the facts of the machine that this process runs on.
+// Find returns the facts of the machine that this process runs on.
 func Find() (machine.Facts, error) {
 	route, err := defaultRoute()
 	if err != nil {
@@ -41,7 +42,7 @@ func Find() (machine.Facts, error) {
 	return f, nil
 }
 
-// identity reads the ids that the firmware and the operating system give the machine; an id that cannot be read is empty.
+// identity returns the IDs that the firmware and the operating system give to the machine. An ID that cannot be read is empty.
 func identity(root string) (productUUID, machineID string) {
 	read := func(path string) string {
 		text, _ := os.ReadFile(filepath.Join(root, path))
@@ -50,13 +51,13 @@ func identity(root string) (productUUID, machineID string) {
 	return read("sys/class/dmi/id/product_uuid"), read("etc/machine-id")
 }
 
-// outgoing is the default route with the lowest metric.
+// outgoing is a default route.
 type outgoing struct {
 	link netlink.Link
-	mtu  int // the route's own, or else its interface's
+	mtu  int // of the route, otherwise of its interface
 }
 
-// defaultRoute returns nil if the machine has no default route.
+// defaultRoute returns the default route with the lowest metric, or nil if there is none.
 func defaultRoute() (*outgoing, error) {
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
 	if err != nil {
@@ -78,8 +79,8 @@ func defaultRoute() (*outgoing, error) {
 	return &outgoing{link: link, mtu: cmp.Or(routes[best].MTU, link.Attrs().MTU)}, nil
 }
 
-// address returns the first global address of the interface of the default route; without a default route, the only global
-// address if there is exactly one. The zero Addr: there is none to choose.
+// address returns the first global address of the interface of the default route. Without a default route, it returns the
+// machine's global address if there is exactly one. Otherwise it returns the zero Addr.
 func address(route *outgoing) (netip.Addr, error) {
 	if route != nil {
 		all, err := global(route.link)
@@ -103,6 +104,7 @@ func isDefault(r netlink.Route) bool {
 	return ones == 0 && r.Dst.IP.IsUnspecified()
 }
 
+// global returns the global IPv4 addresses of an interface, or of all interfaces if link is nil.
 func global(link netlink.Link) ([]netip.Addr, error) {
 	list, err := netlink.AddrList(link, netlink.FAMILY_V4)
 	if err != nil {
@@ -117,7 +119,7 @@ func global(link netlink.Link) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// cgroupV1 tells whether the memory controller is on a v1 hierarchy, which is what the kubelet asks.
+// cgroupV1 reports whether the machine uses cgroup v1, with the same check as the kubelet.
 func cgroupV1() bool {
 	var fs unix.Statfs_t
 	if err := unix.Statfs("/sys/fs/cgroup", &fs); err != nil {
@@ -126,7 +128,7 @@ func cgroupV1() bool {
 	return fs.Type != unix.CGROUP2_SUPER_MAGIC
 }
 
-// mayLowerOOMScore asks the kernel by the capability that it asks itself: CAP_SYS_RESOURCE.
+// mayLowerOOMScore reports whether this process has CAP_SYS_RESOURCE, which the kernel requires for lowering an OOM score.
 func mayLowerOOMScore() bool {
 	status, err := os.ReadFile("/proc/self/status")
 	if errors.Is(err, os.ErrNotExist) {
@@ -140,7 +142,7 @@ func mayLowerOOMScore() bool {
 	return false
 }
 
-// upstreamDNS tells whether /etc/resolv.conf names a server that a pod could ask, too.
+// upstreamDNS reports whether /etc/resolv.conf has a nameserver that pods can reach, too: one that is not a loopback address.
 func upstreamDNS() bool {
 	text, err := os.ReadFile("/etc/resolv.conf")
 	return err == nil && namesUpstream(string(text))
@@ -159,7 +161,7 @@ func namesUpstream(resolvConf string) bool {
 	return false
 }
 
-// hasBit looks into a mask of hex digits, the lowest last.
+// hasBit reports whether a bit is set in a mask of hexadecimal digits.
 func hasBit(hex string, bit int) bool {
 	i := len(hex) - 1 - bit/4
 	if i < 0 {

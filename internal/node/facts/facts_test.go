@@ -22,7 +22,7 @@ func TestFind(t *testing.T) {
 		t.Errorf("got MTU %d and error %v, want the MTU of the default route", f.MTU, err)
 	}
 	if !f.Address.IsValid() {
-		return // this machine has no address that it could choose
+		return // this machine has no unambiguous address
 	}
 	if f.Address.IsLoopback() || !f.Address.Is4() {
 		t.Errorf("got address %s, want an IPv4 address beyond loopback", f.Address)
@@ -54,15 +54,15 @@ func TestNamesUpstream(t *testing.T) {
 		text string
 		want bool
 	}{
-		"empty":             {"", false},
-		"comments":          {"# nameserver 192.0.2.1\n; nameserver 192.0.2.1\nsearch example.org\n", false},
-		"loopback":          {"nameserver 127.0.0.53\nnameserver ::1\n", false},
-		"loopback, then so": {"nameserver 127.0.0.1\nnameserver\t192.0.2.1", true},
-		"IPv6":              {"nameserver 2001:db8::1\n", true},
-		"no address":        {"nameserver\nnameserver example\n", false},
+		"empty":                {"", false},
+		"comments":             {"# nameserver 192.0.2.1\n; nameserver 192.0.2.1\nsearch example.org\n", false},
+		"loopback":             {"nameserver 127.0.0.53\nnameserver ::1\n", false},
+		"loopback and another": {"nameserver 127.0.0.1\nnameserver\t192.0.2.1", true},
+		"IPv6":                 {"nameserver 2001:db8::1\n", true},
+		"no address":           {"nameserver\nnameserver example\n", false},
 	} {
 		if got := namesUpstream(tc.text); got != tc.want {
-			t.Errorf("%s: %t, want %t", name, got, tc.want)
+			t.Errorf("%s: got %t, want %t", name, got, tc.want)
 		}
 	}
 }
@@ -74,18 +74,18 @@ func TestHasBit(t *testing.T) {
 		bit  int
 		want bool
 	}{
-		"all of a root":          {"000001ffffffffff", unix.CAP_SYS_RESOURCE, true},
-		"root without":           {"000001fffeffffff", unix.CAP_SYS_RESOURCE, false},
-		"that one alone":         {"0000000001000000", unix.CAP_SYS_RESOURCE, true},
-		"none":                   {"0000000000000000", 0, false},
-		"the lowest":             {"1", 0, true},
-		"beyond the mask":        {"ff", 24, false},
-		"what is no mask":        {"z", 0, false},
-		"nothing":                {"", 0, false},
-		"the highest of a digit": {"8", 3, true},
+		"full mask":          {"000001ffffffffff", unix.CAP_SYS_RESOURCE, true},
+		"all others":         {"000001fffeffffff", unix.CAP_SYS_RESOURCE, false},
+		"this one only":      {"0000000001000000", unix.CAP_SYS_RESOURCE, true},
+		"none":               {"0000000000000000", 0, false},
+		"lowest bit":         {"1", 0, true},
+		"beyond the mask":    {"ff", 24, false},
+		"not a mask":         {"z", 0, false},
+		"empty":              {"", 0, false},
+		"highest of a digit": {"8", 3, true},
 	} {
 		if got := hasBit(tc.mask, tc.bit); got != tc.want {
-			t.Errorf("%s: bit %d of %s is %t", name, tc.bit, tc.mask, got)
+			t.Errorf("%s: bit %d of %q: got %t, want %t", name, tc.bit, tc.mask, got, tc.want)
 		}
 	}
 }
@@ -106,7 +106,7 @@ func TestIsDefault(t *testing.T) {
 		"no destination": {nil, true}, "everything": {dst("0.0.0.0/0"), true}, "half of it": {dst("0.0.0.0/1"), false}, "a network": {dst("192.0.2.0/24"), false},
 	} {
 		if got := isDefault(netlink.Route{Dst: tc.dst}); got != tc.want {
-			t.Errorf("%s: %t", name, got)
+			t.Errorf("%s: got %t, want %t", name, got, tc.want)
 		}
 	}
 }

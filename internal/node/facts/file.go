@@ -20,20 +20,20 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// File is where the machine's facts are for its units to read: NAME=VALUE lines in Env, values without spaces, and each fact as a
-// file of its own in Folder. A fact that is not known has no line and no file; it is never an empty value.
+// File writes the machine's facts for units: NAME=VALUE lines, without spaces in the values, to the file Env, and each fact to
+// a separate file in the directory Dir. A fact that is not known has no line and no file. Values are never empty.
 //
 //	DEFAULT_IPV4=10.89.0.10
 //	ETH0_IPV4=10.89.0.10
 //	ZONE=eu-1a
 type File struct {
-	Env    string // /run/slipway/facts.env
-	Folder string // /run/slipway/facts
-	Zone   string // where somebody may write the machine's zone: /etc/slipway/zone
-	Log    *slog.Logger
+	Env  string // /run/slipway/facts.env
+	Dir  string // /run/slipway/facts
+	Zone string // file in which an operator may set the machine's zone: /etc/slipway/zone
+	Log  *slog.Logger
 }
 
-// Write brings the files to what the machine is now. When that cannot be found out, they stay as they are.
+// Write updates the files. If the facts cannot be detected, the files stay as they are.
 func (f File) Write() error {
 	found, err := f.gather("/sys")
 	if err != nil {
@@ -48,33 +48,33 @@ func (f File) write(found map[string]string) error {
 	for _, name := range names {
 		fmt.Fprintf(&text, "%s=%s\n", name, found[name])
 	}
-	if err := os.MkdirAll(f.Folder, 0o755); err != nil {
+	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
 		return fmt.Errorf("write the machine's facts: %w", err)
 	}
 	if err := replace(f.Env, text.String()); err != nil {
 		return err
 	}
-	for _, name := range names { // after the line is there: this is what opens a gate
-		if err := replace(filepath.Join(f.Folder, name), found[name]+"\n"); err != nil {
+	for _, name := range names { // after Env: preconditions wait for these files
+		if err := replace(filepath.Join(f.Dir, name), found[name]+"\n"); err != nil {
 			return err
 		}
 	}
-	old, err := os.ReadDir(f.Folder)
+	old, err := os.ReadDir(f.Dir)
 	if err != nil {
-		return fmt.Errorf("look for facts that are no more: %w", err)
+		return fmt.Errorf("list facts: %w", err)
 	}
 	for _, e := range old {
 		if _, still := found[e.Name()]; still {
 			continue
 		}
-		if err := os.Remove(filepath.Join(f.Folder, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove a fact that is no more: %w", err)
+		if err := os.Remove(filepath.Join(f.Dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove an outdated fact: %w", err)
 		}
 	}
 	return nil
 }
 
-// replace leaves a file alone that is right.
+// replace writes a file unless it already has the content.
 func replace(path, text string) error {
 	if have, err := os.ReadFile(path); err == nil && string(have) == text {
 		return nil
@@ -82,20 +82,20 @@ func replace(path, text string) error {
 	return durable.WriteFile(path, 0o644, []byte(text))
 }
 
-// lookAgain is for what the kernel does not tell: the zone.
-const lookAgain = 15 * time.Second
+// interval is the time between two updates without a notification from the kernel. It does not report changes of the zone.
+const interval = 15 * time.Second
 
-// Keep writes the files whenever the machine's addresses or routes change, until ctx ends.
+// Keep updates the files when the machine's addresses or routes change, and every 15 s, until ctx ends. It logs errors.
 func (f File) Keep(ctx context.Context) error {
 	addresses, routes := make(chan netlink.AddrUpdate, 16), make(chan netlink.RouteUpdate, 16)
-	broken := func(err error) { f.Log.Warn("watch addresses", "error", err) }
-	if err := netlink.AddrSubscribeWithOptions(addresses, ctx.Done(), netlink.AddrSubscribeOptions{ErrorCallback: broken}); err != nil {
-		broken(err) // the tick is left
+	failed := func(err error) { f.Log.Warn("addresses are not watched, facts are updated every 15 s", "error", err) }
+	if err := netlink.AddrSubscribeWithOptions(addresses, ctx.Done(), netlink.AddrSubscribeOptions{ErrorCallback: failed}); err != nil {
+		failed(err)
 	}
-	if err := netlink.RouteSubscribeWithOptions(routes, ctx.Done(), netlink.RouteSubscribeOptions{ErrorCallback: broken}); err != nil {
-		broken(err)
+	if err := netlink.RouteSubscribeWithOptions(routes, ctx.Done(), netlink.RouteSubscribeOptions{ErrorCallback: failed}); err != nil {
+		failed(err)
 	}
-	tick := time.NewTicker(lookAgain)
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	last := ""
 	for {
@@ -104,7 +104,7 @@ func (f File) Keep(ctx context.Context) error {
 			problem = err.Error()
 		}
 		if problem != last && problem != "" {
-			f.Log.Warn("facts are as they were", "error", problem)
+			f.Log.Warn("facts not updated", "error", problem)
 		}
 		last = problem
 		select {

@@ -24,7 +24,7 @@ import (
 func newFile(t *testing.T) File {
 	t.Helper()
 	dir := t.TempDir()
-	return File{Env: filepath.Join(dir, "facts.env"), Folder: filepath.Join(dir, "facts"), Zone: filepath.Join(dir, "zone"), Log: slog.New(slog.DiscardHandler)}
+	return File{Env: filepath.Join(dir, "facts.env"), Dir: filepath.Join(dir, "facts"), Zone: filepath.Join(dir, "zone"), Log: slog.New(slog.DiscardHandler)}
 }
 
 func read(t *testing.T, path string) string {
@@ -46,13 +46,13 @@ func TestFileHasNoEmptyValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := read(t, f.Env); got != "ZONE=b\n" {
-		t.Errorf("facts.env is %q", got)
+		t.Errorf("facts.env: got %q, want ZONE=b", got)
 	}
-	if got := read(t, filepath.Join(f.Folder, "ZONE")); got != "b\n" {
-		t.Errorf("ZONE is %q", got)
+	if got := read(t, filepath.Join(f.Dir, "ZONE")); got != "b\n" {
+		t.Errorf("file ZONE: got %q, want b", got)
 	}
-	if _, err := os.Stat(filepath.Join(f.Folder, "DEFAULT_IPV4")); !os.IsNotExist(err) {
-		t.Errorf("a fact that is no more is still there: %v", err)
+	if _, err := os.Stat(filepath.Join(f.Dir, "DEFAULT_IPV4")); !os.IsNotExist(err) {
+		t.Errorf("file of an unknown fact: got %v, want that it does not exist", err)
 	}
 }
 
@@ -92,16 +92,16 @@ func TestGatherDisksAndDMI(t *testing.T) {
 	}
 }
 
-// TestKeepFollowsTheNetwork changes addresses and routes in a network namespace of its own, while Keep runs there.
+// Keep runs in a separate network namespace, in which the test changes addresses and routes.
 func TestKeepFollowsTheNetwork(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: it makes a network namespace")
+		t.Skip("needs root for a network namespace")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	f, made, kept, changed := newFile(t), make(chan netns.NsHandle), make(chan error, 1), make(chan error, 1)
-	go func() { // neither thread is unlocked: they end with their goroutines
+	go func() { // the threads are not unlocked: they end with their goroutines
 		runtime.LockOSThread()
 		ns, err := netns.New()
 		if err != nil {
@@ -168,9 +168,9 @@ func changes(ctx context.Context, f File) error {
 	return nil
 }
 
-// await waits much less than the look that needs no hint.
+// await waits for less than the interval, so only a notification can cause the update.
 func await(ctx context.Context, f File, want string) error {
-	ctx, cancel := context.WithTimeout(ctx, lookAgain/2)
+	ctx, cancel := context.WithTimeout(ctx, interval/2)
 	defer cancel()
 	for {
 		var got []string
@@ -183,7 +183,7 @@ func await(ctx context.Context, f File, want string) error {
 		if have := strings.Join(got, " "); err == nil && have == want {
 			return nil
 		} else if sleep.For(ctx, 5*time.Millisecond) != nil {
-			return fmt.Errorf("facts are %q, want %q", have, want)
+			return fmt.Errorf("got facts %q, want %q", have, want)
 		}
 	}
 }

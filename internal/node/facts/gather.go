@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// gather finds everything that units may want to know. Serial numbers are left out: every user can read the file.
+// gather returns the facts for units. It omits serial numbers because every user can read the files.
 func (f File) gather(sys string) (map[string]string, error) {
 	out := map[string]string{}
 	set := func(name, value string) {
@@ -59,7 +59,8 @@ func (f File) gather(sys string) (map[string]string, error) {
 	return out, nil
 }
 
-// disks are the block devices that have a device below them: no loops, no RAM, no partitions.
+// disks sets the names and sizes of the block devices that are backed by a device, which excludes loop devices, RAM disks and
+// partitions.
 func disks(sys string, set func(name, value string)) {
 	found, err := filepath.Glob(filepath.Join(sys, "block/*/device"))
 	if err != nil {
@@ -73,7 +74,7 @@ func disks(sys string, set func(name, value string)) {
 			continue
 		}
 		sectors, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
-		if err != nil || sectors == 0 { // an empty drive
+		if err != nil || sectors == 0 { // a drive without a medium
 			continue
 		}
 		names = append(names, name)
@@ -82,7 +83,7 @@ func disks(sys string, set func(name, value string)) {
 	set("DISKS", strings.Join(names, ","))
 }
 
-// factName is a name as a variable can have it.
+// factName turns a name into the name of a variable: upper case, with underscores for other characters.
 func factName(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -95,7 +96,7 @@ func factName(s string) string {
 	}, s)
 }
 
-// oneWord is a value that every reader of environment files takes for the same: no spaces, no quotes, nothing invisible.
+// oneWord replaces spaces, quotes and control characters, so that every reader of environment files reads the same value.
 func oneWord(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r <= ' ' || r > '~' || strings.ContainsRune("\"'\\$`#;", r) {
