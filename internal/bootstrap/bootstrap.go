@@ -17,14 +17,20 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/agentclient"
 	"github.com/slipway-project/slipway/internal/bundle"
 	"github.com/slipway-project/slipway/internal/clusterdir"
 	"github.com/slipway-project/slipway/internal/core/compose"
 	"github.com/slipway-project/slipway/internal/core/config"
 	"github.com/slipway-project/slipway/internal/inventory"
 	"github.com/slipway-project/slipway/internal/machine"
+	"github.com/slipway-project/slipway/internal/node/lock"
+	"github.com/slipway-project/slipway/internal/preflight"
+	"github.com/slipway-project/slipway/internal/provider"
+	"github.com/slipway-project/slipway/internal/proxy"
 	"github.com/slipway-project/slipway/internal/report"
 )
 
@@ -168,4 +174,149 @@ func localAddress(n config.NodeName) netip.Addr {
 		a = a.Next()
 	}
 	return a
+}
+
+// Preflight finds everything that keeps this host from running a cluster of local machines. The host also needs tools to build
+// components while the store lacks the release's, and more for machines that boot with systemd. With tests, it also
+// checks for what Slipway's own tests need.
+func Preflight(ctx context.Context, dir clusterdir.Dir, c clusterdir.Cluster, kind machine.InitKind, tests bool) ([]preflight.Finding, error) {
+	_, complete, err := dir.Components().Lookup(ctx, c.Release)
+	if err != nil {
+		return nil, err
+	}
+	o := preflight.Options{Root: dir.Root, NeedBuild: !complete, Controls: len(c.Config.ControlPlanes()), Systemd: kind == machine.Systemd, Tests: tests}
+	for _, p := range c.Config.Pools {
+		o.Workers += len(p.Nodes)
+	}
+	o.Workers -= o.Controls
+	if e, err := proxy.Find(dir.Proxy(c.Name)); err == nil && e.PID == 0 {
+		o.APIPort = e.Addr.Port()
+	}
+	return preflight.Run(ctx, o), nil
+}
+
+// preflightHost refuses a host that cannot run the cluster. It installs missing packages and raises limits unless the options
+// forbid that.
+func preflightHost(ctx context.Context, inv inventory.Inventory, c clusterdir.Cluster, o UpOptions, to report.Func) error {
+	findings, err := Preflight(ctx, inv.Dir, c, o.Init, false)
+	if err != nil {
+		return err
+	}
+	if len(preflight.Fixable(findings)) > 0 && !o.NoInstall {
+		install := func(line string) { to(report.Event{Stage: report.StagePreflight, Phase: "install", Text: line}) }
+		install(strings.Join(preflight.Fixable(findings), " "))
+		if err := preflight.Install(ctx, findings, install); err != nil {
+			return &report.Error{Kind: report.Preflight, Err: err}
+		}
+		if findings, err = Preflight(ctx, inv.Dir, c, o.Init, false); err != nil {
+			return err
+		}
+	}
+	for _, f := range findings {
+		if f.Severity == preflight.Warning {
+			to(report.Event{Stage: report.StagePreflight, Item: f.ID, Phase: string(f.Severity), Text: f.What})
+		}
+	}
+	return problemsError(preflight.Problems(findings))
+}
+
+func problemsError(problems []preflight.Finding) error {
+	if len(problems) == 0 {
+		return nil
+	}
+	lines := []string{"this host has " + report.Count(len(problems), "problem") + "; nothing has been changed:"}
+	for _, f := range problems {
+		lines = append(lines, "  "+f.What)
+		if f.Detail != "" {
+			lines = append(lines, "    "+f.Detail)
+		}
+		if f.Remedy != "" {
+			lines = append(lines, "    remedy: "+f.Remedy)
+		}
+	}
+	return &report.Error{Kind: report.Preflight, Err: errors.New(strings.Join(lines, "\n"))}
+}
+
+// Down removes a cluster of local machines and everything that was made for it: processes, mounts, namespaces, cgroups, files.
+// The component store is kept unless purge is set and no other cluster uses it. A cluster of existing machines is only
+// forgotten, and only if no machine is in it any more.
+func Down(ctx context.Context, inv inventory.Inventory, cluster string, purge bool, to report.Func) error {
+	if remote, err := inv.IsRemote(cluster); err != nil || remote {
+		return errors.Join(err, forgetRemote(ctx, inv, cluster, to))
+	}
+	machines, err := inv.Local(cluster, inv.Dir.Components().Runc(ctx))
+	if err != nil {
+		return err
+	}
+	unlock, err := inv.Dir.Lock(ctx, cluster, to)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := proxy.Stop(ctx, inv.Dir.Proxy(cluster)); err != nil {
+		return fmt.Errorf("stop the API proxy: %w", err)
+	}
+	if err := machines.Local.Destroy(ctx, cluster); err != nil {
+		return fmt.Errorf("remove the machines of %s: %w", cluster, err)
+	}
+	if err := inv.Dir.Forget(cluster); err != nil || !purge {
+		return err
+	}
+	others, err := machines.Local.Clusters()
+	if err != nil {
+		return err
+	}
+	if len(others) > 0 {
+		return fmt.Errorf("keep the component store: it is used by %s: remove these clusters first", strings.Join(others, ", "))
+	}
+	return inv.Dir.RemoveComponents()
+}
+
+// forgetRemote forgets a cluster of existing machines. The machines are not touched: each removes what Slipway has made on it
+// when it is reset.
+func forgetRemote(ctx context.Context, inv inventory.Inventory, cluster string, to report.Func) error {
+	unlock, err := inv.Dir.Lock(ctx, cluster, to)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	machines, list, err := inv.List(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	var members []string
+	for _, m := range list {
+		if why := notFree(ctx, machines, m); why != "" {
+			members = append(members, fmt.Sprintf("  %s: %s", m.Name, why))
+		}
+	}
+	if len(members) > 0 {
+		return fmt.Errorf("cluster %s consists of existing machines, which slipway does not delete:\n%s\nremove them first, workers before control planes: "+
+			"slipway node remove NODE --name %s, then slipway node reset NODE --name %s; the last control plane with slipway node reset NODE --name %s --lost.\n"+
+			"To forget the cluster on this computer only, and leave it running: remove %s",
+			cluster, strings.Join(members, "\n"), cluster, cluster, cluster, inv.Dir.Path(cluster))
+	}
+	return inv.Dir.Forget(cluster)
+}
+
+// notFree says why a machine may still be in a cluster; empty if the machine says itself that it is in none.
+func notFree(ctx context.Context, machines provider.Machines, m machine.Status) string {
+	if m.Unreachable != "" {
+		return "unknown: unreachable: " + m.Unreachable
+	}
+	limited, cancel := context.WithTimeout(ctx, agentclient.Patience)
+	defer cancel()
+	agent, err := agentclient.Dial(provider.Agent(machines.Host(m.Name)))
+	if err != nil {
+		return err.Error()
+	}
+	defer agent.Close()
+	i, err := agent.Info(limited)
+	switch {
+	case err != nil:
+		return "unknown: its agent does not answer"
+	case i.Phase != lock.Free:
+		return fmt.Sprintf("%s (node %s)", i.Phase, i.Node)
+	}
+	return ""
 }

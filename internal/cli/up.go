@@ -9,7 +9,9 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,6 +19,7 @@ import (
 	"github.com/slipway-project/slipway/internal/bootstrap"
 	"github.com/slipway-project/slipway/internal/cli/progress"
 	"github.com/slipway-project/slipway/internal/clusterdir"
+	"github.com/slipway-project/slipway/internal/operate"
 	"github.com/slipway-project/slipway/internal/reconcile"
 	"github.com/slipway-project/slipway/internal/report"
 )
@@ -216,4 +219,159 @@ func minutes(d time.Duration) string {
 func isTimeout(err error) bool {
 	var known *report.Error
 	return errors.As(err, &known) && known.Kind == report.TimedOut
+}
+
+func down(e Env) *cobra.Command {
+	var name string
+	var out format
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Remove a local cluster and everything it made",
+		Long: `Remove a local cluster and everything it made: processes, mounts, namespaces, cgroups, files, and nothing else.
+A cluster of machines that exist (slipway apply) is only forgotten, and only when its machines have left it. The component store stays, so that the next up takes seconds; --purge drops it too. Nothing is asked.`,
+		Example: `  slipway down
+  slipway down --name test
+  slipway down --purge       # the built components too`,
+		Args: noArgs,
+	}
+	nameFlag(e, cmd, &name)
+	outputFlag(cmd, &out)
+	purge := cmd.Flags().Bool("purge", false, "drop the component store too, unless another cluster uses it")
+	keep := cmd.Flags().Bool("keep-store", true, "keep the component store (the default; see --purge)")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if cmd.Flags().Changed("keep-store") && cmd.Flags().Changed("purge") && *keep == *purge {
+			return usageError{errors.New("use one of --keep-store and --purge")}
+		}
+		drop := *purge || !*keep
+		names, err := e.Inventory.Dir.Clusters()
+		if err != nil {
+			return err
+		}
+		exists := slices.Contains(names, name)
+		if !exists && !drop && out != asText {
+			return out.object(e.Out, "DownResult", downView{Cluster: name})
+		}
+		if !exists && !drop {
+			fmt.Fprintf(e.Out, "nothing to remove: there is no cluster %s%s\n", name, others(names))
+			return nil
+		}
+		far, err := e.Inventory.IsRemote(name)
+		if err != nil {
+			return err
+		}
+		machines, err := machineCount(cmd, e, name, exists)
+		if err != nil {
+			return err
+		}
+		err = showing(cmd.Context(), e, out, func(report func(report.Event)) error {
+			return bootstrap.Down(cmd.Context(), *e.Inventory, name, drop, report)
+		})
+		if cmd.Context().Err() != nil {
+			return interruptedError("stopped half-way: run " + withName("down", name) + " again")
+		}
+		if err != nil {
+			return err
+		}
+		if out != asText {
+			return out.object(e.Out, "DownResult", downView{name, exists, machines, drop})
+		}
+		switch {
+		case far:
+			fmt.Fprintf(e.Out, "forgot cluster %s: its %s are in no cluster and stay as they are\n", name, report.Count(machines, "machine"))
+			return nil
+		case exists:
+			fmt.Fprintf(e.Out, "removed cluster %s: %s with all processes, mounts, networks and files\n", name, report.Count(machines, "machine"))
+		}
+		if drop {
+			fmt.Fprintln(e.Out, "removed the component store")
+		}
+		return nil
+	}
+	return cmd
+}
+
+// downView is the result of down for programs.
+type downView struct {
+	Cluster      string `json:"cluster"`
+	Removed      bool   `json:"removed"` // false: there was none
+	Machines     int    `json:"machines"`
+	StoreRemoved bool   `json:"storeRemoved"`
+}
+
+func machineCount(cmd *cobra.Command, e Env, name string, exists bool) (int, error) {
+	if !exists {
+		return 0, nil
+	}
+	machines, err := e.Inventory.Names(cmd.Context(), name)
+	return len(machines), err
+}
+
+func others(names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return " (there is " + strings.Join(names, ", ") + ")"
+}
+
+func wait(e Env) *cobra.Command {
+	var o operate.WaitOptions
+	var out format
+	cmd := &cobra.Command{
+		Use:   "wait",
+		Short: "Wait until a cluster or a node is ready",
+		Long: `Wait until a cluster or one node of it is ready. It changes nothing. After the time limit it tells what is not ready and
+why, and exits with 5; the cluster goes on coming up by itself.`,
+		Example: `  slipway wait                                # the whole cluster
+  slipway wait --for=node/dev-main-0
+  slipway wait --for=cluster --timeout 30s --name test`,
+		Args: noArgs,
+	}
+	nameFlag(e, cmd, &o.Cluster)
+	cmd.Flags().StringVar(&o.For, "for", "cluster", "cluster, or node/NAME")
+	cmd.Flags().DurationVar(&o.Timeout, "timeout", 5*time.Minute, "how long to wait")
+	outputFlag(cmd, &out)
+	_ = cmd.RegisterFlagCompletionFunc("for", waitTargets(e))
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		node, isNode := strings.CutPrefix(o.For, "node/")
+		if o.For != "cluster" && (!isNode || node == "") {
+			return usageError{fmt.Errorf("--for %q: use cluster or node/NAME", o.For)}
+		}
+		if o.Timeout <= 0 {
+			return usageError{errors.New("--timeout: use a time above zero")}
+		}
+		begun := time.Now()
+		var unready []operate.UnreadyItem
+		err := showing(cmd.Context(), e, out, func(report func(report.Event)) (err error) {
+			o.Report = report
+			unready, err = operate.Wait(cmd.Context(), *e.Inventory, o)
+			return err
+		})
+		if out != asText && (err == nil || isTimeout(err)) {
+			v := waitView{o.Cluster, o.For, err == nil, time.Since(begun).Round(time.Millisecond).String(), unready}
+			return errors.Join(out.object(e.Out, "WaitResult", v), err)
+		}
+		if err == nil {
+			fmt.Fprintf(e.Out, "%s is ready (%s)\n", o.Subject(), ago(time.Since(begun)))
+			return nil
+		}
+		if isTimeout(err) {
+			items := make([]reconcile.Status, 0, len(unready))
+			for _, u := range unready {
+				items = append(items, u.Status)
+			}
+			fmt.Fprintf(e.Err, "Not ready:\n")
+			reasons(e.Err, items, "", time.Now())
+		}
+		return err
+	}
+	return cmd
+}
+
+// waitView is the result of wait for programs.
+type waitView struct {
+	Cluster string                `json:"cluster"`
+	For     string                `json:"for"`
+	Ready   bool                  `json:"ready"`
+	Elapsed string                `json:"elapsed"`
+	Unready []operate.UnreadyItem `json:"unready,omitempty"`
 }
