@@ -14,7 +14,7 @@ BENCHFLAGS ?=
 
 .DEFAULT_GOAL := help
 LONG_SHARDS := long-sim long-sim-crash long-mutants long-ha long-boots long-apply long-staticpods-cluster long-staticpods-kill long-sweep-init long-sweep-join
-.PHONY: help build preflight components up down test unit e2e check fmt lint race gen gen-check bench long $(LONG_SHARDS) clean
+.PHONY: help build preflight components up down test unit e2e check fmt lint race gen gen-check bench picture long $(LONG_SHARDS) clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-24s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,6 +94,13 @@ gen-check: components gen ## fail if generated code is not up to date
 bench: components ## boot and destroy clusters, print the figures of docs/performance.md (BENCHFLAGS="-only forms" for less)
 	$(GO) build -o bin/bench ./test/bench
 	bin/bench -slipway bin/slipway $(BENCHFLAGS)
+
+# asciinema and npx (Debian: asciinema, npm) are needed for this target only.
+picture: build ## record slipway up on a terminal into docs/up.svg, the picture in the README
+	bin/slipway down --name docs >/dev/null 2>&1 || true
+	asciinema rec --overwrite -q --cols 100 --rows 32 -c "bin/slipway up --name docs" bin/up.cast
+	npx --yes svg-term-cli@2.1.1 --in bin/up.cast --out docs/up.svg --window --width 100 --height 32
+	bin/slipway down --name docs
 
 clean: ## remove what was built here (not the component store)
 	rm -rf bin .cache
