@@ -96,7 +96,7 @@ var neverArrows = []neverArrow{
 		from: []string{"internal/node/prepare"}, to: []string{"internal/node", "internal/core/spec", "internal/core/config", "internal/core/plan", "internal/core/planner", "internal/core/catalog", "internal/backend/...", "internal/reconcile/...", "google.golang.org/grpc/..."},
 		why: "the tasks of the operating system's preparation get words and look at the machine: no plan, no agent",
 	},
-	{from: []string{"internal/node/lock"}, to: []string{"internal/node/...", "internal/reconcile/...", "internal/backend/..."}, why: "the journal knows nobody who writes in it"},
+	{from: []string{"internal/node/lock"}, to: []string{"internal/node/...", "internal/reconcile/...", "internal/backend/..."}, why: "the journal does not know its writers"},
 	{
 		from: []string{"..."}, except: []string{"internal/node/initserver", "internal/initclient", "api/..."},
 		to: []string{"api/init/..."}, why: "proto types are translated at the border, once",
@@ -240,7 +240,7 @@ func list(t *testing.T) []listed {
 		all = append(all, p)
 	}
 	if len(all) < 5 {
-		t.Fatalf("go list found %d packages: the test looks at the wrong folder", len(all))
+		t.Fatalf("go list found %d packages: the test looks at the wrong directory", len(all))
 	}
 	return all
 }

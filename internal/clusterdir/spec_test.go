@@ -36,7 +36,7 @@ func TestCompleteAsksTheCatalogue(t *testing.T) {
 	}
 }
 
-// TestAllProblemsAtOnce: a field that nobody knows does not hide the flags and gates that the release does not know, and what
+// TestAllProblemsAtOnce: an unknown field does not hide the flags and gates that the release does not know, and what
 // is wrong already is not told twice.
 func TestAllProblemsAtOnce(t *testing.T) {
 	t.Parallel()

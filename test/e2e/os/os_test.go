@@ -113,7 +113,7 @@ func newRepository(t *testing.T) string {
 	script := `set -e
 cd "$1"
 mkdir -p tree/DEBIAN tree/usr/bin repository
-printf 'Package: slipway-e2e-greeting\nVersion: 1\nArchitecture: all\nMaintainer: nobody <nobody@example.org>\nDescription: a greeting\n' > tree/DEBIAN/control
+printf 'Package: slipway-e2e-greeting\nVersion: 1\nArchitecture: all\nMaintainer: tests <tests@example.org>\nDescription: a greeting\n' > tree/DEBIAN/control
 printf '#!/bin/sh\necho hello >> /srv/greetings\n' > tree/usr/bin/greet-e2e
 chmod 755 tree/usr/bin/greet-e2e
 dpkg-deb --root-owner-group --build tree repository/greeting.deb
