@@ -12,19 +12,19 @@ import (
 	"github.com/slipway-project/slipway/internal/core/wait"
 )
 
-// Admit decides about a machine and writes what was decided, and only then returns it: first the token's use, then the record.
-// Whoever comes again after a crash or a lost answer gets the same record. The error is a *admission.Refusal, a *admission.Wait,
-// or says that the records could not be read or written, which is no verdict.
+// Admit decides about a machine and returns the decision only after it is written: first the use of the token, then the record. The
+// same request gets the same record again, also after a crash or a lost answer. It fails with an *admission.Refusal or a *wait.Error.
+// After any other error there is no decision: the records could not be read or written.
 func (r *Registry) Admit(ctx context.Context, req admission.Request) (admission.Node, error) {
 	j, err := r.judge(ctx, req)
 	if err != nil {
 		return admission.Node{}, err
 	}
-	if !j.writes() { // most of what strangers ask ends here: they do not hold up those who wait for their turn to write
+	if !j.writes() { // most requests of unknown machines end here, without waiting for writers
 		return j.answer()
 	}
-	err = r.alone(ctx, "admit machine", func() error {
-		fresh := r.newest(j.book)
+	err = r.exclusive(ctx, "admit machine", func() error {
+		fresh := r.isNewest(j.book)
 		return swap(ctx, "admit machine", func() error {
 			if !fresh {
 				if j, err = r.judge(ctx, req); err != nil {
@@ -41,34 +41,34 @@ func (r *Registry) Admit(ctx context.Context, req admission.Request) (admission.
 	return j.answer()
 }
 
-// judgement is a verdict and what it was made of.
+// judgement is a verdict and the records that it was based on.
 type judgement struct {
 	book    book
-	token   *held
+	token   *storedToken
 	key     pin.Pin
 	verdict admission.Verdict
 }
 
-// judge reads and decides; it writes nothing.
+// judge reads the records and decides. It writes nothing.
 func (r *Registry) judge(ctx context.Context, req admission.Request) (judgement, error) {
-	rules, err := r.rules(ctx)
+	policy, err := r.readPolicy(ctx)
 	if err != nil {
 		return judgement{}, fmt.Errorf("admit machine: %w", err)
 	}
 	b, err := r.book(ctx)
 	if errors.Is(err, errUnregistered) {
-		return judgement{}, &wait.Error{For: wait.For{What: "the records of the cluster's nodes", Who: "the control plane's agent, which registers them when the API answers", Since: r.now()}}
+		return judgement{}, &wait.Error{For: wait.For{What: "the records of the cluster's nodes", Who: "the agent of the control plane, which registers them once the API server answers", Since: r.now()}}
 	}
 	if err != nil {
 		return judgement{}, fmt.Errorf("admit machine: %w", err)
 	}
-	var t *held
+	var t *storedToken
 	if _, known := b.records.ByKey(req.Key); req.Evidence.TokenID != "" && !known {
 		if t, err = r.token(ctx, req.Evidence.TokenID); err != nil {
 			return judgement{}, fmt.Errorf("admit machine: %w", err)
 		}
 	}
-	return judgement{b, t, req.Key, admission.Decide(req, b.records, t.value(), rules, r.now())}, nil
+	return judgement{b, t, req.Key, admission.Decide(req, b.records, t.value(), policy, r.now())}, nil
 }
 
 func (j judgement) writes() bool {

@@ -35,7 +35,7 @@ func mainNode() admission.Node {
 	return admission.Node{Name: "dev-main-0", Pool: "main", PodCIDR: netip.MustParsePrefix("10.244.0.0/24"), Key: testPin(1000), Address: address(1000)}
 }
 
-// begun is a registry with the first control plane on record.
+// begun returns a registry that has the first control plane.
 func begun(t testing.TB, store registry.Store, now func() time.Time) *registry.Registry {
 	t.Helper()
 	r := registry.New(store, now).WithPolicy(policy)
@@ -57,7 +57,7 @@ func join(key int, token string) admission.Request {
 	return admission.Request{Key: testPin(key), Address: address(key), Evidence: admission.Evidence{TokenID: token}}
 }
 
-func TestTokenLetsOneIn(t *testing.T) {
+func TestTokenAdmitsOne(t *testing.T) {
 	t.Parallel()
 	store := registrytest.NewMemory()
 	for round := range 1000 {
@@ -69,7 +69,7 @@ func TestTokenLetsOneIn(t *testing.T) {
 	}
 }
 
-// contest: n machines use one token at the same time, at several control planes.
+// contest lets n machines use one token at the same time, at several control planes.
 func contest(t *testing.T, store registry.Store, n, planes, round int) {
 	t.Helper()
 	var at []*registry.Registry
@@ -99,6 +99,6 @@ func contest(t *testing.T, store registry.Store, n, planes, round int) {
 		}
 	}
 	if all, err := at[0].Nodes(t.Context()); in != 1 || len(all) != 2 || err != nil {
-		t.Errorf("round %d: %d of %d machines were let in, there are %d records, %v", round, in, n, len(all), err)
+		t.Errorf("round %d: %d of %d machines were admitted, got %d records, error %v", round, in, n, len(all), err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 var errPower = errors.New("the power is off")
 
-// at makes the n-th call that writes go wrong, and all later ones fail: the process that asked is dead.
+// at makes the n-th write and all later ones fail, as if the process had died.
 func at(n int, f registrytest.Fault) func(registrytest.Op) registrytest.Fault {
 	var mu sync.Mutex
 	seen := 0
@@ -38,8 +38,7 @@ func at(n int, f registrytest.Fault) func(registrytest.Op) registrytest.Fault {
 	}
 }
 
-// The control plane dies before or after each write of an admission; another one finishes it for the same machine, and for no
-// other.
+// The control plane dies before or after each write of an admission. Another one completes it for the same machine only.
 func TestAdmitOverCrashes(t *testing.T) {
 	t.Parallel()
 	for write := 1; write <= 2; write++ {
@@ -72,7 +71,7 @@ func TestAdmitOverCrashes(t *testing.T) {
 	}
 }
 
-// Many machines, several control planes, a slow store that fails and loses answers; all ask until they are in. Time is simulated.
+// Many machines ask several control planes until they are admitted. The store is slow, fails, and loses answers. Time is simulated.
 func TestAdmitOnABadStore(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -116,7 +115,7 @@ func badStore(t *testing.T, seed uint64) {
 	apart(t, planes[1], nodes)
 }
 
-// knock asks one control plane after the other until it is let in.
+// knock asks one control plane after the other until the machine is admitted.
 func knock(t *testing.T, planes []*registry.Registry, i int, token string) admission.Node {
 	for try := range 10_000 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -130,7 +129,7 @@ func knock(t *testing.T, planes []*registry.Registry, i int, token string) admis
 			return n
 		}
 	}
-	t.Errorf("machine %d never got in", i)
+	t.Errorf("machine %d was never admitted", i)
 	return admission.Node{}
 }
 
@@ -149,12 +148,12 @@ func apart(t *testing.T, r *registry.Registry, admitted []admission.Node) {
 	}
 	for i, n := range admitted {
 		if got, ok, err := r.ByKey(t.Context(), testPin(i+1)); err != nil || !ok || got != n {
-			t.Errorf("machine %d was told %+v, and the record is %+v, %v", i, n, got, err)
+			t.Errorf("machine %d got %+v, its record is %+v, error %v", i, n, got, err)
 		}
 	}
 }
 
-// No answer is never an empty answer.
+// A store that does not answer does not count as empty.
 func TestNoAnswerIsNotEmpty(t *testing.T) {
 	t.Parallel()
 	store := registrytest.NewMemory()
@@ -177,7 +176,7 @@ func TestNoAnswerIsNotEmpty(t *testing.T) {
 	}
 }
 
-// Somebody deleted or damaged the document, or nobody has written it: shares are not given away on an empty table.
+// If the document was deleted, damaged or never written, no pod CIDR is assigned.
 func TestDamagedRecords(t *testing.T) {
 	t.Parallel()
 	for name, data := range map[string]string{
@@ -210,12 +209,12 @@ func TestDamagedRecords(t *testing.T) {
 			continue
 		}
 		if err := r.Register(t.Context(), []admission.Node{mainNode()}); err == nil {
-			t.Errorf("%s: it was written over", name)
+			t.Errorf("%s: it was overwritten", name)
 		}
 	}
 }
 
-// A read that many share ends for each of them as its own would have.
+// A shared read ends for each reader as a read of its own would.
 func TestSharedReads(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -54,10 +54,10 @@ func TestRegisterByAllControlPlanes(t *testing.T) {
 	bad := document[3]
 	bad.Name, bad.Key = "other", testPin(99)
 	if err := r.Register(t.Context(), []admission.Node{bad, mainNode()}); err == nil || !strings.Contains(err.Error(), "share 4") {
-		t.Errorf("two nodes with one share: %v", err)
+		t.Errorf("two nodes with one pod CIDR: got error %v, want one about share 4", err)
 	}
 	if _, err := r.Node(t.Context(), "dev-main-0"); err != nil {
-		t.Errorf("the good one of the two: %v", err)
+		t.Errorf("the valid node of the two was not registered: %v", err)
 	}
 }
 
@@ -72,8 +72,8 @@ func versionOf(t *testing.T, store registry.Store) string {
 	return item.Version
 }
 
-// Before anything is registered nothing is known: neither "no nodes" nor a place to let somebody in.
-func TestBeforeTheFirst(t *testing.T) {
+// Before nodes are registered, Nodes does not return an empty list, and no machine is admitted.
+func TestBeforeFirstRegister(t *testing.T) {
 	t.Parallel()
 	r := registry.New(registrytest.NewMemory(), start).WithPolicy(policy)
 	if nodes, err := r.Nodes(t.Context()); !errors.Is(err, registry.ErrNotFound) {
@@ -90,7 +90,7 @@ func TestBeforeTheFirst(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := r.Nodes(t.Context()); !errors.Is(err, registry.ErrNotFound) {
-		t.Errorf("no nodes were registered, and yet they are known: %v", err)
+		t.Errorf("after registering no nodes: got error %v, want ErrNotFound", err)
 	}
 	if _, err := registry.New(registrytest.NewMemory(), start).Admit(t.Context(), join(6, "")); err == nil || reasonOf(err) != "" {
 		t.Errorf("without a policy: %v", err)
@@ -102,7 +102,7 @@ func TestUpdateNode(t *testing.T) {
 	store := registrytest.NewMemory()
 	r := begun(t, store, start)
 	var wg sync.WaitGroup
-	for range 20 { // each from a process of its own
+	for range 20 { // each like a separate process
 		other := registry.New(store, start)
 		wg.Go(func() {
 			if _, err := other.UpdateNode(t.Context(), "dev-main-0", func(n *admission.Node) error { n.Kubernetes += "x"; return nil }); err != nil {
@@ -123,9 +123,9 @@ func TestUpdateNode(t *testing.T) {
 		words  string
 	}{
 		"nothing":  {"dev-main-0", func(*admission.Node) error { return nil }, nil, ""},
-		"own":      {"dev-main-0", func(n *admission.Node) error { n.Removing = true; return boom }, boom, ""},
-		"nobody":   {"dev-main-7", func(*admission.Node) error { return nil }, registry.ErrNotFound, ""},
-		"renaming": {"dev-main-0", func(n *admission.Node) error { n.Name = "x"; return nil }, nil, "never changes"},
+		"error":    {"dev-main-0", func(n *admission.Node) error { n.Removing = true; return boom }, boom, ""},
+		"unknown":  {"dev-main-7", func(*admission.Node) error { return nil }, registry.ErrNotFound, ""},
+		"renaming": {"dev-main-0", func(n *admission.Node) error { n.Name = "x"; return nil }, nil, "cannot change"},
 		"range":    {"dev-main-0", func(n *admission.Node) error { n.Index = 7; return nil }, nil, "never change"},
 	} {
 		_, err := r.UpdateNode(t.Context(), tt.node, tt.change)
@@ -134,15 +134,15 @@ func TestUpdateNode(t *testing.T) {
 		}
 	}
 	if versionOf(t, store) != version {
-		t.Error("a change that was none was written")
+		t.Error("a change without effect was written")
 	}
 }
 
-// The life of a name: a machine, another one that asks for it, approval, removal; and the operator's document all the while.
+// A machine gets a name, another machine asks for it and is approved, and then the node is removed.
 func TestApproveAndDelete(t *testing.T) {
 	t.Parallel()
 	r := begun(t, registrytest.NewMemory(), start)
-	let := func(key int, spec registry.TokenSpec) (admission.Node, error) {
+	admit := func(key int, spec registry.TokenSpec) (admission.Node, error) {
 		t.Helper()
 		token, _, err := r.CreateToken(t.Context(), spec)
 		if err != nil {
@@ -150,22 +150,22 @@ func TestApproveAndDelete(t *testing.T) {
 		}
 		return r.Admit(t.Context(), join(key, token.ID))
 	}
-	first, err := let(1, registry.TokenSpec{Pool: "worker"})
+	first, err := admit(1, registry.TokenSpec{Pool: "worker"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var wait *wait.Error
-	if _, err := let(2, registry.TokenSpec{Node: first.Name}); !errors.As(err, &wait) || wait.Who != "slipway node approve dev-worker-0" {
-		t.Fatalf("another machine of the same name: %v", err)
+	if _, err := admit(2, registry.TokenSpec{Node: first.Name}); !errors.As(err, &wait) || wait.Who != "slipway node approve dev-worker-0" {
+		t.Fatalf("another machine with the same name: got %v, want a wait for approval", err)
 	}
 	if _, err := r.Admit(t.Context(), join(2, "")); !errors.As(err, &wait) {
-		t.Errorf("it asks again: %v", err)
+		t.Errorf("second request: got %v, want a wait", err)
 	}
 	if waits, err := r.Waiting(t.Context(), testPin(2)); err != nil || !waits {
 		t.Errorf("waiting: %v, %v", waits, err)
 	}
 	if n, err := r.Admit(t.Context(), join(1, "")); err != nil || n.Name != first.Name {
-		t.Errorf("the one that has the name: %v", err)
+		t.Errorf("the machine that has the name: %v", err)
 	}
 	if key, err := r.Approve(t.Context(), first.Name); err != nil || key != testPin(2) {
 		t.Fatalf("approve: %s, %v", key, err)
@@ -178,7 +178,7 @@ func TestApproveAndDelete(t *testing.T) {
 		t.Errorf("after approval: %+v, %v", second, err)
 	}
 	if _, err := r.Admit(t.Context(), join(1, "")); reasonOf(err) != admission.KeyRemoved {
-		t.Errorf("the one before: %v", err)
+		t.Errorf("the replaced machine: got %v, want KeyRemoved", err)
 	}
 	testDeleted(t, r, second)
 }
@@ -191,16 +191,16 @@ func testDeleted(t *testing.T, r *registry.Registry, gone admission.Node) {
 		}
 	}
 	if _, err := r.Node(t.Context(), gone.Name); !errors.Is(err, registry.ErrNotFound) {
-		t.Errorf("it is there still: %v", err)
+		t.Errorf("removed node: got error %v, want ErrNotFound", err)
 	}
 	if _, err := r.Admit(t.Context(), join(2, "")); reasonOf(err) != admission.KeyRemoved {
-		t.Errorf("it is let in still: %v", err)
+		t.Errorf("removed machine: got %v, want KeyRemoved", err)
 	}
 	if err := r.Register(t.Context(), []admission.Node{gone, mainNode()}); err != nil {
 		t.Error(err)
 	}
 	if nodes, err := r.Nodes(t.Context()); err != nil || len(nodes) != 1 {
-		t.Errorf("the operator's document brought back what was removed: %v, %v", nodes, err)
+		t.Errorf("after registering a removed node again: got nodes %v, error %v, want one node", nodes, err)
 	}
 }
 
@@ -225,15 +225,15 @@ func TestTokens(t *testing.T) {
 		}
 	}
 	if only, _, err := r.CreateToken(t.Context(), registry.TokenSpec{}); err != nil || only.Pool != "worker" {
-		t.Errorf("no pool named: %q, %v, want the only one of workers", only.Pool, err)
+		t.Errorf("no pool named: got %q, error %v, want the only pool of workers", only.Pool, err)
 	} else if err := r.RevokeToken(t.Context(), only.ID); err != nil {
 		t.Error(err)
 	}
 	two := r.WithPolicy(func(context.Context) (admission.Policy, error) {
 		return admission.Policy{Pools: map[string]admission.Pool{"main": {ControlPlane: true}, "a": {}, "b": {}}}, nil
 	})
-	if _, _, err := two.CreateToken(t.Context(), registry.TokenSpec{}); err == nil || !strings.Contains(err.Error(), "it has a, b, main") {
-		t.Errorf("no pool named, and there are two: %v", err)
+	if _, _, err := two.CreateToken(t.Context(), registry.TokenSpec{}); err == nil || !strings.Contains(err.Error(), "name one of a, b, main") {
+		t.Errorf("no pool named, two pools of workers: got error %v", err)
 	}
 	token, text, err := r.CreateToken(t.Context(), registry.TokenSpec{Pool: "worker", Node: "edge", Key: testPin(6), TTL: time.Minute})
 	if err != nil {
@@ -242,14 +242,14 @@ func TestTokens(t *testing.T) {
 	item, err := store.Get(t.Context(), "token", token.ID)
 	secret := text[strings.LastIndex(text, ".")+1:]
 	if err != nil || strings.Contains(string(item.Data), secret) || len(secret) < 32 || strings.Contains(fmt.Sprintf("%+v", token), secret) {
-		t.Errorf("the secret is kept: %s, %v", item.Data, err)
+		t.Errorf("the secret is stored: %s, %v", item.Data, err)
 	}
 	if list, err := r.Tokens(t.Context()); err != nil || len(list) != 1 || cmp.Diff(token, list[0]) != "" {
 		t.Errorf("%+v, %v", list, err)
 	}
 	now = now.Add(time.Minute)
 	if list, err := r.Tokens(t.Context()); err != nil || len(list) != 0 {
-		t.Errorf("expired, and listed: %+v, %v", list, err)
+		t.Errorf("got expired tokens %+v, error %v", list, err)
 	}
 	if _, err := r.Admit(t.Context(), join(6, token.ID)); reasonOf(err) != admission.TokenExpired {
 		t.Errorf("expired: %v", err)
@@ -259,7 +259,7 @@ func TestTokens(t *testing.T) {
 		t.Error(err)
 	}
 	if _, ok, err := r.Token(t.Context(), token.ID); ok || err != nil {
-		t.Errorf("it was not swept: %v", err)
+		t.Errorf("an old token was not deleted: %v", err)
 	}
 	token, _, err = r.CreateToken(t.Context(), registry.TokenSpec{Pool: "worker"})
 	if err != nil {
@@ -276,7 +276,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// Who revokes a token while it is being used either ends it or comes too late; in both cases everybody knows.
+// If a token is revoked and used at the same time, all control planes agree on whether the machine was admitted.
 func TestRevokeRace(t *testing.T) {
 	t.Parallel()
 	for range 200 {
@@ -300,47 +300,47 @@ func TestRevokeRace(t *testing.T) {
 	}
 }
 
-func TestRecordsOfOthers(t *testing.T) {
+func TestRecordsOfOtherPackages(t *testing.T) {
 	t.Parallel()
-	type slot struct{ Holder string }
+	type other struct{ Holder string }
 	r := registry.New(registrytest.NewMemory(), start)
-	var got slot
-	if _, err := r.Load(t.Context(), "slot", "etcd", &got); !errors.Is(err, registry.ErrNotFound) {
-		t.Errorf("load nothing: %v", err)
+	var got other
+	if _, err := r.Load(t.Context(), "other", "a", &got); !errors.Is(err, registry.ErrNotFound) {
+		t.Errorf("load a missing record: got error %v, want ErrNotFound", err)
 	}
-	one, err := r.Save(t.Context(), "slot", "etcd", "", slot{"a"})
+	one, err := r.Save(t.Context(), "other", "a", "", other{"a"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Save(t.Context(), "slot", "etcd", "", slot{"b"}); !errors.Is(err, registry.ErrExists) {
+	if _, err := r.Save(t.Context(), "other", "a", "", other{"b"}); !errors.Is(err, registry.ErrExists) {
 		t.Errorf("create again: %v", err)
 	}
-	two, err := r.Save(t.Context(), "slot", "etcd", one, slot{"b"})
+	two, err := r.Save(t.Context(), "other", "a", one, other{"b"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Save(t.Context(), "slot", "etcd", one, slot{"c"}); !errors.Is(err, registry.ErrConflict) {
+	if _, err := r.Save(t.Context(), "other", "a", one, other{"c"}); !errors.Is(err, registry.ErrConflict) {
 		t.Errorf("save on an old version: %v", err)
 	}
-	if version, err := r.Load(t.Context(), "slot", "etcd", &got); err != nil || version != two || got.Holder != "b" {
+	if version, err := r.Load(t.Context(), "other", "a", &got); err != nil || version != two || got.Holder != "b" {
 		t.Errorf("%+v at %s, %v", got, version, err)
 	}
-	var other struct{ Another int }
-	if _, err := r.Load(t.Context(), "slot", "etcd", &other); err == nil {
+	var wrong struct{ Another int }
+	if _, err := r.Load(t.Context(), "other", "a", &wrong); err == nil {
 		t.Error("unknown fields were dropped")
 	}
-	if err := r.Drop(t.Context(), "slot", "etcd", one); !errors.Is(err, registry.ErrConflict) {
+	if err := r.Drop(t.Context(), "other", "a", one); !errors.Is(err, registry.ErrConflict) {
 		t.Errorf("drop an old version: %v", err)
 	}
 	for _, kind := range []string{"nodes", "token"} {
-		if _, err := r.Save(t.Context(), kind, "x", "", slot{}); err == nil {
-			t.Errorf("kind %s was written around its rules", kind)
+		if _, err := r.Save(t.Context(), kind, "x", "", other{}); err == nil {
+			t.Errorf("kind %s was written by Save", kind)
 		}
 		if _, err := r.Load(t.Context(), kind, "x", &got); err == nil || errors.Is(err, registry.ErrNotFound) {
-			t.Errorf("kind %s was read around its rules: %v", kind, err)
+			t.Errorf("kind %s was read by Load: %v", kind, err)
 		}
 		if err := r.Drop(t.Context(), kind, "x", ""); err == nil || errors.Is(err, registry.ErrNotFound) {
-			t.Errorf("kind %s was deleted around its rules: %v", kind, err)
+			t.Errorf("kind %s was deleted by Drop: %v", kind, err)
 		}
 	}
 }
@@ -362,7 +362,7 @@ func TestWatchNodes(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) || seen != 2 {
-			t.Errorf("told %d times, want at the start and after one change; %v", seen, err)
+			t.Errorf("got %d calls, error %v, want one at the start and one after the change", seen, err)
 		}
 	})
 }

@@ -5,7 +5,6 @@ package registry
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,33 +15,34 @@ import (
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/record"
+	"github.com/slipway-project/slipway/internal/core/strictjson"
 )
 
-// TokenSpec is what a token is to be good for.
+// TokenSpec says what a new token admits.
 type TokenSpec struct {
-	Pool string        // decides the roles; may be empty where Node has a record
-	Node string        // optional: the only name that it is good for
+	Pool string        // may be empty if Node has a record, or if there is only one pool of workers
+	Node string        // optional: the only name that the machine may take
 	Key  pin.Pin       // optional: pin of the only machine that may use it
-	TTL  time.Duration // 0: admission.MaxTTL, which is also the most
+	TTL  time.Duration // at most admission.MaxTTL, which is also the default
 }
 
-// lateness is how long an expired token is kept, so that the audit can say "expired" and not "unknown".
-const lateness = admission.MaxTTL
+// keepExpired is how long an expired token is kept, so that the audit log says "expired" instead of "unknown".
+const keepExpired = admission.MaxTTL
 
-// held is a token with its version.
-type held struct {
+// storedToken is a token and the version of its record.
+type storedToken struct {
 	admission.Token
 	version string
 }
 
-func (h *held) value() *admission.Token {
-	if h == nil {
+func (t *storedToken) value() *admission.Token {
+	if t == nil {
 		return nil
 	}
-	return &h.Token
+	return &t.Token
 }
 
-// CreateToken makes a token. The text is nowhere kept: it can be shown this once.
+// CreateToken creates a token. The text is not stored, so this is the only time that it can be shown.
 func (r *Registry) CreateToken(ctx context.Context, spec TokenSpec) (t admission.Token, text string, err error) {
 	if spec, err = r.checkSpec(ctx, spec); err != nil {
 		return t, "", fmt.Errorf("create token: %w", err)
@@ -64,7 +64,7 @@ func (r *Registry) CreateToken(ctx context.Context, spec TokenSpec) (t admission
 }
 
 func (r *Registry) checkSpec(ctx context.Context, spec TokenSpec) (TokenSpec, error) {
-	rules, err := r.rules(ctx)
+	policy, err := r.readPolicy(ctx)
 	if err != nil {
 		return spec, err
 	}
@@ -77,26 +77,27 @@ func (r *Registry) checkSpec(ctx context.Context, spec TokenSpec) (TokenSpec, er
 		spec.Pool = node.Pool
 	}
 	if spec.Pool == "" {
-		spec.Pool = onlyWorkers(rules.Pools)
+		spec.Pool = onlyWorkers(policy.Pools)
 	}
 	if spec.TTL == 0 {
 		spec.TTL = admission.MaxTTL
 	}
 	owner, known := b.records.ByKey(spec.Key)
+	_, hasPool := policy.Pools[spec.Pool]
 	switch {
 	case spec.TTL < time.Second || spec.TTL > admission.MaxTTL:
-		return spec, fmt.Errorf("it would live for %s: the least is a second, the most %s", spec.TTL, admission.MaxTTL)
-	case spec.Pool == "" && !hasWorkers(rules.Pools):
-		return spec, fmt.Errorf("it names no pool, and the spec has none of workers, only %s: name that to let a control plane in (--pool), or add a pool of workers to the spec (spec.pools: name and roles: [worker])",
-			strings.Join(slices.Sorted(maps.Keys(rules.Pools)), ", "))
+		return spec, fmt.Errorf("lifetime of %s, want between a second and %s", spec.TTL, admission.MaxTTL)
+	case spec.Pool == "" && !hasWorkers(policy.Pools):
+		return spec, fmt.Errorf("no pool is named, and the spec has no pool of workers, only %s: name a pool to admit a control plane (--pool), or add a pool of workers to the spec (spec.pools: name and roles: [worker])",
+			strings.Join(slices.Sorted(maps.Keys(policy.Pools)), ", "))
 	case spec.Pool == "":
-		return spec, fmt.Errorf("it names no pool, and the spec has not just one of workers; it has %s", strings.Join(slices.Sorted(maps.Keys(rules.Pools)), ", "))
-	case !has(rules.Pools, spec.Pool):
+		return spec, fmt.Errorf("no pool is named, and the spec has more than one pool of workers: name one of %s (--pool)", strings.Join(slices.Sorted(maps.Keys(policy.Pools)), ", "))
+	case !hasPool:
 		return spec, fmt.Errorf("the spec has no pool %.80q", spec.Pool)
 	case spec.Node != "" && !admission.ValidName(spec.Node):
-		return spec, fmt.Errorf("%.80q cannot be the name of a node", spec.Node)
+		return spec, fmt.Errorf("%.80q is not a valid name of a node", spec.Node)
 	case exists && node.Pool != spec.Pool:
-		return spec, fmt.Errorf("node %s is in pool %s, not in %s", node.Name, node.Pool, spec.Pool)
+		return spec, fmt.Errorf("node %s is in pool %s, want %s", node.Name, node.Pool, spec.Pool)
 	case exists && node.Removing:
 		return spec, fmt.Errorf("node %s is being removed", node.Name)
 	case spec.Key != "" && !spec.Key.Valid():
@@ -107,7 +108,7 @@ func (r *Registry) checkSpec(ctx context.Context, spec TokenSpec) (TokenSpec, er
 	return spec, nil
 }
 
-// onlyWorkers is the pool that is meant when none is named: that of workers, if there is only one.
+// onlyWorkers returns the default pool: that of workers if there is exactly one, else "".
 func onlyWorkers(pools map[string]admission.Pool) (name string) {
 	for n, p := range pools {
 		switch {
@@ -130,12 +131,7 @@ func hasWorkers(pools map[string]admission.Pool) bool {
 	return false
 }
 
-func has(pools map[string]admission.Pool, name string) bool {
-	_, ok := pools[name]
-	return ok
-}
-
-// Tokens lists those that are good for something still, and sweeps what has long expired.
+// Tokens returns the tokens that have not expired, and deletes those that have expired long ago.
 func (r *Registry) Tokens(ctx context.Context) ([]admission.Token, error) {
 	items, err := r.store.List(ctx, kindToken)
 	if err != nil {
@@ -145,20 +141,20 @@ func (r *Registry) Tokens(ctx context.Context) ([]admission.Token, error) {
 	var out []admission.Token
 	for _, item := range items {
 		var t admission.Token
-		if err := strict(item.Data, &t); err != nil {
+		if err := strictjson.Decode(item.Data, &t); err != nil {
 			return nil, fmt.Errorf("list tokens: token %s: %w", item.Name, err)
 		}
 		switch {
 		case now.Before(t.Expires):
 			out = append(out, t)
-		case now.After(t.Expires.Add(lateness)):
-			_ = r.store.Delete(ctx, kindToken, item.Name, item.Version) // who looks next tries again
+		case now.After(t.Expires.Add(keepExpired)):
+			_ = r.store.Delete(ctx, kindToken, item.Name, item.Version) // the next call tries again
 		}
 	}
 	return out, nil
 }
 
-// RevokeToken ends a token: who has not been let in by it yet is not let in any more.
+// RevokeToken deletes a token, or fails with ErrNotFound. Machines that it has admitted stay.
 func (r *Registry) RevokeToken(ctx context.Context, id string) error {
 	if err := r.store.Delete(ctx, kindToken, id, ""); err != nil {
 		return fmt.Errorf("revoke token: %w", err)
@@ -166,7 +162,7 @@ func (r *Registry) RevokeToken(ctx context.Context, id string) error {
 	return nil
 }
 
-// Token finds a token by its id; false when there surely is none. It may have expired.
+// Token returns the token with this ID, and whether there is one. It may have expired.
 func (r *Registry) Token(ctx context.Context, id string) (admission.Token, bool, error) {
 	t, err := r.token(ctx, id)
 	if t == nil {
@@ -175,12 +171,12 @@ func (r *Registry) Token(ctx context.Context, id string) (admission.Token, bool,
 	return t.Token, true, err
 }
 
-// token is nil when there surely is none.
-func (r *Registry) token(ctx context.Context, id string) (*held, error) {
+// token returns nil if there is certainly no such token.
+func (r *Registry) token(ctx context.Context, id string) (*storedToken, error) {
 	if err := record.CheckName(kindToken, id); err != nil {
-		return nil, nil //nolint:nilerr // what cannot be the id of a token is the id of none
+		return nil, nil //nolint:nilerr // no token has an invalid ID
 	}
-	var t held
+	var t storedToken
 	var err error
 	if t.version, err = r.load(ctx, kindToken, id, &t.Token); errors.Is(err, ErrNotFound) {
 		return nil, nil
@@ -191,15 +187,11 @@ func (r *Registry) token(ctx context.Context, id string) (*held, error) {
 	return &t, nil
 }
 
-// use marks a token as used by a machine: exactly one machine ever gets it. That the mark is there and the record is not, after a
-// crash, is mended by the same machine, which comes again.
-func (r *Registry) use(ctx context.Context, t held, key pin.Pin) error {
+// use marks a token as used by a machine. Only one machine can ever succeed. If the process crashes before it writes the machine's
+// record, the same machine's next request completes the admission.
+func (r *Registry) use(ctx context.Context, t storedToken, key pin.Pin) error {
 	t.UsedBy = key
-	data, err := json.Marshal(t.Token)
-	if err != nil {
-		return fmt.Errorf("use token %s: %w", t.ID, err)
-	}
-	if _, err := r.store.Put(ctx, Item{Kind: kindToken, Name: t.ID, Version: t.version, Data: data}); err != nil {
+	if _, err := r.save(ctx, kindToken, t.ID, t.version, t.Token); err != nil {
 		return fmt.Errorf("use token %s: %w", t.ID, err)
 	}
 	return nil

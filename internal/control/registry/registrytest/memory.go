@@ -19,7 +19,7 @@ import (
 // Memory is a store for tests and simulations, as strict as the real one. Any number of registries may share it. The zero value
 // is not ready: see [NewMemory].
 type Memory struct {
-	mu       sync.Mutex // guards the fields below; nobody sleeps with it
+	mu       sync.Mutex // guards the fields below; never held while sleeping
 	items    map[[2]string]registry.Item
 	version  uint64
 	watchers map[chan struct{}]string // to the kind

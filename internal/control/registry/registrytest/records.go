@@ -43,7 +43,7 @@ func swap(t *testing.T, s registry.Store) {
 	_, err := s.Put(t.Context(), stale)
 	wantErr(t, "put a stale version", err, registry.ErrConflict)
 	if got, err := s.Get(t.Context(), "swap", "a"); err != nil || string(got.Data) != "2" || got.Version != second.Version {
-		t.Errorf("after a conflict there is %+v, %v", got, err)
+		t.Errorf("after a conflict: got %+v, error %v", got, err)
 	}
 	if err := s.Delete(t.Context(), "swap", "a", second.Version); err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func remove(t *testing.T, s registry.Store) {
 		t.Errorf("after a conflict: %v", err)
 	}
 	if err := s.Delete(t.Context(), "delete", "a", ""); err != nil {
-		t.Errorf("delete whatever there is: %v", err)
+		t.Errorf("delete any version: %v", err)
 	}
 	wantErr(t, "delete a version that is gone", s.Delete(t.Context(), "delete", "a", first.Version), registry.ErrNotFound)
 }
@@ -105,7 +105,7 @@ func names(t *testing.T, s registry.Store) {
 		{"Names", "a"},
 	} {
 		if _, err := s.Put(t.Context(), registry.Item{Kind: bad[0], Name: bad[1]}); err == nil {
-			t.Errorf("put of %q was taken", bad)
+			t.Errorf("put of %q: got no error", bad)
 		}
 		if _, err := s.Get(t.Context(), bad[0], bad[1]); err == nil || errors.Is(err, registry.ErrNotFound) {
 			t.Errorf("get of %q: %v", bad, err)
@@ -125,9 +125,9 @@ func data(t *testing.T, s registry.Store) {
 			t.Errorf("%s: %d bytes came back as %d, %v", name, len(content), len(got.Data), err)
 		}
 		if len(content) > 0 {
-			item.Data[0], got.Data[0] = 'x', 'y' // whoever has an item may do with it what he likes
+			item.Data[0], got.Data[0] = 'x', 'y' // callers own their items
 			if again, err := s.Get(t.Context(), "data", name); err != nil || !bytes.Equal(again.Data, content) {
-				t.Errorf("%s: the store's own data was altered from outside", name)
+				t.Errorf("%s: a caller changed the store's data", name)
 			}
 		}
 	}

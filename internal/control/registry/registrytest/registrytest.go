@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package registrytest is what every store of records must promise, as tests, and a store in memory that keeps it and does on
-// request what a bad day does. The suite runs on that store and on the Secrets of a real cluster. The package is never part of
-// what ships, and tests nothing above the store.
+// Package registrytest has the conformance suite for stores of records, and a store in memory that can also inject faults. The suite
+// runs on that store and on the Secrets of a real cluster. The package is for tests only, and tests nothing above the store.
 //
 // Read [Conformance] and [Memory].
 //
 //	registrytest.Conformance(t, func(t *testing.T) registry.Store { return registrytest.NewMemory() })
-//	store.SetFault(func(registrytest.Op) registrytest.Fault { return registrytest.Fault{Lost: errPower} }) // done, and nobody is told
+//	store.SetFault(func(registrytest.Op) registrytest.Fault { return registrytest.Fault{Lost: errPower} }) // the change is made, its answer is lost
 package registrytest
 
 import (
@@ -17,7 +16,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/registry"
 )
 
-// Conformance runs the suite. newStore may give the same store each time: each test keeps to kinds of its own.
+// Conformance runs the suite. newStore may return the same store each time: each test uses other kinds.
 func Conformance(t *testing.T, newStore func(t *testing.T) registry.Store) {
 	for name, test := range map[string]func(*testing.T, registry.Store){
 		"create":  create,

@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-project/slipway/internal/control/registry"
 )
 
-// race: many add one to the same number by compare-and-swap; none is lost.
+// race increments a number concurrently by compare-and-swap. No increment may be lost.
 func race(t *testing.T, s registry.Store) {
 	const writers, each = 8, 10
 	put(t, s, registry.Item{Kind: "race", Name: "n", Data: []byte{0}})
@@ -93,7 +93,7 @@ func told(t *testing.T, calls <-chan struct{}, what string) {
 	select {
 	case <-calls:
 	case <-time.After(30 * time.Second):
-		t.Fatalf("nobody was told of %s", what)
+		t.Fatalf("no call of changed after %s", what)
 	}
 }
 

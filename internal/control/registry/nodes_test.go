@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/admission"
 )
 
-// slow has its answer long before anybody gets it.
+// slow returns each answer one second after it was read.
 type slow struct{ registry.Store }
 
 func (s slow) Get(ctx context.Context, kind, name string) (registry.Item, error) {
@@ -22,7 +22,7 @@ func (s slow) Get(ctx context.Context, kind, name string) (registry.Item, error)
 	return item, err
 }
 
-// Who asks after a write sees it, even while an older read is still under way that others wait for.
+// A read after a write sees it, even while an earlier shared read is still running.
 func TestSharedReadsAreFresh(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestSharedReadsAreFresh(t *testing.T) {
 		}
 		go func() { <-early }()
 		if n, err := r.Node(t.Context(), "dev-main-0"); err != nil || !n.Removing {
-			t.Errorf("what was written before is not seen: %+v, %v", n, err)
+			t.Errorf("got %+v, %v, want the node as written before", n, err)
 		}
 	})
 }
