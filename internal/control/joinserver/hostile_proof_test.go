@@ -197,7 +197,7 @@ func TestHostileRecords(t *testing.T) {
 			n.Address = netip.MustParseAddr("127.0.0.11")
 		})),
 		"future Kubernetes": version(admission.VersionNewer, "1.37.0", "the machine's Kubernetes 1.37.0 is newer than the API server's 1.36.4: upgrade the control planes first"),
-		"old Kubernetes":    version(admission.VersionOlder, "1.32.9", "the machine's Kubernetes 1.32.9 is more than 3 minors older than the API server's 1.36.4: give the machine a newer one"),
-		"odd Kubernetes":    version(admission.VersionBad, "latest", `"latest" is no version of Kubernetes`),
+		"old Kubernetes":    version(admission.VersionOlder, "1.32.9", "the machine's Kubernetes 1.32.9 is more than 3 minor versions older than the API server's 1.36.4: install a newer version on the machine"),
+		"odd Kubernetes":    version(admission.VersionBad, "latest", `"latest" is not a Kubernetes version`),
 	})
 }

@@ -53,8 +53,8 @@ func TestRegisterByAllControlPlanes(t *testing.T) {
 	}
 	bad := document[3]
 	bad.Name, bad.Key = "other", testPin(99)
-	if err := r.Register(t.Context(), []admission.Node{bad, mainNode()}); err == nil || !strings.Contains(err.Error(), "share 4") {
-		t.Errorf("two nodes with one pod CIDR: got error %v, want one about share 4", err)
+	if err := r.Register(t.Context(), []admission.Node{bad, mainNode()}); err == nil || !strings.Contains(err.Error(), "the same index 4") {
+		t.Errorf("two nodes with the same index: got %v", err)
 	}
 	if _, err := r.Node(t.Context(), "dev-main-0"); err != nil {
 		t.Errorf("the valid node of the two was not registered: %v", err)
