@@ -14,7 +14,7 @@ import (
 )
 
 // The owner of a directory is looked up at each observation.
-func TestFolderOfAnAccount(t *testing.T) {
+func TestDirOwnedByAccount(t *testing.T) {
 	t.Parallel()
 	daemon, err := user.Lookup("daemon")
 	if err != nil || os.Geteuid() != 0 {

@@ -108,16 +108,16 @@ func TestTF4SeveralConflicts(t *testing.T) {
 // TF-5: the replaced unit moves, with the unit that depends on it; then nothing moves any more.
 func TestTF5Replaces(t *testing.T) {
 	t.Parallel()
-	before := places{"old": {"m1"}, "beside": {"m1"}}
-	units := []unit{{Name: "old"}, {Name: "beside", With: []string{"old"}}, {Name: "new", Replaces: []string{"old"}}}
-	want := places{"new": {"m1"}, "old": {"m2"}, "beside": {"m2"}}
+	before := places{"old": {"m1"}, "dependent": {"m1"}}
+	units := []unit{{Name: "old"}, {Name: "dependent", With: []string{"old"}}, {Name: "new", Replaces: []string{"old"}}}
+	want := places{"new": {"m1"}, "old": {"m2"}, "dependent": {"m2"}}
 	got := decide(t, units, machines(2), before)
 	same(t, "replaced", want, got)
-	same(t, "once more", want, decide(t, units, machines(2), got))
-	same(t, "from nothing", want, decide(t, units, machines(2), nil))
+	same(t, "again", want, decide(t, units, machines(2), got))
+	same(t, "from scratch", want, decide(t, units, machines(2), nil))
 
-	d := placement.Decide(units, machines(1), places{"old": {"m1"}, "beside": {"m1"}})
-	same(t, "nowhere to go", places{"old": {"m1"}, "beside": {"m1"}}, d.On)
+	d := placement.Decide(units, machines(1), places{"old": {"m1"}, "dependent": {"m1"}})
+	same(t, "nowhere to go", places{"old": {"m1"}, "dependent": {"m1"}}, d.On)
 	if want := "m1, where it would replace old: no other machine is suitable for old"; len(d.Unplaced) != 1 || d.Unplaced[0].Reason != want {
 		t.Errorf("unplaced %v, want %q", d.Unplaced, want)
 	}
@@ -186,7 +186,7 @@ func TestTF7Labels(t *testing.T) {
 	}
 }
 
-// TF-8: a global unit keeps off exactly where it conflicts, whichever side says so.
+// TF-8: a global unit is kept off exactly the machines with a conflict, whichever unit declares it.
 func TestTF8GlobalConflicts(t *testing.T) {
 	t.Parallel()
 	all := machines(3)
@@ -223,7 +223,7 @@ func TestTF10Once(t *testing.T) {
 	}
 }
 
-// TF-18: what is not understood is refused, never dropped.
+// TF-18: a rule that is not understood is refused, not ignored.
 func TestTF18BadRules(t *testing.T) {
 	t.Parallel()
 	ok := unit{Name: "ok"}
