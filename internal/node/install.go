@@ -18,9 +18,8 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// Install makes a free machine what its ticket says: the files first, then the plan, which begins at once. It may be killed and
-// called again with the same ticket. Files of another cluster that lie where the ticket's belong are an error, not overwritten.
-// before, if not nil, is called between files and plan.
+// Install writes the ticket's files and starts its plan. After a crash it may be called again with the same ticket. It does not
+// overwrite files of another cluster but returns an error. before, if not nil, is called between the files and the plan.
 func (a *Agent) Install(ctx context.Context, t plan.Ticket, secrets []plan.TicketFile, before func() error) error {
 	files := slices.Concat(t.Files, secrets)
 	for _, f := range files {
@@ -28,11 +27,17 @@ func (a *Agent) Install(ctx context.Context, t plan.Ticket, secrets []plan.Ticke
 			return fmt.Errorf("install the ticket: %w", err)
 		}
 	}
-	if err := a.noteFiles(t.Plan, files); err != nil {
+	a.mu.Lock()
+	err := a.renameDamagedLocked()
+	if err == nil {
+		err = a.recordFilesLocked(t.Plan, files)
+	}
+	a.mu.Unlock()
+	if err != nil {
 		return err
 	}
 	for _, f := range files {
-		if err := a.give(f); err != nil {
+		if err := a.writeFile(f); err != nil {
 			return fmt.Errorf("install the ticket: %w", err)
 		}
 	}
@@ -41,49 +46,41 @@ func (a *Agent) Install(ctx context.Context, t plan.Ticket, secrets []plan.Ticke
 			return fmt.Errorf("install the ticket: %w", err)
 		}
 	}
-	_, err := a.Keep(ctx, t.Plan, t.Control)
+	_, err = a.Apply(ctx, t.Plan, t.Control)
 	return err
 }
 
-// noteFiles remembers what a wipe has to remove, before any of it exists.
-func (a *Agent) noteFiles(p plan.Plan, files []plan.TicketFile) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if err := a.setAside(); err != nil {
-		return err
+// recordFilesLocked stores which files a wipe must remove, before any of them exists.
+func (a *Agent) recordFilesLocked(p plan.Plan, files []plan.TicketFile) error {
+	if old := a.stored.Want; old.Version != 0 && (old.Cluster != p.Cluster || old.Node != p.Node) {
+		return fmt.Errorf("this machine is already node %s of cluster %s", old.Node, old.Cluster)
 	}
-	return a.noteFilesLocked(p, files)
-}
-
-func (a *Agent) noteFilesLocked(p plan.Plan, files []plan.TicketFile) error {
-	if old := a.kept.Want; old.Version != 0 && (old.Cluster != p.Cluster || old.Node != p.Node) {
-		return fmt.Errorf("this machine is node %s of cluster %s already", old.Node, old.Cluster)
-	}
-	next := a.kept
+	next := a.stored
 	for _, f := range files {
 		if !slices.Contains(next.Files, f.Path) {
 			next.Files = append(slices.Clip(next.Files), f.Path)
 		}
 	}
 	if next.Want.Version == 0 {
-		next.Before = rawPlan{Plan: p} // what comes between the files and the plan, as certificates, goes with a wipe, too
+		next.Before = rawPlan{Plan: p} // so that a wipe also removes what is created before the plan, such as certificates
 	}
 	a.cfg.Pass("note files")
-	if err := durable.Save(a.cfg.PlanFile, keptSchema, next); err != nil {
-		return fmt.Errorf("keep the list of given files: %w", err)
+	if err := durable.Save(a.cfg.PlanFile, storedSchema, next); err != nil {
+		return fmt.Errorf("store the list of files: %w", err)
 	}
-	a.kept = next
+	a.stored = next
 	return nil
 }
 
-func (a *Agent) give(f plan.TicketFile) error {
+// writeFile writes a ticket file. It refuses to replace a different file of a Kubernetes node.
+func (a *Agent) writeFile(f plan.TicketFile) error {
 	at := a.cfg.Root + f.Path
 	have, err := os.ReadFile(at)
 	switch {
 	case err == nil && bytes.Equal(have, f.Content):
 		return os.Chmod(at, os.FileMode(f.Mode))
 	case err == nil && strings.HasPrefix(f.Path, "/etc/kubernetes/"):
-		return fmt.Errorf("%s is there already and belongs to another cluster: take this machine out of that (slipway node reset), or remove what it left", f.Path)
+		return fmt.Errorf("%s exists and belongs to another cluster: reset this machine (slipway node reset), or remove the file", f.Path)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
@@ -94,14 +91,14 @@ func (a *Agent) give(f plan.TicketFile) error {
 	return durable.WriteFile(at, os.FileMode(f.Mode), f.Content)
 }
 
-// Wipe stops everything and removes all that the kept plan has made and what was given with it; release is called when that
-// is done and before the plan is forgotten, so that a wipe that was broken off is known by its plan (see [Agent.Wiping]).
+// Wipe stops all processes, and removes everything that the stored plan has created and the files of its ticket. Then it calls
+// release, and deletes the plan last: the plan marks an interrupted wipe (see [Agent.Wiping]).
 func (a *Agent) Wipe(ctx context.Context, release func() error) error {
 	next, err := a.markWipe()
 	if err != nil {
 		return fmt.Errorf("mark the wipe: %w", err)
 	}
-	if err := a.halt(ctx); err != nil {
+	if err := a.stopLoop(ctx); err != nil {
 		return err
 	}
 	a.cfg.Pass("wipe")
@@ -113,58 +110,59 @@ func (a *Agent) Wipe(ctx context.Context, release func() error) error {
 	if err := release(); err != nil {
 		return err
 	}
-	return a.unkeep()
+	return a.deletePlan()
 }
 
-// markWipe refuses when nobody knows what is to be removed: a machine whose units run on must not count as free.
-func (a *Agent) markWipe() (kept, error) {
+// markWipe records that the wipe has begun. It returns an error if the plan is unreadable: without it, units would keep running on a
+// machine that counts as free.
+func (a *Agent) markWipe() (stored, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.lost != nil {
-		return kept{}, fmt.Errorf("what was made on this machine stands in its plan: %w", a.lost)
+		return stored{}, fmt.Errorf("cannot determine what to remove without the plan: %w", a.lost)
 	}
-	next := a.kept
+	next := a.stored
 	next.Wiping = true
 	a.cfg.Pass("mark the wipe")
-	if err := durable.Save(a.cfg.PlanFile, keptSchema, next); err != nil {
-		return kept{}, err
+	if err := durable.Save(a.cfg.PlanFile, storedSchema, next); err != nil {
+		return stored{}, err
 	}
-	a.kept = next
+	a.stored = next
 	return next, nil
 }
 
-// Wiping tells that a wipe was begun and has not ended.
+// Wiping reports whether a wipe has begun and not ended.
 func (a *Agent) Wiping() bool { return a.current().Wiping }
 
-// Installed tells whether a plan is kept, and for which node.
+// Installed reports whether there is a plan, and for which node.
 func (a *Agent) Installed() (node string, ok bool) {
 	now := a.current()
 	return now.Want.Node, now.Want.Version != 0 && !now.Wiping
 }
 
-func (a *Agent) unkeep() error {
+func (a *Agent) deletePlan() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, path := range []string{a.cfg.TraceFile, a.cfg.PlanFile + ".prev", a.cfg.PlanFile} { // the plan last: what is left says that it was wiped
+	for _, path := range []string{a.cfg.TraceFile, a.cfg.PlanFile + ".prev", a.cfg.PlanFile} { // the plan last: it marks the wipe
 		a.cfg.Pass("forget " + filepath.Base(path))
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("forget the plan: %w", err)
+			return fmt.Errorf("delete plan: %w", err)
 		}
 	}
 	if err := durable.SyncDir(filepath.Dir(a.cfg.PlanFile)); err != nil {
 		return err
 	}
-	a.kept, a.lost = kept{generation: a.kept.generation + 1}, nil
+	a.stored, a.lost = stored{generation: a.stored.generation + 1}, nil
 	a.board.Reset()
 	return nil
 }
 
-// halt ends the loop and the control role, if they run.
-func (a *Agent) halt(ctx context.Context) error {
+// stopLoop stops the plan and the control role, if they are running.
+func (a *Agent) stopLoop(ctx context.Context) error {
 	halted := make(chan struct{})
 	select {
 	case a.stop <- halted:
-	case <-a.over: // with all that it ran; whoever undoes something meanwhile must not wait for it
+	case <-a.over: // with everything that it ran, so a caller that undoes something must not wait
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -177,8 +175,8 @@ func (a *Agent) halt(ctx context.Context) error {
 	}
 }
 
-// AddFile writes one more file that belongs to the node and goes with it. Once a wipe has begun there is no node any more: what came
-// late would stay for the next one, and a permit or a vote must not.
+// AddFile writes another file of the node, which a wipe will remove. It refuses once a wipe has begun: a late file, such as a permit,
+// would remain for the next node.
 func (a *Agent) AddFile(f plan.TicketFile) error {
 	f.Path = strings.TrimPrefix(f.Path, a.cfg.Root)
 	if err := f.Check(); err != nil {
@@ -186,45 +184,29 @@ func (a *Agent) AddFile(f plan.TicketFile) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.kept.Want.Version == 0 || a.kept.Wiping {
-		return fmt.Errorf("write %s: this machine is no node, or is being reset", f.Path)
+	if a.stored.Want.Version == 0 || a.stored.Wiping {
+		return fmt.Errorf("write %s: this machine is not a node, or is being reset", f.Path)
 	}
-	if err := a.noteFilesLocked(a.kept.Want.Plan, []plan.TicketFile{f}); err != nil {
+	if err := a.recordFilesLocked(a.stored.Want.Plan, []plan.TicketFile{f}); err != nil {
 		return err
 	}
-	return a.give(f)
+	return a.writeFile(f)
 }
 
-// DataGuard is what a process of the kept plan must not begin anew without; false if the plan has no such process.
-func (a *Agent) DataGuard(name string) (plan.DataGuard, bool) {
-	e, ok := a.current().Want.Process(name)
-	return plan.DataGuardOf(e.Item), ok
-}
-
-// Process is the reference of a component in the kept plan, whichever form it has there.
-func (a *Agent) Process(name string) string {
-	if e, ok := a.current().Want.Process(name); ok {
-		return e.Ref.String()
-	}
-	return plan.RefOf(plan.Unit{Name: name}).String()
-}
-
-// Running tells whether a unit has a process.
-func (a *Agent) Running(name string) bool {
-	return slices.ContainsFunc(a.cfg.Host.Units(), func(u UnitStatus) bool { return u.Name == name && u.PID > 0 })
-}
-
-// Discard takes away the data of a unit that has never counted, and ends its process, so that it begins anew. Data that the unit's
-// mark speaks of is refused.
+// Discard deletes the data of a unit and kills its process, which then starts without data. It refuses if the mark of the unit's data
+// guard exists.
 func (a *Agent) Discard(name string) error {
-	h, ok := a.DataGuard(name)
-	if !ok || h.Data == "" {
-		return fmt.Errorf("discard the data of %s: the plan does not say where it is", name)
+	guard, ok := a.DataGuard(name)
+	if !ok || guard.Data == "" {
+		return fmt.Errorf("discard the data of %s: the plan does not contain its directory", name)
 	}
-	if _, err := os.Stat(a.cfg.Root + h.Mark); !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("discard the data of %s: %s says that it counts (%w)", name, h.Mark, err)
+	switch _, err := os.Stat(a.cfg.Root + guard.Mark); {
+	case err == nil:
+		return fmt.Errorf("discard the data of %s: %s marks it as in use", name, guard.Mark)
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("discard the data of %s: %w", name, err)
 	}
-	data := a.cfg.Root + h.Data
+	data := a.cfg.Root + guard.Data
 	aside := data + ".discarded"
 	a.cfg.Pass("discard")
 	if err := os.RemoveAll(aside); err != nil {

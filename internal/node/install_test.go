@@ -16,9 +16,9 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// What was kept just before a wipe is taken up by the loop after it has been told to end: that must not begin the node anew beside
-// the wipe.
-func TestNothingBeginsWhileWiping(t *testing.T) {
+// TestNoStartWhileWiping: the loop may receive a plan that was stored just before a wipe after it was stopped for the wipe. It must not
+// start that plan.
+func TestNoStartWhileWiping(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	c := m.config()
@@ -27,10 +27,10 @@ func TestNothingBeginsWhileWiping(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := before.remember(planOf(plan.Dir{Path: "/a"}), nil); err != nil {
+	if _, err := before.store(planOf(plan.Dir{Path: "/a"}), nil); err != nil {
 		t.Fatal(err)
 	}
-	a, err := New(c) // its first plan is on the way to the loop
+	a, err := New(c) // its first plan waits for the loop
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,10 +41,10 @@ func TestNothingBeginsWhileWiping(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx, nil) }()
 	taken := make(chan struct{})
-	a.apply <- taken // there is room when the first is taken up
+	a.apply <- taken // does not block once the loop has received the first one
 	<-taken
 	if all, _ := a.board.All(); len(all) > 0 {
-		t.Errorf("the loop has begun with %v", all)
+		t.Errorf("got items %v, want none", all)
 	}
 	cancel()
 	if err := <-ended; err != nil {
@@ -52,8 +52,8 @@ func TestNothingBeginsWhileWiping(t *testing.T) {
 	}
 }
 
-// A permit or a vote that comes late must not lie there for the machine's next life.
-func TestGiveIsForNodes(t *testing.T) {
+// TestAddFileIsForNodes: a file that arrives after a wipe has begun must not remain for the next node.
+func TestAddFileIsForNodes(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	c := m.config()
@@ -65,16 +65,16 @@ func TestGiveIsForNodes(t *testing.T) {
 	given := plan.TicketFile{Path: "/var/lib/slipway/state/permit", Mode: 0o600, Content: []byte("x")}
 	at := filepath.Join(m.dir, given.Path)
 	if err := a.AddFile(given); err == nil {
-		t.Error("a machine without a plan took a file")
+		t.Error("without a plan: got no error")
 	}
-	if _, err := a.remember(planOf(plan.Dir{Path: "/a"}), nil); err != nil {
+	if _, err := a.store(planOf(plan.Dir{Path: "/a"}), nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.AddFile(given); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{given.Path}, a.current().Files); diff != "" {
-		t.Errorf("what goes with the node (-want +got):\n%s", diff)
+		t.Errorf("files of the node (-want +got):\n%s", diff)
 	}
 	if _, err := a.markWipe(); err != nil {
 		t.Fatal(err)
@@ -83,14 +83,14 @@ func TestGiveIsForNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := a.AddFile(given); err == nil {
-		t.Error("a machine that is being wiped took a file")
+		t.Error("during a wipe: got no error")
 	}
 	if _, err := os.Stat(at); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the file: %v", err)
+		t.Errorf("file: got %v, want none", err)
 	}
 }
 
-// A wipe that does not know what was made would leave everything running on a machine that counts as free.
+// TestNoWipeWithoutThePlan: without a readable plan, a wipe would leave everything running on a machine that counts as free.
 func TestNoWipeWithoutThePlan(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -108,6 +108,6 @@ func TestNoWipeWithoutThePlan(t *testing.T) {
 		t.Errorf("got %v, want an error with the next step", err)
 	}
 	if text, err := os.ReadFile(c.PlanFile); err != nil || string(text) != "{}" {
-		t.Errorf("the damaged plan: %q, %v", text, err)
+		t.Errorf("damaged plan: got %q, %v", text, err)
 	}
 }

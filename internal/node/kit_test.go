@@ -21,7 +21,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/plan"
 )
 
-// testMachine is a host in memory whose agents come and go.
+// testMachine is a host in memory, on which one agent runs after another.
 type testMachine struct {
 	*fake.Host
 	dir string
@@ -76,7 +76,7 @@ func (m *testMachine) config() Config {
 	}
 }
 
-// life is one agent's life on a machine.
+// life is one agent from its start to its end.
 type life struct {
 	*Agent
 	client nodev1.NodeClient
@@ -100,7 +100,7 @@ func (m *testMachine) boot(t *testing.T, c Config) life {
 		cancel()
 		begun := time.Now()
 		if err := <-ended; err != nil || time.Since(begun) > time.Second {
-			t.Errorf("the agent ended after %s: %v", time.Since(begun), err)
+			t.Errorf("the agent ended after %s with error %v", time.Since(begun), err)
 		}
 		if err := conn.Close(); err != nil {
 			t.Error(err)
@@ -123,7 +123,7 @@ func (l life) send(t *testing.T, p plan.Plan, control string) (changed bool) {
 	return r.GetChanged()
 }
 
-// converged watches until the agent says so, and returns all that it said.
+// converged watches until the agent reports that it has converged, and returns all events.
 func (l life) converged(t *testing.T) (last *nodev1.Event, all []*nodev1.Event) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -136,7 +136,7 @@ func (l life) converged(t *testing.T) (last *nodev1.Event, all []*nodev1.Event) 
 		e, err := stream.Recv()
 		if err != nil {
 			status, _ := l.board.All()
-			t.Fatalf("watch: %v; the board: %v", err, status)
+			t.Fatalf("watch: %v; board: %v", err, status)
 		}
 		all = append(all, e)
 		if e.GetConverged() {

@@ -87,7 +87,7 @@ func (t *teller) hand(m *machine, revision int, flags map[string]string) error {
 		}
 		ctx, cancel := context.WithCancel(t.ctx)
 		stop := context.AfterFunc(a.ctx, cancel)
-		_, err = a.node.Keep(ctx, planOf(s.Node, poolMain, flags), control)
+		_, err = a.node.Apply(ctx, planOf(s.Node, poolMain, flags), control)
 		stop()
 		cancel()
 		if err == nil && a.alive() == nil {

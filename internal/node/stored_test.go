@@ -19,21 +19,21 @@ import (
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// A memory that cannot be read stops nothing but the loop: the agent says what it lacks, and only a damaged memory gives way
-// to the operator's plan.
+// TestUnreadablePlan: with an unreadable plan the agent reports the error and does not start. Only a damaged plan is replaced by the
+// operator's plan.
 func TestUnreadablePlan(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		damage func(t *testing.T, file string)
-		want   []string
-		heals  bool
+		damage   func(t *testing.T, file string)
+		want     []string
+		replaced bool
 	}{
-		"no record": {
+		"not a record": {
 			func(t *testing.T, file string) { t.Helper(); write(t, file, "{}") },
-			[]string{"read the kept plan: ", "record is damaged", "slipway up", ".prev aside"},
+			[]string{"read stored plan: ", "record is damaged", "slipway up", "renames"},
 			true,
 		},
-		"cut off": {
+		"truncated": {
 			func(t *testing.T, file string) {
 				t.Helper()
 				data, err := os.ReadFile(file)
@@ -48,18 +48,18 @@ func TestUnreadablePlan(t *testing.T) {
 		"another schema": {
 			func(t *testing.T, file string) {
 				t.Helper()
-				if err := durable.Save(file, keptSchema+1, "x"); err != nil {
+				if err := durable.Save(file, storedSchema+1, "x"); err != nil {
 					t.Fatal(err)
 				}
 			},
-			[]string{"record has another schema: 2, want 1", "another version of slipway kept it"},
+			[]string{"record has another schema: 2, want 1", "another version of slipway stored it"},
 			false,
 		},
-		"a plan of the future": {
+		"a newer plan": {
 			func(t *testing.T, file string) {
 				t.Helper()
 				body := json.RawMessage(`{"want":{"version":1,"cluster":"c","node":"n","release":"r","entries":[{"ref":"vm/a","kind":"vm","item":{}}]},"before":null}`)
-				if err := durable.Save(file, keptSchema, body); err != nil {
+				if err := durable.Save(file, storedSchema, body); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -74,7 +74,7 @@ func TestUnreadablePlan(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := a.remember(planOf(plan.Dir{Path: "/a"}), nil); err != nil {
+			if _, err := a.store(planOf(plan.Dir{Path: "/a"}), nil); err != nil {
 				t.Fatal(err)
 			}
 			tc.damage(t, a.cfg.PlanFile)
@@ -88,17 +88,17 @@ func TestUnreadablePlan(t *testing.T) {
 				t.Fatal(err)
 			}
 			items := reply.GetItems()
-			if len(items) != 1 || items[0].GetRef() != KeptPlan || items[0].GetPhase() != "failing" || reply.GetConverged() || len(m.Steps()) != steps {
-				t.Fatalf("status %v, and %d steps", reply, len(m.Steps())-steps)
+			if len(items) != 1 || items[0].GetRef() != StoredPlan || items[0].GetPhase() != "failing" || reply.GetConverged() || len(m.Steps()) != steps {
+				t.Fatalf("got status %v, %d steps", reply, len(m.Steps())-steps)
 			}
 			for _, part := range append(tc.want, m.dir) {
 				if !strings.Contains(items[0].GetError(), part) {
-					t.Errorf("%q does not say %q", items[0].GetError(), part)
+					t.Errorf("got %q, want it to contain %q", items[0].GetError(), part)
 				}
 			}
-			if !tc.heals {
-				if _, err := l.Keep(t.Context(), planOf(plan.Dir{Path: "/a"}), nil); err == nil {
-					t.Error("a plan that another version kept was replaced")
+			if !tc.replaced {
+				if _, err := l.Apply(t.Context(), planOf(plan.Dir{Path: "/a"}), nil); err == nil {
+					t.Error("a plan of another version was replaced")
 				}
 				return
 			}
@@ -106,7 +106,7 @@ func TestUnreadablePlan(t *testing.T) {
 			l.converged(t)
 			aside, err := filepath.Glob(l.cfg.PlanFile + ".damaged-*")
 			if err != nil || len(aside) != 1 {
-				t.Errorf("set aside: %v, %v", aside, err)
+				t.Errorf("renamed files: got %v, %v, want one", aside, err)
 			}
 		})
 	}
@@ -119,8 +119,8 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// A machine belongs to one node of one cluster until it is made anew.
-func TestPlanOfAnotherIsRefused(t *testing.T) {
+// TestPlanOfAnotherNode: plans for another node or cluster are refused.
+func TestPlanOfAnotherNode(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	l := m.boot(t, m.config())
@@ -133,11 +133,11 @@ func TestPlanOfAnotherIsRefused(t *testing.T) {
 	}{
 		"another cluster": {
 			`{"version":1,"cluster":"prod","node":"n1","release":"","entries":[]}`, codes.FailedPrecondition,
-			"this machine is node n1 of cluster dev: it does not take a plan for node n1 of cluster prod",
+			"this machine is node n1 of cluster dev: it does not accept a plan for node n1 of cluster prod",
 		},
 		"another node": {
 			`{"version":1,"cluster":"dev","node":"n2","release":"","entries":[]}`, codes.FailedPrecondition,
-			"this machine is node n1 of cluster dev: it does not take a plan for node n2 of cluster dev",
+			"this machine is node n1 of cluster dev: it does not accept a plan for node n2 of cluster dev",
 		},
 		"another version": {
 			`{"version":2}`, codes.InvalidArgument, "decode plan: version 2, want 1 (use the same slipway version on the operator's host and the node)",
@@ -145,14 +145,14 @@ func TestPlanOfAnotherIsRefused(t *testing.T) {
 	} {
 		_, err := l.client.Apply(t.Context(), &nodev1.ApplyRequest{Plan: []byte(tc.wire)}, grpc.WaitForReady(true))
 		if s, _ := status.FromError(err); s.Code() != tc.code || s.Message() != tc.want {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got error %v", name, err)
 		}
 	}
 	if n := len(m.Steps()); n != 1 {
-		t.Errorf("%d steps", n)
+		t.Errorf("got %d steps, want 1", n)
 	}
 	if _, err := l.client.Diff(t.Context(), &nodev1.DiffRequest{Plan: []byte(`{"version":2}`)}); status.Code(err) != codes.InvalidArgument {
-		t.Errorf("diff: %v", err)
+		t.Errorf("diff: got %v", err)
 	}
 }
 
@@ -191,7 +191,7 @@ func TestMerge(t *testing.T) {
 			}
 			var back rawPlan
 			if err := json.Unmarshal(data, &back); err != nil {
-				t.Errorf("a merged plan cannot be read again: %v", err)
+				t.Errorf("decode merged plan: %v", err)
 			}
 		})
 	}
