@@ -236,7 +236,7 @@ func TestInitRefuses(t *testing.T) {
 		want   string
 	}{
 		"another key":                    {func(o *InitOptions) { o.Pin = somePin }, "another machine"},
-		"another secret":                 {func(o *InitOptions) { o.Secret = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" }, "another init secret"},
+		"another secret":                 {func(o *InitOptions) { o.Secret = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" }, "a different init secret"},
 		"a name":                         {func(o *InitOptions) { o.Server = "machine.example" }, "use an address"},
 		"no pin":                         {func(o *InitOptions) { o.Pin = "" }, "--pin"},
 		"a node that is not in the spec": {func(o *InitOptions) { o.Node = "dev-main-7" }, "no control plane \"dev-main-7\""},

@@ -92,7 +92,7 @@ expect nodes 3`,
 fail n1 unit/kube-apiserver
 init n1
 wait 32m
-expect init request-n1 "did not come to be"
+expect init request-n1 "failed"
 expect free n1
 repair n1
 init n1 as request-two

@@ -7,7 +7,7 @@ wait 16m
 start n1
 repair n1
 wait 1m
-expect init request-n1 "did not come to be"
+expect init request-n1 "failed"
 expect free n1
 init n1 as request-two
 wait 10s

@@ -4,7 +4,7 @@ machines 1
 fail n1 unit/kube-apiserver
 init n1
 wait 20m
-expect init request-n1 "did not come to be"
+expect init request-n1 "failed"
 expect free n1
 expect lacks n1 /etc/kubernetes/pki/ca.key /var/lib/slipway/plan/plan.json /var/lib/slipway/state/create-permit
 repair n1

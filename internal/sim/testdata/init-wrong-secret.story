@@ -2,7 +2,7 @@
 machines 1
 init n1 as request-wrong wrong-secret
 wait 20s
-expect init request-wrong "another init secret"
+expect init request-wrong "a different init secret"
 expect free n1
 init n1
 wait
