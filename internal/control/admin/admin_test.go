@@ -37,14 +37,14 @@ func TestTokens(t *testing.T) {
 	}
 	w.fail["revoke x"] = fmt.Errorf("revoke token: %w", registry.ErrNotFound)
 	if _, err := s.RevokeToken(t.Context(), &controlv1.RevokeTokenRequest{Id: "x"}); status.Code(err) != codes.NotFound {
-		t.Errorf("revoke of nothing: %v", err)
+		t.Errorf("revoke of an unknown token: %v", err)
 	}
 	w.calls, w.fail["invite"] = nil, errors.New("no join CA yet")
 	if _, err := s.CreateToken(t.Context(), &controlv1.CreateTokenRequest{Pool: "worker"}); err == nil || len(w.calls) != 0 {
-		t.Errorf("a token that nobody can use: %v, %v", err, w.calls)
+		t.Errorf("got error %v and calls %v, want no unusable token", err, w.calls)
 	}
 	if _, err := s.CreateToken(t.Context(), &controlv1.CreateTokenRequest{TtlSeconds: -1}); status.Code(err) != codes.InvalidArgument {
-		t.Errorf("a token of the past: %v", err)
+		t.Errorf("negative lifetime: got error %v", err)
 	}
 	r, err := s.ApproveNode(t.Context(), &controlv1.ApproveNodeRequest{Name: "w1"})
 	if err != nil || r.GetKey() != "sha256:new" {

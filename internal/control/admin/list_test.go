@@ -26,12 +26,12 @@ func TestListNodes(t *testing.T) {
 		change  func(*world)
 		waiting map[string]string
 	}{
-		"all is well": {change: func(*world) {}, waiting: map[string]string{"c1": "", "c2": "", "c3": "", "w1": ""}},
-		"etcd is away": {
+		"all is healthy": {change: func(*world) {}, waiting: map[string]string{"c1": "", "c2": "", "c3": "", "w1": ""}},
+		"etcd does not answer": {
 			change:  func(w *world) { w.fail["etcd"] = errors.New("no leader") },
 			waiting: map[string]string{"c1": "etcd does not answer: no leader", "c2": "etcd does not answer: no leader", "c3": "etcd does not answer: no leader", "w1": ""},
 		},
-		"Kubernetes is away": {
+		"Kubernetes does not answer": {
 			change: func(w *world) {
 				w.fail["kube"] = errors.New("refused")
 				clear(w.nodes)
@@ -40,7 +40,7 @@ func TestListNodes(t *testing.T) {
 				"c1": "Kubernetes does not answer: refused", "c2": "Kubernetes does not answer: refused", "c3": "Kubernetes does not answer: refused", "w1": "Kubernetes does not answer: refused",
 			},
 		},
-		"the records are away": {
+		"the records cannot be read": {
 			change: func(w *world) {
 				w.fail["records"] = errors.New("damaged")
 				clear(w.records)
@@ -49,7 +49,7 @@ func TestListNodes(t *testing.T) {
 				"c1": "the records cannot be read: damaged", "c2": "the records cannot be read: damaged", "c3": "the records cannot be read: damaged", "w1": "the records cannot be read: damaged",
 			},
 		},
-		"on their way": {
+		"joining": {
 			change: func(w *world) {
 				w.records["c2"] = with(w.records["c2"], func(n *admission.Node) { n.Removing = true })
 				w.etcd["c2"] = members.State{Member: "voter"}
@@ -61,15 +61,15 @@ func TestListNodes(t *testing.T) {
 				w.records["w3"] = admission.Node{Name: "w3", Pool: "worker", Key: "sha256:w3"}
 				w.records["c4"] = admission.Node{Name: "c4", Pool: "main", Key: "sha256:c4"}
 				w.records["c5"] = admission.Node{Name: "c5", Pool: "main", Key: "sha256:c5"}
-				w.etcd["c5"] = members.State{Wait: &wait.For{What: "the etcd slot", Who: "c3, which joins"}}
+				w.etcd["c5"] = members.State{Wait: &wait.For{What: "the membership lease", Who: "c3, which joins"}}
 				w.nodes["stray"] = kube.NodeInfo{Name: "stray", Ready: true}
 			},
 			waiting: map[string]string{
-				"c1": "its key is shown at 192.0.2.99 too, which is refused while it is alive here: a copy of its disk? Switch one of the two off; slipway node approve c1 makes 192.0.2.99 its address",
-				"c2": "it is being removed: slipway node remove c2 goes on with it; its etcd does not answer", "c3": "its etcd learns what the others know",
-				"w1": "another machine asks for its name, sha256:p: slipway node approve w1 lets it in; KubeletNotReady: no network",
-				"w2": "no machine has come for this name", "w3": "its kubelet has not registered", "c4": "its kubelet has not registered; it is no member of etcd yet",
-				"c5": "its kubelet has not registered; the etcd slot (c3, which joins)", "stray": "it has no record: it was removed, or never let in by this cluster",
+				"c1": "its key is also used at 192.0.2.99, which is refused while the node is alive here: is that a copy of its disk? Turn one of the two off; to change the node's address to 192.0.2.99, run slipway node approve c1",
+				"c2": "being removed: to continue, run slipway node remove c2; its etcd does not answer", "c3": "its etcd is a learner and has not caught up yet",
+				"w1": "another machine, with key sha256:p, waits for the name: to admit it, run slipway node approve w1; KubeletNotReady: no network",
+				"w2": "waiting for a machine to join with this name", "w3": "waiting for its kubelet to register", "c4": "waiting for its kubelet to register; not a member of etcd yet",
+				"c5": "waiting for its kubelet to register; the membership lease (c3, which joins)", "stray": "no record: the node was removed, or never joined this cluster",
 			},
 		},
 	} {
@@ -113,6 +113,6 @@ func TestListNodesWhole(t *testing.T) {
 	}
 	w.fail["kube"], w.fail["records"] = errors.New("refused"), errors.New("refused")
 	if _, err := w.server().ListNodes(t.Context(), nil); status.Code(err) != codes.Unavailable {
-		t.Errorf("nothing is known, and it says %v", err)
+		t.Errorf("without any source: got %v", err)
 	}
 }

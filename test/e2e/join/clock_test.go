@@ -46,7 +46,7 @@ func copyOfWorker(c *kit.Cluster) {
 	testkit.Until(c.T, soon, "slipway node list shows the worker's key at another address", func() error {
 		nodes, err := c.Nodes()
 		n := nodes[before.Name]
-		if err != nil || !strings.Contains(n.Waiting, "its key is shown at ") || !strings.Contains(n.Waiting, "slipway node approve "+before.Name) {
+		if err != nil || !strings.Contains(n.Waiting, "its key is also used at ") || !strings.Contains(n.Waiting, "slipway node approve "+before.Name) {
 			return fmt.Errorf("got %+v: %w", n, err)
 		}
 		return nil

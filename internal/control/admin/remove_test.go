@@ -52,7 +52,7 @@ func TestRemoveSilentNode(t *testing.T) {
 
 func TestRemove(t *testing.T) {
 	t.Parallel()
-	refused := fmt.Errorf("take c2 out of etcd: %w: without c2, 1 of 3 would answer", members.ErrRefused)
+	refused := fmt.Errorf("remove c2 from etcd: %w: without c2, 1 of 3 would answer", members.ErrRefused)
 	for name, tt := range map[string]struct {
 		node     string
 		lost     bool
@@ -80,10 +80,10 @@ func TestRemove(t *testing.T) {
 			change: func(w *world) { w.fail["drain w1 5m0s"] = fmt.Errorf("drain: %w", kube.ErrNoNode) },
 			calls:  []string{"mark w1 true", "drain w1 5m0s", "delete Node w1", "delete record w1"},
 		},
-		"etcd cannot do without it": {
+		"etcd refuses": {
 			node: "c2", change: func(w *world) { w.fail["may leave c2"] = refused }, code: codes.FailedPrecondition, wantText: "1 of 3 would answer",
 		},
-		"etcd cannot do without it any more": {
+		"etcd has begun to refuse": {
 			node: "c2", change: func(w *world) { w.fail["leave c2"] = refused }, code: codes.FailedPrecondition, wantText: "1 of 3 would answer",
 			calls: []string{"mark c2 true", "drain c2 5m0s", "leave c2", "mark c2 false", "uncordon c2"},
 		},
@@ -96,11 +96,11 @@ func TestRemove(t *testing.T) {
 			},
 			calls: []string{"mark c2 true", "drain c2 5m0s", "leave c2"},
 		},
-		"pods that do not go": {
+		"pods that do not end": {
 			node: "w1", change: func(w *world) {
 				w.fail["drain w1 5m0s"] = fmt.Errorf("drain node w1: pod a/b: %w", context.DeadlineExceeded)
 			},
-			calls: []string{"mark w1 true", "drain w1 5m0s"}, code: codes.DeadlineExceeded, wantText: "the same command goes on from here",
+			calls: []string{"mark w1 true", "drain w1 5m0s"}, code: codes.DeadlineExceeded, wantText: "run the same command again to continue",
 		},
 		"the last control plane": {
 			node: "c1", code: codes.FailedPrecondition, wantText: "c1 is the last control plane",
@@ -116,13 +116,13 @@ func TestRemove(t *testing.T) {
 				}
 			},
 		},
-		"itself":           {node: "c1", code: codes.Unavailable, wantText: "another control plane does that"},
-		"nobody":           {node: "x", code: codes.NotFound, wantText: "there is no node x"},
-		"a Node alone":     {node: "w1", change: func(w *world) { delete(w.records, "w1") }, calls: []string{"drain w1 5m0s", "delete Node w1"}, gone: true},
-		"records away":     {node: "w1", change: func(w *world) { w.fail["records"] = errors.New("no answer") }, code: codes.FailedPrecondition, wantText: "no answer"},
-		"the mark fails":   {node: "w1", change: func(w *world) { w.fail["mark w1 true"] = errors.New("no answer") }, calls: []string{"mark w1 true"}, code: codes.FailedPrecondition, wantText: "no answer"},
-		"a pool of nobody": {node: "w1", change: func(w *world) { n := w.records["w1"]; n.Pool = "old"; w.records["w1"] = n }, code: codes.FailedPrecondition, wantText: "nobody knows whether it is a control plane"},
-		"no document yet":  {node: "w1", change: func(w *world) { w.self = "" }, code: codes.Unavailable, wantText: "keeps no control document yet"},
+		"itself":          {node: "c1", code: codes.Unavailable, wantText: "another control plane does that"},
+		"unknown":         {node: "x", code: codes.NotFound, wantText: "no node x"},
+		"a Node alone":    {node: "w1", change: func(w *world) { delete(w.records, "w1") }, calls: []string{"drain w1 5m0s", "delete Node w1"}, gone: true},
+		"no records":      {node: "w1", change: func(w *world) { w.fail["records"] = errors.New("no answer") }, code: codes.FailedPrecondition, wantText: "no answer"},
+		"the mark fails":  {node: "w1", change: func(w *world) { w.fail["mark w1 true"] = errors.New("no answer") }, calls: []string{"mark w1 true"}, code: codes.FailedPrecondition, wantText: "no answer"},
+		"an unknown pool": {node: "w1", change: func(w *world) { n := w.records["w1"]; n.Pool = "old"; w.records["w1"] = n }, code: codes.FailedPrecondition, wantText: "it is unknown whether the node is a control plane"},
+		"no document yet": {node: "w1", change: func(w *world) { w.self = "" }, code: codes.Unavailable, wantText: "has no control document yet"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -142,7 +142,7 @@ func TestRemove(t *testing.T) {
 			if tt.gone && (record || node) {
 				t.Errorf("left: record %t, Node %t", record, node)
 			}
-			if last := tt.node + " is removed"; tt.gone != (len(lines) > 0 && lines[len(lines)-1] == last) {
+			if last := "node " + tt.node + " removed"; tt.gone != (len(lines) > 0 && lines[len(lines)-1] == last) {
 				t.Errorf("told %q", lines)
 			}
 		})
@@ -159,10 +159,10 @@ func TestRemoveIsResumed(t *testing.T) {
 			w := newWorld()
 			w.fail[cut] = errors.New("cut")
 			if _, err := w.remove(t, &controlv1.RemoveNodeRequest{Name: "c2"}); err == nil {
-				t.Fatal("nothing was cut")
+				t.Fatal("no step was interrupted")
 			}
 			if n := w.records["c2"]; cut != steps[0] && !n.Removing {
-				t.Error("the machine could come in again")
+				t.Error("the machine could join again")
 			}
 			delete(w.fail, cut)
 			if _, err := w.remove(t, &controlv1.RemoveNodeRequest{Name: "c2"}); err != nil {
@@ -193,7 +193,7 @@ func TestRemoveWaitsForTheServer(t *testing.T) {
 					t.Errorf("error %v, record left: %t", err, left)
 				}
 				if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "waiting for the API server: ") }) {
-					t.Errorf("does not say that it waits: %q", lines)
+					t.Errorf("got lines %q, want one that says what it waits for", lines)
 				}
 			})
 		})
@@ -219,7 +219,7 @@ func TestDrain(t *testing.T) {
 	}
 	w.fail["drain x 5m0s"] = fmt.Errorf("drain x: %w", kube.ErrNoNode)
 	if err := w.server().DrainNode(&controlv1.DrainNodeRequest{Name: "x"}, s); status.Code(err) != codes.NotFound {
-		t.Errorf("drain of nobody: %v", err)
+		t.Errorf("drain of an unknown node: %v", err)
 	}
 	if !slices.Equal(w.calls, []string{"drain w1 7s", "uncordon w1", "drain x 5m0s"}) || s.lines[0] != "pod default/x is evicted" {
 		t.Errorf("called %q, told %q", w.calls, s.lines)

@@ -21,11 +21,10 @@ import (
 )
 
 const (
-	drainLimit = 5 * time.Minute // unless the operator says another
-	leaveLimit = 2 * time.Minute // for etcd: another change may have to end first
+	drainLimit = 5 * time.Minute // unless the request has a timeout
+	leaveLimit = 2 * time.Minute // for etcd, where another change may have to end first
 	undoLimit  = 10 * time.Second
-
-	silentLimit = time.Second // for a word that is good for nothing later
+	warnLimit  = time.Second // for a warning that is only useful before the drain
 )
 
 func limit(seconds int64) time.Duration {
@@ -35,47 +34,49 @@ func limit(seconds int64) time.Duration {
 	return min(time.Duration(seconds)*time.Second, 24*time.Hour)
 }
 
-// teller passes lines on. That nobody listens any more ends the stream's context, which ends the work.
-func teller(stream grpc.ServerStreamingServer[controlv1.Progress]) func(string) {
+// progress returns a function that sends lines to the client. If the client is gone, the stream's context ends the work.
+func progress(stream grpc.ServerStreamingServer[controlv1.Progress]) func(string) {
 	return func(text string) { _ = stream.Send(&controlv1.Progress{Text: text}) }
 }
 
-// DrainNode moves the pods away, or lets them come again.
+// DrainNode drains a node, or uncordons it.
 func (s *server) DrainNode(r *controlv1.DrainNodeRequest, stream grpc.ServerStreamingServer[controlv1.Progress]) error {
 	if r.GetUndo() {
 		return coded(s.Kube.Uncordon(stream.Context(), r.GetName()))
 	}
-	s.sayIfSilent(stream.Context(), r.GetName(), limit(r.GetTimeoutSeconds()), "if the machine is gone for good, slipway node remove "+r.GetName()+" --lost takes it out", teller(stream))
-	return coded(s.Kube.Drain(stream.Context(), r.GetName(), limit(r.GetTimeoutSeconds()), teller(stream)))
+	s.warnIfNotReady(stream.Context(), r.GetName(), limit(r.GetTimeoutSeconds()), "if the machine is gone for good, run slipway node remove "+r.GetName()+" --lost", progress(stream))
+	return coded(s.Kube.Drain(stream.Context(), r.GetName(), limit(r.GetTimeoutSeconds()), progress(stream)))
 }
 
-// RemoveNode takes a node out for good:
+// RemoveNode removes a node for good:
 //
-//	may it? ──► record: removing ──► pods away ──► out of etcd ──► Node deleted ──► record deleted
-//	  │no             │ from here no machine           │no
-//	  ▼               │ gets in by its key             ▼
-//	nothing is done   ▼                             the mark is taken back
-//	               cut anywhere: the same command goes on, for what is done is found done
+//	allowed? ──► record marked ──► pods evicted ──► left etcd ──► Node deleted ──► record deleted
+//	  │ no            │                                │ refused
+//	  ▼               ▼                                ▼
+//	nothing done   the machine cannot               the mark is removed
+//	               join any more
+//
+// If it is interrupted, the same request continues: it finds what is already done.
 func (s *server) RemoveNode(r *controlv1.RemoveNodeRequest, stream grpc.ServerStreamingServer[controlv1.Progress]) error {
-	say := teller(stream)
+	say := progress(stream)
 	var try removal
-	err := patiently(stream.Context(), say, func() error {
+	err := retryStarting(stream.Context(), say, func() error {
 		err := s.remove(stream.Context(), r, &try, say)
 		if try.deleting && status.Code(err) == codes.NotFound {
-			return nil // the answer to its deletion was lost
+			return nil // it was deleted, but the answer was lost
 		}
 		return err
 	})
 	if err != nil && status.Code(coded(err)) != codes.Canceled {
-		s.Log.Warn("node is not removed", "node", r.GetName(), "why", err)
+		s.Log.Warn("node not removed", "node", r.GetName(), "why", err)
 	}
 	return coded(err)
 }
 
-// removal is what one command remembers from try to try.
+// removal is what a request keeps between its tries.
 type removal struct {
-	marked   bool // it was this command that has marked the record
-	deleting bool // it has begun to delete
+	marked   bool // this request has marked the record
+	deleting bool // it has begun to delete the Node
 }
 
 // remove tries once.
@@ -91,15 +92,15 @@ func (s *server) remove(ctx context.Context, r *controlv1.RemoveNodeRequest, try
 	}
 	try.marked = l.marked
 	if !r.GetLost() {
-		s.sayIfSilent(ctx, name, limit(r.GetTimeoutSeconds()), "slipway node remove "+name+" --lost takes it out without waiting for them", say)
-		say("moving its pods away")
+		s.warnIfNotReady(ctx, name, limit(r.GetTimeoutSeconds()), "to remove the node without waiting for them, run slipway node remove "+name+" --lost", say)
+		say("draining it")
 		err := s.Kube.Drain(ctx, name, limit(r.GetTimeoutSeconds()), say)
 		if err != nil && !errors.Is(err, kube.ErrNoNode) {
-			return fmt.Errorf("%w: the same command goes on from here; with --lost it does not wait for pods", err)
+			return fmt.Errorf("%w: run the same command again to continue, or with --lost to not wait for pods", err)
 		}
 	}
 	if l.member {
-		say("taking it out of etcd")
+		say("removing it from etcd")
 		if err := s.leave(ctx, l, say); err != nil {
 			return err
 		}
@@ -116,40 +117,40 @@ func (s *server) remove(ctx context.Context, r *controlv1.RemoveNodeRequest, try
 	}
 	s.Log.Info("node removed", "node", name, "key", l.record.Key, "lost", r.GetLost())
 	if l.member {
-		say("it has held the keys of all CAs: if the machine is not to be trusted, this cluster is not, either")
+		say("the machine has the keys of all CAs: if you cannot trust it, you cannot trust this cluster")
 	}
-	say(name + " is removed")
+	say("node " + name + " removed")
 	return nil
 }
 
-// sayIfSilent tells at once what a drain would be found out to wait for only at its end: who is to stop the pods is not there.
-func (s *server) sayIfSilent(ctx context.Context, name string, limit time.Duration, remedy string, say func(string)) {
-	ctx, cancel := context.WithTimeout(ctx, silentLimit)
+// warnIfNotReady says that the drain of a node whose kubelet does not answer waits until its time limit.
+func (s *server) warnIfNotReady(ctx context.Context, name string, limit time.Duration, remedy string, say func(string)) {
+	ctx, cancel := context.WithTimeout(ctx, warnLimit)
 	defer cancel()
 	all, err := s.Kube.ListNodes(ctx)
 	if err != nil {
-		return // the drain says so
+		return // the drain reports it
 	}
 	i := slices.IndexFunc(all, func(n kube.NodeInfo) bool { return n.Name == name })
 	if i < 0 || all[i].Ready {
 		return
 	}
-	say(fmt.Sprintf("%s is not ready (%s): while its kubelet does not answer, its pods do not end, and this waits for them for up to %s; %s", name, all[i].Reason, limit, remedy))
+	say(fmt.Sprintf("%s is not ready (%s): while its kubelet does not answer, its pods do not end; waiting for them for up to %s; %s", name, all[i].Reason, limit, remedy))
 }
 
-// leaver is a node that is to leave.
+// leaver is a node that is being removed.
 type leaver struct {
 	record   admission.Node
-	recorded bool // it has a record; otherwise it is a Node and nothing else
-	member   bool // it is a control plane, and may be in etcd
-	marked   bool // by this very command
+	recorded bool // it has a record; otherwise only Kubernetes knows it
+	member   bool // it is a control plane, and may be a member of etcd
+	marked   bool // by this request
 }
 
-// mayRemove looks, and changes nothing.
+// mayRemove returns the node, or why it cannot be removed. It changes nothing.
 func (s *server) mayRemove(ctx context.Context, name string) (l leaver, err error) {
-	d, err := s.desired()
-	if err != nil {
-		return l, err
+	d, ok := s.Desired()
+	if !ok {
+		return l, status.Error(codes.Unavailable, "this control plane has no control document yet: try again once its agent has started")
 	}
 	records, err := s.Nodes.Nodes(ctx)
 	if err != nil {
@@ -157,11 +158,11 @@ func (s *server) mayRemove(ctx context.Context, name string) (l leaver, err erro
 	}
 	i := slices.IndexFunc(records, func(n admission.Node) bool { return n.Name == name })
 	if i < 0 {
-		return l, s.onlyNode(ctx, name)
+		return l, s.checkKubeNode(ctx, name)
 	}
 	l.record, l.recorded = records[i], true
 	if _, known := d.IsControlPlane(l.record); !known {
-		return l, status.Errorf(codes.FailedPrecondition, "node %s is in the pool %q, which the spec does not have: nobody knows whether it is a control plane. Put the pool back into the spec first", name, l.record.Pool)
+		return l, status.Errorf(codes.FailedPrecondition, "node %s is in pool %q, which is not in the spec, so it is unknown whether the node is a control plane: add the pool to the spec first", name, l.record.Pool)
 	}
 	if l.member = isControlPlane(d, l.record); !l.member {
 		return l, nil
@@ -169,26 +170,26 @@ func (s *server) mayRemove(ctx context.Context, name string) (l leaver, err erro
 	others := slices.ContainsFunc(records, func(n admission.Node) bool { return n.Name != name && !n.Removing && isControlPlane(d, n) })
 	switch {
 	case !others:
-		return l, status.Errorf(codes.FailedPrecondition, "node %s is the last control plane: without it there is no cluster", name)
+		return l, status.Errorf(codes.FailedPrecondition, "node %s is the last control plane: a cluster needs one", name)
 	case name == d.Self:
-		return l, status.Errorf(codes.Unavailable, "node %s cannot take itself out: another control plane does that", name)
+		return l, status.Errorf(codes.Unavailable, "node %s cannot remove itself: another control plane does that", name)
 	}
 	return l, s.Members.MayLeave(ctx, name)
 }
 
-// onlyNode tells whether Kubernetes has a node of which no record is left.
-func (s *server) onlyNode(ctx context.Context, name string) error {
+// checkKubeNode returns nil if Kubernetes has the node, for which there is no record.
+func (s *server) checkKubeNode(ctx context.Context, name string) error {
 	nodes, err := s.Kube.ListNodes(ctx)
 	if err != nil {
 		return err
 	}
 	if !slices.ContainsFunc(nodes, func(n kube.NodeInfo) bool { return n.Name == name }) {
-		return status.Errorf(codes.NotFound, "there is no node %s", name)
+		return status.Errorf(codes.NotFound, "no node %s", name)
 	}
 	return nil
 }
 
-// mark makes the record one that lets no machine in.
+// mark sets Removing in the record: from then on the machine cannot join.
 func (s *server) mark(ctx context.Context, l *leaver) error {
 	if !l.recorded {
 		return nil
@@ -200,7 +201,7 @@ func (s *server) mark(ctx context.Context, l *leaver) error {
 	return err
 }
 
-// leave takes the node out of etcd. When etcd has become unable to do without it, all is as before.
+// leave removes the node from etcd. If etcd refuses by now, leave undoes the mark and the cordon of this request.
 func (s *server) leave(ctx context.Context, l leaver, say func(string)) error {
 	limited, cancel := context.WithTimeout(ctx, leaveLimit)
 	defer cancel()
@@ -215,7 +216,7 @@ func (s *server) leave(ctx context.Context, l leaver, say func(string)) error {
 		return nil
 	})
 	if undone = errors.Join(undone, s.Kube.Uncordon(undo, l.record.Name)); undone == nil {
-		say("etcd cannot do without it: it stays, and pods may come again")
+		say("etcd needs it for a quorum: the node stays and is schedulable again")
 	}
 	return errors.Join(err, undone)
 }
