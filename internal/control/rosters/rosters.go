@@ -1,83 +1,87 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rosters keeps the cluster's signed roster: on every control plane a [Keeper] watches the node records and etcd's
-// voters, and whoever sees a change first writes the next generation, by compare-and-swap. Nobody is elected for it: two
-// Keepers that see the same write the same. It never publishes what it is unsure of: records that cannot be read, a list
-// without any voter or a cluster without an endpoint change nothing.
+// Package rosters publishes the cluster's signed roster. On every control plane a [Publisher] watches the node records and etcd's
+// voters. The first that sees a change writes the next generation, by compare-and-swap; this needs no leader, because two Publishers
+// that see the same state make the same roster. A Publisher that cannot read the records, finds no voter or no endpoint publishes
+// nothing.
 //
 //	node records ─┐
 //	etcd voters  ─┴─► roster.From ─► differs? ─► sign ─► record roster/current ─► Current ─► join service ─► nodes
 //
-// Read [Config] and [Keeper.Current].
+// Read [Config] and [Publisher.Current].
 package rosters
 
 import (
 	"context"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/slipway-project/slipway/internal/broadcast"
+	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"
 	"github.com/slipway-project/slipway/internal/core/pin"
 	"github.com/slipway-project/slipway/internal/core/roster"
+	"github.com/slipway-project/slipway/internal/sleep"
 )
 
-// Where the roster lies among the cluster's records.
+// Kind and name of the roster's record.
 const (
 	Kind = "roster"
 	Name = "current"
 )
 
-// Records are the cluster's records (internal/control/registry). Their errors are the registry's.
+// Records are the cluster's records; internal/control/registry implements it, and the errors are the registry's.
 type Records interface {
-	// Nodes is all of them, or an error; never a part.
+	// Nodes returns all records, or an error.
 	Nodes(ctx context.Context) ([]admission.Node, error)
-	// Watch calls changed at its start and after each change of a node, from any goroutine, until ctx ends.
+	// Watch calls changed when it starts and after each change of a node, from any goroutine, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
-	// WatchKind is the same for records of another kind.
+	// WatchKind does the same for records of another kind.
 	WatchKind(ctx context.Context, kind string, changed func()) error
 	Load(ctx context.Context, kind, name string, into any) (version string, err error)
-	// Save creates with version "", otherwise it replaces only that version.
+	// Save creates the record if version is "". Otherwise it replaces exactly that version.
 	Save(ctx context.Context, kind, name, version string, value any) (newVersion string, err error)
 }
 
-// Config is all that a Keeper needs; what is not optional must be set.
+// Config is what a Publisher needs. All fields that are not optional must be set.
 type Config struct {
 	CA      *x509.Certificate // the join CA
 	Sign    func(digest []byte) ([]byte, error)
 	Records Records
-	// Voters are the names of the control planes that vote in etcd: those that take part, not those on their way. An error
-	// means that nobody knows now.
+	// Voters returns the names of the control planes whose etcd is a voter, or an error if they are unknown.
 	Voters func(ctx context.Context) ([]string, error)
-	Extra  []string // optional: a load balancer's host:port
+	Extra  []string // optional: the host:port of a load balancer
 	Log    *slog.Logger
 
-	// Floor is optional: the generation that this machine has on its disk. After etcd was restored from a backup the record
-	// may be older than what nodes have taken, and they take nothing older.
+	// Floor is optional. It returns the generation of the roster on this machine's disk. After etcd was restored from a backup, the
+	// record may be older than what the nodes have, and they accept no older one.
 	Floor func() uint64
-	Say   func(problem string) // optional: called when what keeps the roster from being right has changed; "" for nothing
-	Every time.Duration        // optional: how often all is looked at without a sign of change; 5 s
+	Say   func(problem string) // optional: called when the reason why the roster is not current changes; "" if it is current
+	Every time.Duration        // optional: how often to check without a notification; 5 s
 }
 
-// Keeper publishes the roster and hands it out. Make it with [New].
-type Keeper struct {
+// Publisher publishes the roster and returns the newest one. Make it with [New]. Safe for concurrent use.
+type Publisher struct {
 	c       Config
 	cluster string
 	poke    chan struct{}
+	changed broadcast.Signal
 
 	mu         sync.Mutex // guards the fields below
 	signed     []byte
 	generation uint64
-	changed    chan struct{}
 }
 
-// New only puts together; [Keeper.Run] does the work.
-func New(c Config) *Keeper {
+// New returns a Publisher. It works only while [Publisher.Run] runs.
+func New(c Config) *Publisher {
 	if c.Every == 0 {
 		c.Every = 5 * time.Second
 	}
@@ -87,66 +91,63 @@ func New(c Config) *Keeper {
 	if c.Floor == nil {
 		c.Floor = func() uint64 { return 0 }
 	}
-	return &Keeper{
-		c: c, cluster: pin.OfCertificate(c.CA).ClusterID(),
-		poke: make(chan struct{}, 1), changed: make(chan struct{}),
-	}
+	return &Publisher{c: c, cluster: pin.OfCertificate(c.CA).ClusterID(), poke: make(chan struct{}, 1)}
 }
 
-// Current is the newest roster that this Keeper knows (roster.Signed, JSON) and its generation; nil and 0 before the first. The
-// channel is closed when there is another.
-func (k *Keeper) Current() (signed []byte, generation uint64, changed <-chan struct{}) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.signed, k.generation, k.changed
+// Current returns the newest roster that this Publisher knows (roster.Signed as JSON) and its generation; nil and 0 if it knows none.
+// The channel is closed when there is a newer one.
+func (p *Publisher) Current() (signed []byte, generation uint64, changed <-chan struct{}) {
+	changed = p.changed.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.signed, p.generation, changed
 }
 
-// Poke says that something may have changed that no watch tells of, as the promotion of an etcd member.
-func (k *Keeper) Poke() {
+// Poke makes Run check the roster now. It is for changes that no watch reports, such as the promotion of an etcd member.
+func (p *Publisher) Poke() {
 	select {
-	case k.poke <- struct{}{}:
-	default: // one is waiting already
+	case p.poke <- struct{}{}:
+	default:
 	}
 }
 
-// Run keeps the roster until ctx ends, and returns nil then. What fails is tried again.
-func (k *Keeper) Run(ctx context.Context) error {
+// Run publishes the roster until ctx ends, and then returns nil. It retries after errors.
+func (p *Publisher) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return k.watch(ctx, k.c.Records.Watch) })
-	group.Go(func() error { // what another control plane has published
-		return k.watch(ctx, func(ctx context.Context, changed func()) error { return k.c.Records.WatchKind(ctx, Kind, changed) })
+	group.Go(func() error { return p.watch(ctx, p.c.Records.Watch) })
+	group.Go(func() error { // what other control planes publish
+		return p.watch(ctx, func(ctx context.Context, changed func()) error { return p.c.Records.WatchKind(ctx, Kind, changed) })
 	})
-	group.Go(func() error { return k.keep(ctx) })
+	group.Go(func() error { return p.keep(ctx) })
 	return group.Wait()
 }
 
-func (k *Keeper) watch(ctx context.Context, begin func(ctx context.Context, changed func()) error) error {
-	for {
-		err := begin(ctx, k.Poke)
-		if ended(ctx) {
-			return nil
-		}
-		k.c.Log.Warn("watch of the cluster's records ended, beginning again", "error", err)
-		if !wait(ctx, nil, retryLast) {
-			return nil
-		}
-	}
-}
-
-// Retries after something failed.
 const (
 	retryFirst = 100 * time.Millisecond
 	retryLast  = 5 * time.Second
 )
 
-func (k *Keeper) keep(ctx context.Context) error {
-	last, retry := "", retryFirst
+func (p *Publisher) watch(ctx context.Context, start func(ctx context.Context, changed func()) error) error {
 	for {
-		err := k.look(ctx)
-		if ended(ctx) {
+		err := start(ctx, p.Poke)
+		if ctx.Err() != nil {
 			return nil
 		}
-		text, next := "", k.c.Every
+		p.c.Log.Warn("watch of records ended, starting it again", "error", err)
+		if sleep.For(ctx, retryLast) != nil {
+			return nil
+		}
+	}
+}
+
+func (p *Publisher) keep(ctx context.Context) error {
+	last, retry := "", retryFirst
+	for {
+		err := p.update(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		text, next := "", p.c.Every
 		if err != nil {
 			text, next = err.Error(), retry
 			retry = min(retry*2, retryLast)
@@ -155,48 +156,146 @@ func (k *Keeper) keep(ctx context.Context) error {
 		}
 		if text != last {
 			last = text
-			k.c.Say(text)
+			p.c.Say(text)
 			if text != "" {
-				k.c.Log.Warn("roster not brought up to date, trying again", "error", err)
+				p.c.Log.Warn("update of the roster failed, trying again", "error", err)
 			}
 		}
-		if !wait(ctx, k.poke, next) {
+		select {
+		case <-ctx.Done():
 			return nil
+		case <-p.poke:
+		case <-time.After(next):
 		}
 	}
 }
 
-// ended: whatever failed, failed because of that.
-func ended(ctx context.Context) bool { return ctx.Err() != nil }
+// tries bounds the conflicts with other Publishers in one update. Each conflict means that another one has published.
+const tries = 8
 
-// wait reports whether there is something to do; false when ctx has ended.
-func wait(ctx context.Context, poke <-chan struct{}, limit time.Duration) bool {
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-poke:
-	case <-timer.C:
+// update takes over the published roster, and publishes the wanted one if that differs.
+func (p *Publisher) update(ctx context.Context) error {
+	for range tries {
+		err := p.updateOnce(ctx)
+		if !errors.Is(err, registry.ErrConflict) && !errors.Is(err, registry.ErrExists) {
+			return err
+		}
 	}
-	return true
+	return fmt.Errorf("write roster: conflicts with other control planes in each of %d tries", tries)
 }
 
-var errNobody = errors.New("no control plane of etcd's voters has a record with an address")
+func (p *Publisher) updateOnce(ctx context.Context) error {
+	have, version, trusted, err := p.published(ctx)
+	if err != nil {
+		return err
+	}
+	floor := max(p.c.Floor(), p.known())
+	if trusted != nil && have.Generation >= p.known() { // even if the wanted roster cannot be computed now
+		p.setCurrent(trusted, have.Generation)
+	}
+	want, err := p.wanted(ctx)
+	if err != nil {
+		return err
+	}
+	if trusted != nil && want.Same(have) && have.Generation >= floor {
+		return nil
+	}
+	highest := max(have.Generation, floor)
+	if highest == math.MaxUint64 {
+		return errors.New("write roster: no generation left")
+	}
+	want.Generation = highest + 1
+	signed, err := p.sign(want)
+	if err != nil {
+		return fmt.Errorf("sign roster: %w", err)
+	}
+	if _, err := p.c.Records.Save(ctx, Kind, Name, version, signed); err != nil {
+		return fmt.Errorf("write roster: %w", err)
+	}
+	text, err := json.Marshal(signed)
+	if err != nil {
+		return fmt.Errorf("write roster: %w", err)
+	}
+	p.c.Log.Info("roster published", "generation", want.Generation, "api", len(want.API), "nodes", len(want.Nodes))
+	p.setCurrent(text, want.Generation)
+	return nil
+}
 
-// wanted is the roster as it should be now, without a generation.
-func (k *Keeper) wanted(ctx context.Context) (roster.Roster, error) {
-	nodes, err := k.c.Records.Nodes(ctx)
+// maxClaim is how far a roster without a valid signature can raise the generation: it must not use up all generations.
+const maxClaim = 1 << 32
+
+// published returns the roster in the records. text is nil if there is none, or one that nodes would refuse. Of the latter only the
+// generation counts: the next roster must be newer than any that a node may have accepted.
+func (p *Publisher) published(ctx context.Context) (have roster.Roster, version string, text []byte, err error) {
+	var signed roster.Signed
+	version, err = p.c.Records.Load(ctx, Kind, Name, &signed)
+	if errors.Is(err, registry.ErrNotFound) {
+		return roster.Roster{}, "", nil, nil
+	}
+	if err != nil {
+		return roster.Roster{}, "", nil, fmt.Errorf("read roster: %w", err)
+	}
+	have, err = signed.Open(p.c.CA)
+	if err == nil && have.Usable() {
+		text, err = json.Marshal(signed)
+		return have, version, text, err
+	}
+	p.c.Log.Error("the published roster is invalid, replacing it", "error", err)
+	var claim struct {
+		Generation uint64 `json:"generation"`
+	}
+	if err := json.Unmarshal(signed.Body, &claim); err != nil || claim.Generation > p.known()+maxClaim {
+		claim.Generation = 0 // Floor has a better value
+	}
+	return roster.Roster{Generation: claim.Generation}, version, nil, nil
+}
+
+// wanted returns the roster for the current state of the cluster, without a generation.
+func (p *Publisher) wanted(ctx context.Context) (roster.Roster, error) {
+	nodes, err := p.c.Records.Nodes(ctx)
 	if err != nil {
 		return roster.Roster{}, fmt.Errorf("read node records: %w", err)
 	}
-	voters, err := k.c.Voters(ctx)
+	voters, err := p.c.Voters(ctx)
 	if err != nil {
 		return roster.Roster{}, fmt.Errorf("find etcd's voters: %w", err)
 	}
-	r := roster.From(k.cluster, nodes, voters, k.c.Extra)
-	if !r.Usable() {
-		return roster.Roster{}, errNobody // a roster never loses its last endpoint
+	r := roster.From(p.cluster, nodes, voters, p.c.Extra)
+	if !r.Usable() { // a roster must have an endpoint
+		return roster.Roster{}, errors.New("make roster: no control plane with an etcd voter has a record with an address")
 	}
 	return r, nil
+}
+
+func (p *Publisher) sign(r roster.Roster) (roster.Signed, error) {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return roster.Signed{}, err
+	}
+	digest := roster.Digest(body)
+	signature, err := p.c.Sign(digest[:])
+	if err != nil {
+		return roster.Signed{}, err
+	}
+	s := roster.Signed{Body: body, Signature: signature}
+	_, err = s.Open(p.c.CA) // nodes would refuse a roster that another key has signed, and get no further changes
+	return s, err
+}
+
+// known returns the generation of the current roster.
+func (p *Publisher) known() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.generation
+}
+
+// setCurrent sets the current roster, unless there is a newer one.
+func (p *Publisher) setCurrent(signed []byte, generation uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.signed != nil && generation <= p.generation {
+		return
+	}
+	p.signed, p.generation = signed, generation
+	p.changed.Notify()
 }

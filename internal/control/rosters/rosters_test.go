@@ -65,7 +65,7 @@ func (b *bench) config(t *testing.T) Config {
 }
 
 // run starts a keeper, which ends with the test.
-func (b *bench) run(t *testing.T, c Config) *Keeper {
+func (b *bench) run(t *testing.T, c Config) *Publisher {
 	k := New(c)
 	ended := make(chan struct{})
 	go func() {
@@ -95,7 +95,7 @@ func record(name string, i byte) admission.Node {
 }
 
 // expect waits until all goroutines are idle, and compares generation, API servers and nodes.
-func (b *bench) expect(t *testing.T, k *Keeper, generation uint64, api, nodes []string) {
+func (b *bench) expect(t *testing.T, k *Publisher, generation uint64, api, nodes []string) {
 	t.Helper()
 	synctest.Wait()
 	text, got, _ := k.Current()
@@ -126,7 +126,7 @@ func TestKeepers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		var keepers []*Keeper
+		var keepers []*Publisher
 		for range 3 {
 			keepers = append(keepers, b.run(t, b.config(t)))
 		}

@@ -70,7 +70,7 @@ func signWith(path string) func(digest []byte) ([]byte, error) {
 }
 
 // invite returns what a machine needs to join in addition to a token.
-func invite(ctx context.Context, k *rosters.Keeper, joinCA *x509.Certificate) (admin.Invitation, error) {
+func invite(ctx context.Context, k *rosters.Publisher, joinCA *x509.Certificate) (admin.Invitation, error) {
 	signed, _, _ := k.Current()
 	var wire roster.Signed
 	if err := json.Unmarshal(signed, &wire); err != nil {

@@ -133,7 +133,7 @@ func (s *Service) run(ctx context.Context, d control.Desired, waiting func(reaso
 type parts struct {
 	etcd    *etcd.Client
 	members *members.Manager
-	rosters *rosters.Keeper
+	rosters *rosters.Publisher
 	joins   *joinserver.Server
 	server  *rpc.Server
 	admin   controlv1.ControlServer

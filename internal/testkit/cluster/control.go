@@ -41,7 +41,7 @@ type joinService struct {
 	cluster *cluster
 	records *registry.Registry
 	members *members.Manager
-	rosters *rosters.Keeper
+	rosters *rosters.Publisher
 	server  *joinserver.Server
 	ended   chan struct{} // closed when it has stopped serving
 }
