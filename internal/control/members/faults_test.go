@@ -80,9 +80,9 @@ func TestOrphans(t *testing.T) {
 		}
 		time.Sleep(30 * time.Minute)
 		w.votes("a", "a:voter b:voter")
-		standing, err := w.manager("a").Status(ctx)
-		if err != nil || !standing["b"].Unknown || standing["b"].Member != "voter" || standing["a"].Unknown || !standing["a"].Leader {
-			t.Errorf("%+v, %v", standing, err)
+		state, err := w.manager("a").Status(ctx)
+		if err != nil || !state["b"].Unknown || state["b"].Member != "voter" || state["a"].Unknown || !state["a"].Leader {
+			t.Errorf("%+v, %v", state, err)
 		}
 		// The same while a join waits.
 		if _, _, err := w.lab.Client(t, "a").AddLearner(ctx, w.lab.Peer("x")); err != nil {
@@ -106,7 +106,7 @@ func TestRunClears(t *testing.T) {
 		w.run(ctx, &runs, "a")
 		b := w.machine("b")
 		for b.ask(ctx, w.manager("a")); b.permit == nil && ctx.Err() == nil; b.ask(ctx, w.manager("a")) {
-			time.Sleep(200 * time.Millisecond) // the first was in vain: the control plane itself has just written the slot
+			time.Sleep(200 * time.Millisecond) // the first try loses: the control plane has just written the lease
 		}
 		if got := last(etcd); got != "a:voter b:learner" {
 			t.Fatal(got)

@@ -72,7 +72,7 @@ func TestFiveAtOnceGetIn(t *testing.T) {
 
 // A joining node dies after each single answer that it gets. Its lease ends in less than 20 seconds, another node joins,
 // and so does the node itself when it is on again, with its data or without.
-func TestDeadJoinerFreesTheSlot(t *testing.T) {
+func TestDeadJoinerFreesTheLease(t *testing.T) {
 	t.Parallel()
 	for moment := 1; moment <= 6; moment++ {
 		for _, on := range []string{"the same control plane", "another control plane"} {
@@ -154,11 +154,11 @@ func TestWaitEndsElsewhere(t *testing.T) {
 		}
 		time.Sleep(6 * time.Second) // the clock is the test's: etcd settles
 		waits := func(node string) *wait.For {
-			standing, err := w.manager("a").Status(ctx)
+			state, err := w.manager("a").Status(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
-			return standing[node].Wait
+			return state[node].Wait
 		}
 		c, d := w.machine("c"), w.machine("d")
 		for _, one := range []*machine{c, d, c} { // gets the permit; must wait for the lease; has not caught up

@@ -147,7 +147,7 @@ func (m *machine) ask(ctx context.Context, via *members.Manager) (promoted bool)
 
 func (m *machine) install(answer membership.Progress) {
 	if m.permit != nil && !answer.Discard {
-		m.w.t.Errorf("%s got another permit, and not anew", m.node.Name)
+		m.w.t.Errorf("%s got another permit without a new member", m.node.Name)
 	}
 	m.w.lab.Kill(m.w.t, m.node.Name)
 	m.permit = answer.Permit

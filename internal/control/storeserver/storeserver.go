@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package storeserver hands out the component store of a control plane: machines that come with an empty one, or whose disk has
-// lost a part, fetch from it what their plans name. What is handed out is what everybody may have, and is asked for by its SHA-256;
-// so nobody needs a certificate, and a machine that has the digest from somebody it trusts may even ask without knowing the server.
-// It lists nothing, takes nothing, and never serves a file that is not a blob.
+// Package storeserver serves the component store of a control plane over HTTPS. Machines with an empty or damaged store download from
+// it the components that their plans name. Components are public and are requested by their SHA-256, so clients need no certificate,
+// and a client that has the digest from a trusted source need not trust the server. The server does not list or accept files, and
+// serves only blobs and its own program.
 //
 // Read [Config] first.
 //
 //	s := storeserver.New(storeserver.Config{Blobs: "/var/lib/slipway/store/blobs/sha256", Certificate: joinCertificate})
 //	err := s.Serve(ctx, listener)
 //
-//	GET https://10.89.0.10:9442/sha256/9f86d08…   → the blob; ranges are answered, so that a fetch that broke off goes on
+//	GET https://10.89.0.10:9442/sha256/9f86d08…   → the blob; range requests let a client resume a download
 package storeserver
 
 import (
@@ -23,87 +23,88 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"sync"
 	"time"
 
 	"golang.org/x/net/netutil"
+
+	"github.com/slipway-project/slipway/internal/durable"
 )
 
 const (
-	mostConnections = 128
-	mostPerSource   = 8 // requests at once, and as many connections
-	headerLimit     = 4 << 10
-	headerPatience  = 5 * time.Second
-	idlePatience    = 30 * time.Second
-	writePatience   = 30 * time.Second // for one piece: whoever takes nothing for so long has gone
+	maxConnections = 128
+	maxPerAddress  = 8 // requests at once, and connections at once
+	maxHeader      = 4 << 10
+	headerTimeout  = 5 * time.Second
+	idleTimeout    = 30 * time.Second
+	writeTimeout   = 30 * time.Second // for one write, not for the whole file
 )
 
-// Config is what is served.
+// Config is what is served, and how.
 type Config struct {
-	Blobs       string // folder of files that are named by the hex of their SHA-256
-	Program     string // optional: a file outside it that is served by its digest too, such as this program
+	Blobs       string // directory of files that are named by their SHA-256 in hex
+	Program     string // optional: another file that is served by its digest, such as this program
 	Certificate func() (*tls.Certificate, error)
 }
 
-// Server answers.
+// Server serves blobs. Make it with [New].
 type Server struct {
-	conf    Config
-	program program
-	callers callers
+	conf     Config
+	requests perAddress
+
+	programOnce   sync.Once // sets the field below
+	programDigest string    // empty if the program cannot be read
 }
 
-// New makes a server. It reads nothing yet.
+// New returns a server. It reads nothing yet.
 func New(c Config) *Server {
-	return &Server{conf: c, program: program{path: c.Program}, callers: callers{most: mostPerSource, now: map[string]int{}}}
+	return &Server{conf: c, requests: perAddress{count: map[string]int{}}}
 }
 
-// Serve answers until ctx ends. It closes the listener.
+// Serve serves until ctx ends, and then returns nil. It closes the listener.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /sha256/{sum}", s.serveBlob) // also HEAD
 	h := &http.Server{
-		Handler: s.handler(), ReadTimeout: headerPatience, IdleTimeout: idlePatience, MaxHeaderBytes: headerLimit,
+		Handler: mux, ReadTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true,
 			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.conf.Certificate() },
 		},
-		ErrorLog: log.New(io.Discard, "", 0), // strangers' broken handshakes are no news
+		ErrorLog: log.New(io.Discard, "", 0), // unauthenticated clients could fill the log with failed handshakes
 	}
 	defer context.AfterFunc(ctx, func() { _ = h.Close() })()
-	err := h.ServeTLS(netutil.LimitListener(&few{Listener: l, callers: &callers{most: mostPerSource, now: map[string]int{}}}, mostConnections), "", "")
+	err := h.ServeTLS(netutil.LimitListener(&limitedListener{Listener: l, connections: &perAddress{count: map[string]int{}}}, maxConnections), "", "")
 	if ctx.Err() != nil && errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
 	return err
 }
 
-func (s *Server) handler() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /sha256/{sum}", s.blob) // HEAD too
-	return mux
-}
-
 var sumForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-func (s *Server) blob(w http.ResponseWriter, r *http.Request) {
-	leave, ok := s.callers.enter(r.RemoteAddr)
+func (s *Server) serveBlob(w http.ResponseWriter, r *http.Request) {
+	release, ok := s.requests.acquire(r.RemoteAddr)
 	if !ok {
 		w.Header().Set("Retry-After", "1")
-		http.Error(w, "too many at once from your address", http.StatusTooManyRequests)
+		http.Error(w, "too many requests at once from your address", http.StatusTooManyRequests)
 		return
 	}
-	defer leave()
+	defer release()
 	sum := r.PathValue("sum")
 	if !sumForm.MatchString(sum) {
-		http.Error(w, "ask for /sha256/ and 64 hex digits", http.StatusNotFound)
+		http.Error(w, "want /sha256/ and 64 hex digits", http.StatusNotFound)
 		return
 	}
 	f, err := s.open(sum)
 	if err != nil {
-		http.Error(w, "this store does not have it", http.StatusNotFound)
+		http.Error(w, "not in this store", http.StatusNotFound)
 		return
 	}
 	defer f.Close()
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("ETag", `"`+sum+`"`)
-	http.ServeContent(&steady{w, http.NewResponseController(w)}, r, "", time.Time{}, f)
+	http.ServeContent(&deadlineWriter{w, http.NewResponseController(w)}, r, "", time.Time{}, f)
 }
 
 func (s *Server) open(sum string) (*os.File, error) {
@@ -114,26 +115,98 @@ func (s *Server) open(sum string) (*os.File, error) {
 	defer func() { _ = root.Close() }()
 	f, err := root.Open(sum)
 	if err != nil {
-		if path, is := s.program.is(sum); is {
-			return os.Open(path)
+		// Once for all clients: the client that asks first must not cancel it.
+		s.programOnce.Do(func() { s.programDigest, _ = DigestOf(context.Background(), s.conf.Program) })
+		if s.programDigest == "sha256:"+sum {
+			return os.Open(s.conf.Program)
 		}
 		return nil, err
 	}
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(errors.New("no blob"), f.Close())
+		return nil, errors.Join(errors.New("not a regular file"), f.Close())
 	}
 	return f, nil
 }
 
-// steady gives each piece its time: a large file over a slow line takes as long as it takes.
-type steady struct {
+// DigestOf returns the digest by which a server serves the file.
+func DigestOf(ctx context.Context, path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	digest, _, err := durable.Digest(ctx, f)
+	return digest, err
+}
+
+// deadlineWriter gives each write its own time limit, so that a large file may take long on a slow connection.
+type deadlineWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
 }
 
-func (s *steady) Write(p []byte) (int, error) {
-	if err := s.control.SetWriteDeadline(time.Now().Add(writePatience)); err != nil {
+func (w *deadlineWriter) Write(p []byte) (int, error) {
+	if err := w.control.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return 0, err
 	}
-	return s.ResponseWriter.Write(p)
+	return w.ResponseWriter.Write(p)
+}
+
+// perAddress counts what is in use by each client address.
+type perAddress struct {
+	mu    sync.Mutex // guards the field below
+	count map[string]int
+}
+
+// acquire returns false if the address already uses maxPerAddress. Otherwise the caller must call release once.
+func (c *perAddress) acquire(remote string) (release func(), ok bool) {
+	from, _, err := net.SplitHostPort(remote)
+	if err != nil {
+		return nil, false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.count[from] >= maxPerAddress {
+		return nil, false
+	}
+	c.count[from]++
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.count[from]--; c.count[from] <= 0 {
+			delete(c.count, from)
+		}
+	}, true
+}
+
+// limitedListener closes new connections of an address that has too many.
+type limitedListener struct {
+	net.Listener
+	connections *perAddress
+}
+
+func (l *limitedListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		release, ok := l.connections.acquire(c.RemoteAddr().String())
+		if !ok {
+			_ = c.Close()
+			continue
+		}
+		return &countedConn{Conn: c, release: sync.OnceFunc(release)}, nil
+	}
+}
+
+// countedConn is a connection that no longer counts once it is closed.
+type countedConn struct {
+	net.Conn
+	release func()
+}
+
+func (c *countedConn) Close() error {
+	c.release()
+	return c.Conn.Close()
 }

@@ -29,7 +29,7 @@ import (
 	"github.com/slipway-project/slipway/internal/rpc"
 )
 
-// place is a control plane that serves a folder of blobs.
+// place is a control plane that serves a directory of blobs.
 type place struct {
 	at    netip.AddrPort
 	pin   pin.Pin
@@ -63,7 +63,7 @@ func serve(t *testing.T, program string) place {
 	return p
 }
 
-// add puts a blob there under the name that its content should have, or under another one.
+// add adds a blob under its digest, or under another name.
 func (p place) add(t *testing.T, content []byte, as ...string) (digest string) {
 	t.Helper()
 	sum := sha256.Sum256(content)
@@ -77,7 +77,7 @@ func (p place) add(t *testing.T, content []byte, as ...string) (digest string) {
 	return "sha256:" + name
 }
 
-// to fetches into a folder of its own.
+// to fetches into a new directory.
 func to(t *testing.T, places ...place) (*fetch.Fetcher, string) {
 	t.Helper()
 	store := t.TempDir()
@@ -106,10 +106,10 @@ func holds(t *testing.T, store, digest string, want []byte) {
 	t.Helper()
 	got, err := os.ReadFile(filepath.Join(store, "blobs", "sha256", strings.TrimPrefix(digest, "sha256:")))
 	if err != nil || !bytes.Equal(got, want) {
-		t.Errorf("the store has %d bytes (%v), want %d", len(got), err, len(want))
+		t.Errorf("got %d bytes (%v), want %d", len(got), err, len(want))
 	}
 	if left, _ := filepath.Glob(filepath.Join(store, "tmp", "*")); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
+		t.Errorf("got leftover files %v", left)
 	}
 }
 
@@ -117,12 +117,12 @@ func TestFetch(t *testing.T) {
 	t.Parallel()
 	content := random(t, 3<<20)
 	for name, part := range map[string][]byte{
-		"nothing is there":          nil,
-		"a part is there":           content[:1<<20],
-		"all is there":              content,
-		"a part of something is":    bytes.Repeat([]byte("x"), 1000),
-		"more than all is there":    append(bytes.Clone(content), 1, 2, 3),
-		"as much of something else": random(t, len(content)),
+		"nothing":                       nil,
+		"a part":                        content[:1<<20],
+		"all":                           content,
+		"a part of another file":        bytes.Repeat([]byte("x"), 1000),
+		"too much":                      append(bytes.Clone(content), 1, 2, 3),
+		"another file of the same size": random(t, len(content)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -137,7 +137,7 @@ func TestFetch(t *testing.T) {
 			err := f.Fetch(t.Context(), digest)
 			if part != nil && !bytes.HasPrefix(content, part) {
 				if err == nil || !strings.Contains(err.Error(), "has the digest") {
-					t.Errorf("what began as something else: %v, want a word about the digest", err)
+					t.Errorf("after another file: got %v, want an error about the digest", err)
 				}
 				err = f.Fetch(t.Context(), digest) // and the next one begins anew
 			}
@@ -149,7 +149,7 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// A place that lies, one that has nothing, and one whose key is another cluster's do no harm while one is good.
+// A server with wrong content, an empty one and one of another cluster do no harm while another server is good.
 func TestFetchBeside(t *testing.T) {
 	t.Parallel()
 	good, liar, empty := serve(t, ""), serve(t, ""), serve(t, "")
@@ -165,7 +165,7 @@ func TestFetchBeside(t *testing.T) {
 	}
 	f, store := to(t, empty, good)
 	if err := f.Fetch(t.Context(), digest); err == nil || !strings.Contains(err.Error(), "server not trusted") || !strings.Contains(err.Error(), "404") {
-		t.Errorf("fetched from a stranger: %v", err)
+		t.Errorf("fetched from another cluster: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(store, "blobs", "sha256", strings.TrimPrefix(digest, "sha256:"))); !errors.Is(err, fs.ErrNotExist) {
 		t.Error("a stranger's blob is in the store")
@@ -188,7 +188,7 @@ func TestProgram(t *testing.T) {
 	holds(t, store, "sha256:"+hex.EncodeToString(sum[:]), content)
 }
 
-// What is no blob is not served, whatever its name.
+// Only blobs are served.
 func TestOnlyBlobs(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "")
@@ -229,7 +229,7 @@ func get(t *testing.T, p place, method, path string) int {
 	return answer.StatusCode
 }
 
-// One address may have so much under way and no more.
+// The requests of one address are limited.
 func TestCrowd(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tickets makes what a machine needs that has been let in: its plan, the files that come with it, and for a control plane
-// what all of them share. It decides neither who is let in nor as what: that stands in the record it is given.
+// Package tickets makes the ticket of an admitted machine: its plan, the files that it needs, and for a control plane the secrets that
+// all control planes share. It does not decide which machines are admitted, or with which role: the machine's record says that.
 //
 // Read [Maker.For].
 package tickets
@@ -25,14 +25,15 @@ import (
 
 // Maker makes tickets on a control plane.
 type Maker struct {
-	ID      string // of the cluster
+	ID      string // the cluster's ID
 	Desired control.Desired
-	// Roster is the newest signed roster, or nil while there is none.
+	// Roster returns the newest signed roster, or nil if there is none yet.
 	Roster func() []byte
-	Root   string // in front of every path of this machine; empty but for tests
+	Root   string // prefix of every path on this machine; for tests
 }
 
-// For makes the ticket of the machine with this record. secret is what must not travel in the open: only control planes get any.
+// For makes the ticket of the machine with this record. The caller must encrypt secret, which only control planes get. After an error
+// the results must not be used.
 func (m Maker) For(ctx context.Context, r admission.Node) (t plan.Ticket, secret []plan.TicketFile, err error) {
 	if err := ctx.Err(); err != nil {
 		return t, nil, err
@@ -42,7 +43,7 @@ func (m Maker) For(ctx context.Context, r admission.Node) (t plan.Ticket, secret
 		return t, nil, fmt.Errorf("make ticket of %s: %w", r.Name, err)
 	}
 	t = plan.Ticket{Version: plan.Version, Cluster: m.ID, Plan: want}
-	if t.Files, err = m.common(); err != nil {
+	if t.Files, err = m.commonFiles(); err != nil {
 		return t, nil, fmt.Errorf("make ticket of %s: %w", r.Name, err)
 	}
 	if !slices.Contains(node.Pool.Roles, config.RoleControlPlane) {
@@ -53,12 +54,12 @@ func (m Maker) For(ctx context.Context, r admission.Node) (t plan.Ticket, secret
 	if t.Control, err = json.Marshal(doc); err != nil {
 		return t, nil, err
 	}
-	secret, err = m.shared(want)
+	secret, err = m.sharedSecrets(want)
 	return t, secret, err
 }
 
-// common is what every node is given: whom to trust, and where the others are.
-func (m Maker) common() ([]plan.TicketFile, error) {
+// commonFiles returns the files of every node: the CAs that it trusts, and the roster.
+func (m Maker) commonFiles() ([]plan.TicketFile, error) {
 	var files []plan.TicketFile
 	for _, path := range []string{config.ClusterCA + ".crt", config.JoinCA + ".crt"} {
 		f, err := m.read(path, 0o644)
@@ -69,13 +70,13 @@ func (m Maker) common() ([]plan.TicketFile, error) {
 	}
 	roster := m.Roster()
 	if roster == nil {
-		return nil, errors.New("there is no roster yet")
+		return nil, errors.New("no roster yet")
 	}
 	return append(files, plan.TicketFile{Path: config.RosterFile, Mode: 0o600, Content: roster}), nil
 }
 
-// shared is the key material that all control planes have in common: what is no leaf.
-func (m Maker) shared(p plan.Plan) (files []plan.TicketFile, err error) {
+// sharedSecrets returns the keys and certificates that all control planes share: those that are not leaf certificates.
+func (m Maker) sharedSecrets(p plan.Plan) (files []plan.TicketFile, err error) {
 	for _, e := range p.Entries {
 		c, ok := e.Item.(plan.Cert)
 		if !ok || c.Want.Kind == pki.Leaf {
@@ -83,7 +84,7 @@ func (m Maker) shared(p plan.Plan) (files []plan.TicketFile, err error) {
 		}
 		for path, mode := range map[string]uint32{c.Want.CertPath: 0o644, c.Want.KeyPath: 0o600} {
 			if path == "" || path == config.ClusterCA+".crt" || path == config.JoinCA+".crt" {
-				continue // common to all nodes
+				continue // among the common files
 			}
 			f, err := m.read(path, mode)
 			if err != nil {
@@ -98,7 +99,7 @@ func (m Maker) shared(p plan.Plan) (files []plan.TicketFile, err error) {
 func (m Maker) read(path string, mode uint32) (plan.TicketFile, error) {
 	content, err := os.ReadFile(m.Root + path)
 	if err != nil {
-		return plan.TicketFile{}, fmt.Errorf("read what the machine is given: %w", err)
+		return plan.TicketFile{}, fmt.Errorf("read file for the machine: %w", err)
 	}
 	return plan.TicketFile{Path: path, Mode: mode, Content: content}, nil
 }

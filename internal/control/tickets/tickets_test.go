@@ -131,7 +131,7 @@ func TestForRefuses(t *testing.T) {
 		spoil func(m *tickets.Maker)
 		want  string
 	}{
-		"no roster":   {func(m *tickets.Maker) { m.Roster = func() []byte { return nil } }, "there is no roster yet"},
+		"no roster":   {func(m *tickets.Maker) { m.Roster = func() []byte { return nil } }, "no roster yet"},
 		"no pool":     {func(m *tickets.Maker) { m.Desired.Config.Pools = nil }, "make ticket of dev-main-1"},
 		"no binary":   {func(m *tickets.Maker) { m.Desired.Components = nil }, "the bundle has no"},
 		"no CA":       {func(m *tickets.Maker) { _ = os.Remove(m.Root + "/etc/kubernetes/pki/ca.crt") }, "ca.crt"},
