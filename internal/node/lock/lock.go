@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lock is the journal that says to whom a machine belongs: to nobody, to a request that is being worked on, or to a
-// cluster for good. Init and join meet here and nowhere else: the first to claim has the machine.
+// Package lock implements the node lock: a file that records whether a machine is free, claimed by a request, or committed to a
+// cluster. It is the only place where init and join compete: the first to claim the lock gets the machine.
 //
-// It only writes the journal down. It never cleans a machine, never decides that a claim has failed, and never takes a damaged
-// journal for a fresh one. Read [Lock] and [State] first.
+// It only records the state. It does not wipe a machine, does not decide whether a claim has failed, and never treats a damaged file
+// as a free machine. Read [Lock] and [State] first.
 //
 //	l, err := lock.Open("/var/lib/slipway/state/lock") // no file: free
-//	err = l.Claim(lock.Init, "r1")                     // claimed (init r1); a *TakenError for everybody else
+//	err = l.Claim(lock.Init, "r1")                     // claimed (init r1); a *TakenError for other requests
 //	err = l.Commit("r1", "8f3a…", "dev-main-0")        // committed (cluster 8f3a…)
 package lock
 
@@ -18,10 +18,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slipway-project/slipway/internal/broadcast"
 	"github.com/slipway-project/slipway/internal/durable"
 )
 
-// Lock is an open journal.
+// Lock is an open node lock.
 //
 //	        Claim                Commit
 //	free ──────────► claimed ──────────────► committed
@@ -29,30 +30,34 @@ import (
 //	  └──── Release ────┘                        │
 //	  └──────────────── Reset ───────────────────┘
 //
-// Every step is on the disk before anybody sees it. A step whose writing fails did not happen: the state is what it was. Only
-// when even that cannot be made sure of, the error is an [ErrInDoubt].
+// Every step is on the disk before it is visible. If the write fails, the state is unchanged; if even that is uncertain, the error is
+// [ErrInDoubt].
 //
-// It is safe for concurrent use, and several processes may have the same journal open: each step is taken under a file lock and
-// begins with what the disk says. Reset is for a caller that has authenticated somebody.
+// It is safe for concurrent use, also by several processes with the same file: each step holds a file lock and starts from the state
+// on the disk. A caller of Reset must have authenticated the operator.
 type Lock struct {
 	path string
 	save func(path string, schema int, v any) error // durable.Save; tests let it fail
 
-	mu      sync.Mutex // guards the fields below
-	state   State
-	doubt   bool          // the last write may or may not be on the disk
-	changed chan struct{} // closed and replaced when state changes
+	changed broadcast.Signal
+
+	mu    sync.Mutex // guards the fields below
+	state State
+	doubt bool // the last write may or may not be on the disk
 }
 
-// ErrInDoubt says that a write failed in such a way that nobody knows whether a power cut would bring back the state before or
-// the one after. Nothing may be deleted then; taking the same step again settles it.
+// ErrInDoubt reports a failed write after which a power cut may bring back either the old or the new state. Nothing may be deleted
+// then. Repeating the step resolves the doubt.
 var ErrInDoubt = errors.New("the node lock is in doubt")
 
-// Open reads the journal. An unreadable one is an error that says what to do: whoever opened it must stop, since the machine may
-// belong to a cluster.
+// Open reads the lock. Without a file the machine is free. If the file is unreadable, the error says what to do, and the caller must
+// stop, because the machine may belong to a cluster.
 func Open(path string) (*Lock, error) {
-	l := &Lock{path: path, save: durable.Save, changed: make(chan struct{})}
-	state, err := l.first()
+	l := &Lock{path: path, save: durable.Save}
+	if unlock, err := lockFile(path); err == nil { // a directory that is not writable can still be read
+		defer unlock()
+	}
+	state, err := read(path)
 	if err != nil {
 		return nil, err
 	}
@@ -60,19 +65,18 @@ func Open(path string) (*Lock, error) {
 	return l, nil
 }
 
-// State is the state as this process knows it. Another process's step is seen with the next step of this one.
+// State returns the state as this process knows it. A step of another process becomes visible with the next step of this one.
 func (l *Lock) State() State {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.state
 }
 
-// Wait blocks until the state is one that is wanted, and gives it back. The error is the context's.
+// Wait blocks until wanted returns true for the state, and returns that state. Its only error is that ctx has ended.
 func (l *Lock) Wait(ctx context.Context, wanted func(State) bool) (State, error) {
 	for {
-		l.mu.Lock()
-		state, changed := l.state, l.changed
-		l.mu.Unlock()
+		changed := l.changed.Wait()
+		state := l.State()
 		if wanted(state) {
 			return state, nil
 		}
@@ -84,8 +88,8 @@ func (l *Lock) Wait(ctx context.Context, wanted func(State) bool) (State, error)
 	}
 }
 
-// Claim takes a free machine for one request. The same request may claim again. In every other case the error is a *TakenError,
-// also for the request that has committed: whoever claims goes on to install, and that is over.
+// Claim claims a free machine for a request, which may repeat its claim. In all other cases the error is a *TakenError, also for the
+// request that has committed, because it must not install again.
 func (l *Lock) Claim(by By, id string) error {
 	if (by != Init && by != Join) || id == "" {
 		return fmt.Errorf("claim this machine: by %q, id %q: both must be given", by, id)
@@ -98,7 +102,8 @@ func (l *Lock) Claim(by By, id string) error {
 	})
 }
 
-// Commit makes the machine the cluster's. The same commit may be repeated. Without the claim of this id the error is a *TakenError.
+// Commit records that the machine belongs to a cluster. It may be repeated. If the request with this id does not hold the claim, the
+// error is a *TakenError.
 func (l *Lock) Commit(id, cluster, node string) error {
 	if cluster == "" || node == "" {
 		return fmt.Errorf("commit this machine (%s): cluster %q, node %q: both must be given", id, cluster, node)
@@ -112,8 +117,8 @@ func (l *Lock) Commit(id, cluster, node string) error {
 	})
 }
 
-// Release gives a claim back; what the claim had made, the caller has removed before. A free machine stays free. The claim of
-// another id and a committed machine give a *TakenError.
+// Release ends the claim of a request. The caller must have wiped the machine. On a free machine it does nothing. For the claim of
+// another request and for a committed machine, the error is a *TakenError.
 func (l *Lock) Release(id string) error {
 	return l.step(fmt.Sprintf("release this machine (%s)", id), func(old State) (State, bool) {
 		if old.Phase == Free {
@@ -123,47 +128,52 @@ func (l *Lock) Release(id string) error {
 	})
 }
 
-// Reset frees a committed machine, of this cluster only; what the cluster had made here, the caller has removed before.
+// Reset frees a machine that is committed to this cluster. The caller must have wiped the machine.
 func (l *Lock) Reset(cluster string) error {
 	return l.step(fmt.Sprintf("reset this machine (cluster %s)", cluster), func(old State) (State, bool) {
 		return State{Phase: Free}, old.Phase == Committed && old.Cluster == cluster
 	})
 }
 
-// step is the one way on: read what the disk says, ask the rule, write, and only then show it.
-func (l *Lock) step(asked string, rule func(old State) (State, bool)) error {
+// step reads the state from the disk, applies the rule, writes the new state, and then makes it visible.
+func (l *Lock) step(name string, rule func(old State) (State, bool)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	unlock, err := exclusive(l.path)
+	unlock, err := lockFile(l.path)
 	if err != nil {
-		return fmt.Errorf("%s: nothing has changed: %w", asked, err)
+		return fmt.Errorf("%s: no change: %w", name, err)
 	}
 	defer unlock()
-	old, err := l.settleLocked()
-	if err != nil {
-		return fmt.Errorf("%s: %w", asked, err)
+	old, err := read(l.path)
+	if err == nil && l.doubt { // write what the disk contains once more, then it is certain
+		if err = l.save(l.path, schema, old); err != nil {
+			err = fmt.Errorf("%w: %w", ErrInDoubt, err)
+		}
+		l.doubt = err != nil
 	}
-	l.showLocked(old)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	l.setLocked(old)
 	next, ok := rule(old)
 	if !ok {
-		return &TakenError{Asked: asked, State: old}
+		return &TakenError{Step: name, State: old}
 	}
 	if next == old {
 		return nil
 	}
 	next.Since = time.Now().UTC().Round(0)
 	if err := l.writeLocked(old, next); err != nil {
-		return fmt.Errorf("%s: %w", asked, err)
+		return fmt.Errorf("%s: %w", name, err)
 	}
-	l.showLocked(next)
+	l.setLocked(next)
 	return nil
 }
 
-func (l *Lock) showLocked(s State) {
+func (l *Lock) setLocked(s State) {
 	if s == l.state {
 		return
 	}
 	l.state = s
-	close(l.changed)
-	l.changed = make(chan struct{})
+	l.changed.Notify()
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// The states that the tests begin with, and the steps that lead there.
+// starts returns the initial states of the tests, and the steps that lead there.
 func starts() map[string][]func(*Lock) error {
 	claim := func(by By, id string) func(*Lock) error { return func(l *Lock) error { return l.Claim(by, id) } }
 	commit := func(l *Lock) error { return l.Commit("r1", "c1", "n1") }
@@ -50,30 +50,30 @@ func open(t *testing.T, path string) *Lock {
 	return l
 }
 
-// Every step from every state: what it gives, and that the disk says the same as the lock.
+// TestSteps checks the result of every step in every state, and that the lock and the disk agree.
 func TestSteps(t *testing.T) {
 	t.Parallel()
-	fresh := []string{"free", "released", "reset"}
-	home := []string{"committed", "committed after reset"}
+	free := []string{"free", "released", "reset"}
+	member := []string{"committed", "committed after reset"}
 	steps := map[string]struct {
 		do   func(*Lock) error
 		want func(start string) (State, bool) // false: refused
 	}{
 		"claim init r1": {func(l *Lock) error { return l.Claim(Init, "r1") }, func(s string) (State, bool) {
-			return State{Phase: Claimed, By: Init, ID: "r1"}, slices.Contains(fresh, s) || s == "claimed (init r1)"
+			return State{Phase: Claimed, By: Init, ID: "r1"}, slices.Contains(free, s) || s == "claimed (init r1)"
 		}},
 		"claim init r2": {func(l *Lock) error { return l.Claim(Init, "r2") }, func(s string) (State, bool) {
-			return State{Phase: Claimed, By: Init, ID: "r2"}, slices.Contains(fresh, s)
+			return State{Phase: Claimed, By: Init, ID: "r2"}, slices.Contains(free, s)
 		}},
 		"claim join r1": {func(l *Lock) error { return l.Claim(Join, "r1") }, func(s string) (State, bool) {
-			return State{Phase: Claimed, By: Join, ID: "r1"}, slices.Contains(fresh, s) || s == "claimed (join r1)"
+			return State{Phase: Claimed, By: Join, ID: "r1"}, slices.Contains(free, s) || s == "claimed (join r1)"
 		}},
 		"commit r1": {func(l *Lock) error { return l.Commit("r1", "c1", "n1") }, func(s string) (State, bool) {
 			by := Init
 			if s == "claimed (join r1)" {
 				by = Join
 			}
-			return State{Phase: Committed, By: by, ID: "r1", Cluster: "c1", Node: "n1"}, !slices.Contains(fresh, s)
+			return State{Phase: Committed, By: by, ID: "r1", Cluster: "c1", Node: "n1"}, !slices.Contains(free, s)
 		}},
 		"commit r2": {func(l *Lock) error { return l.Commit("r2", "c1", "n1") }, func(string) (State, bool) { return State{}, false }},
 		"commit r1, other cluster": {func(l *Lock) error { return l.Commit("r1", "c2", "n1") }, func(s string) (State, bool) {
@@ -81,13 +81,13 @@ func TestSteps(t *testing.T) {
 			if s == "claimed (join r1)" {
 				by = Join
 			}
-			return State{Phase: Committed, By: by, ID: "r1", Cluster: "c2", Node: "n1"}, !slices.Contains(fresh, s) && !slices.Contains(home, s)
+			return State{Phase: Committed, By: by, ID: "r1", Cluster: "c2", Node: "n1"}, !slices.Contains(free, s) && !slices.Contains(member, s)
 		}},
 		"release r1": {func(l *Lock) error { return l.Release("r1") }, func(s string) (State, bool) {
-			return State{Phase: Free}, !slices.Contains(home, s)
+			return State{Phase: Free}, !slices.Contains(member, s)
 		}},
-		"release r2": {func(l *Lock) error { return l.Release("r2") }, func(s string) (State, bool) { return State{Phase: Free}, slices.Contains(fresh, s) }},
-		"reset c1":   {func(l *Lock) error { return l.Reset("c1") }, func(s string) (State, bool) { return State{Phase: Free}, slices.Contains(home, s) }},
+		"release r2": {func(l *Lock) error { return l.Release("r2") }, func(s string) (State, bool) { return State{Phase: Free}, slices.Contains(free, s) }},
+		"reset c1":   {func(l *Lock) error { return l.Reset("c1") }, func(s string) (State, bool) { return State{Phase: Free}, slices.Contains(member, s) }},
 		"reset c2":   {func(l *Lock) error { return l.Reset("c2") }, func(string) (State, bool) { return State{}, false }},
 		"reset":      {func(l *Lock) error { return l.Reset("") }, func(string) (State, bool) { return State{}, false }},
 	}
@@ -104,7 +104,7 @@ func TestSteps(t *testing.T) {
 				case ok && err != nil:
 					t.Fatal(err)
 				case !ok && !errors.As(err, &refused):
-					t.Fatalf("%v, want a *TakenError", err)
+					t.Fatalf("got %v, want a *TakenError", err)
 				case !ok:
 					want = before
 					if diff := cmp.Diff(before, refused.State); diff != "" {
@@ -115,39 +115,39 @@ func TestSteps(t *testing.T) {
 					t.Error(diff)
 				}
 				if diff := cmp.Diff(l.State(), open(t, path).State()); diff != "" {
-					t.Errorf("the disk says something else: %s", diff)
+					t.Errorf("lock and disk differ: %s", diff)
 				}
 				if l.State() != before && l.State().Since.IsZero() {
-					t.Error("nobody knows since when")
+					t.Error("Since is not set")
 				}
-				if !ok || name == "reset c1" { // a reset has nothing to do twice
+				if !ok || name == "reset c1" { // a reset cannot be repeated
 					return
 				}
 				if err := step.do(l); err != nil {
-					t.Errorf("the same step again: %v", err)
+					t.Errorf("repeat the step: got %v", err)
 				}
 			})
 		}
 	}
 }
 
-func TestNonsense(t *testing.T) {
+func TestInvalidArguments(t *testing.T) {
 	t.Parallel()
 	l, _ := at(t, nil)
 	for name, err := range map[string]error{
-		"claim by nobody": l.Claim("", "r1"), "claim by others": l.Claim("x", "r1"), "claim without id": l.Claim(Init, ""),
+		"claim by none": l.Claim("", "r1"), "claim by others": l.Claim("x", "r1"), "claim without id": l.Claim(Init, ""),
 		"commit without cluster": l.Commit("r1", "", "n1"), "commit without node": l.Commit("r1", "c1", ""),
 	} {
 		if err == nil {
-			t.Errorf("%s: no error", name)
+			t.Errorf("%s: got no error", name)
 		}
 	}
 	if s := l.State(); s.Phase != Free {
-		t.Errorf("the lock is %s", s)
+		t.Errorf("got lock %s, want free", s)
 	}
 }
 
-// One of 100 gets the machine, whether they share a lock or have each opened the journal by themselves.
+// TestOneWinner: one of 100 claims succeeds, with a shared Lock and with a Lock for each.
 func TestOneWinner(t *testing.T) {
 	t.Parallel()
 	for name, shared := range map[string]bool{"one lock": true, "a lock each": false} {
@@ -171,14 +171,14 @@ func TestOneWinner(t *testing.T) {
 				case err == nil:
 					won = append(won, i)
 				case !errors.As(err, &taken) || taken.State.Phase != Claimed:
-					t.Errorf("claim %d: %v", i, err)
+					t.Errorf("claim %d: got %v", i, err)
 				}
 			}
 			if len(won) != 1 {
-				t.Fatalf("winners: %v", won)
+				t.Fatalf("got winners %v, want one", won)
 			}
 			if s := open(t, path).State(); s.ID != string(rune('A'+won[0])) {
-				t.Errorf("%d won, and the journal says %s", won[0], s)
+				t.Errorf("claim %d won, got lock %s", won[0], s)
 			}
 		})
 	}
@@ -199,12 +199,12 @@ func TestWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := <-got; s != l.State() {
-		t.Errorf("waited for %s, the lock is %s", s, l.State())
+		t.Errorf("got %s from Wait, lock %s", s, l.State())
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := l.Wait(ctx, func(State) bool { return false }); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
+		t.Errorf("got %v", err)
 	}
 }
 
@@ -217,7 +217,7 @@ func TestString(t *testing.T) {
 		`in the unknown phase ""`: {},
 	} {
 		if s.String() != want {
-			t.Errorf("%q, want %q", s, want)
+			t.Errorf("got %q, want %q", s, want)
 		}
 	}
 }
