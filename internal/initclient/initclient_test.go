@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const canary = "canary-secret"
 
-// key is a machine's: its certificate and its pin.
+// key returns a machine's certificate and its pin.
 func key(t *testing.T) (*tls.Certificate, pin.Pin) {
 	t.Helper()
 	cert, err := rpc.SelfSigned(certtest.Key(t), "machine", time.Now())
@@ -40,7 +40,7 @@ func key(t *testing.T) (*tls.Certificate, pin.Pin) {
 	return cert, pin.OfCertificate(cert.Leaf)
 }
 
-// A machine with another key gets no byte of a call, and the caller does not go on asking.
+// TestWrongPin: a machine with another key receives no byte of a call, and the client does not retry.
 func TestWrongPin(t *testing.T) {
 	t.Parallel()
 	cert, _ := key(t)
@@ -74,11 +74,11 @@ func TestWrongPin(t *testing.T) {
 	_, watch := c.Watch(t.Context(), "request-a", nil)
 	for name, err := range map[string]error{"facts": facts, "init": init, "watch": watch} {
 		if !rpc.IsUntrusted(err) || !strings.Contains(err.Error(), "the secret was not sent") || strings.Contains(err.Error(), canary) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got error %v", name, err)
 		}
 	}
 	if data := <-heard; len(data) != 0 {
-		t.Errorf("the stranger has heard %q", data)
+		t.Errorf("the machine with the wrong key received %q", data)
 	}
 }
 
@@ -90,7 +90,7 @@ func TestDialChecksItsArguments(t *testing.T) {
 		"no secret": {"192.0.2.1:9440", string(right), " \n"}, "no port": {"192.0.2.1", string(right), canary},
 	} {
 		if _, err := Dial(t.Context(), args[0], pin.Pin(args[1]), args[2], nil); err == nil || strings.Contains(err.Error(), canary) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got error %v", name, err)
 		}
 	}
 }
@@ -110,7 +110,7 @@ func TestSecretDoesNotPrint(t *testing.T) {
 	}
 }
 
-// script is a machine that answers each Watch with the next line of a script.
+// script is a machine that answers each Watch with the next line.
 type script struct {
 	initv1.UnimplementedInitServer
 	lines chan []*initv1.Event
@@ -156,17 +156,17 @@ func watch(t *testing.T, end error, lines ...[]*initv1.Event) (seen []string, re
 
 func event(at int64, text string) *initv1.Event { return &initv1.Event{UnixNano: at, Text: text} }
 
-// Each event is shown once, also when the agent was started anew, its clock having gone back meanwhile.
-func TestWatchComesBack(t *testing.T) {
+// TestWatchReconnects: each event is shown once, even if the agent was restarted and its clock was set back.
+func TestWatchReconnects(t *testing.T) {
 	t.Parallel()
 	last := event(30, "d")
 	last.Result = &initv1.Result{Cluster: "c1", Kubeconfig: []byte("k")}
 	away := status.Error(codes.Unavailable, "away")
 	tests := map[string][][]*initv1.Event{
-		"the same agent":  {{event(10, "a"), event(20, "b")}, {event(10, "a"), event(20, "b"), event(25, "c"), last}},
-		"another one":     {{event(10, "a"), event(20, "b")}, {event(25, "c"), last}},
-		"clock gone back": {{event(1010, "a"), event(1020, "b")}, {event(25, "c"), last}},
-		"nothing at all":  {{}, nil, {event(10, "a"), event(20, "b"), event(25, "c"), last}},
+		"same agent":      {{event(10, "a"), event(20, "b")}, {event(10, "a"), event(20, "b"), event(25, "c"), last}},
+		"restarted agent": {{event(10, "a"), event(20, "b")}, {event(25, "c"), last}},
+		"clock set back":  {{event(1010, "a"), event(1020, "b")}, {event(25, "c"), last}},
+		"empty streams":   {{}, nil, {event(10, "a"), event(20, "b"), event(25, "c"), last}},
 	}
 	for name, lines := range tests {
 		for how, end := range map[string]error{"lost": away, "ended without a result": nil} {
@@ -187,7 +187,7 @@ func TestWatchComesBack(t *testing.T) {
 	}
 }
 
-// What is an answer is not asked for again.
+// TestWatchEnds: the client does not retry after a result or a refusal.
 func TestWatchEnds(t *testing.T) {
 	t.Parallel()
 	failed := event(10, "a")
@@ -195,12 +195,12 @@ func TestWatchEnds(t *testing.T) {
 	_, _, err := watch(t, nil, []*initv1.Event{failed})
 	var why *FailedError
 	if !errors.As(err, &why) || why.ID != "request-a" || why.Why != "no room" {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 	for _, code := range []codes.Code{codes.PermissionDenied, codes.NotFound, codes.FailedPrecondition, codes.InvalidArgument} {
-		_, _, err := watch(t, &rpc.Refusal{Code: code, Reason: "no", Public: "told so"}, []*initv1.Event{event(1, "a")})
-		if status.Code(err) != code || !strings.Contains(err.Error(), "told so") {
-			t.Errorf("%s: %v", code, err)
+		_, _, err := watch(t, &rpc.Refusal{Code: code, Reason: "no", Public: "the reason"}, []*initv1.Event{event(1, "a")})
+		if status.Code(err) != code || !strings.Contains(err.Error(), "the reason") {
+			t.Errorf("%s: got error %v", code, err)
 		}
 	}
 }
@@ -219,6 +219,6 @@ func TestWatchEndsWithItsContext(t *testing.T) {
 	defer cancel()
 	_, err = c.Watch(ctx, "request-a", nil)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no route") {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 }
