@@ -120,7 +120,7 @@ func (r *remoteInit) check() (err error) {
 	if r.address, err = initAddress(r.o.Server); err != nil {
 		return err
 	}
-	if err := operate.CheckPin(r.o.Pin); err != nil {
+	if err := operate.CheckPin("--pin", r.o.Pin); err != nil {
 		return err
 	}
 	if r.o.Source.File != "" {

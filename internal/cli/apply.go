@@ -22,28 +22,30 @@ func apply(e Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "apply [-f FILE]",
-		Short: "Make a cluster of machines that exist, over SSH",
-		Long: `Make a cluster of the machines that a spec lists, over SSH, or bring it to its spec. All machines are looked at first, and what is
-wrong with any of them is told at once; then it shows what it would do, and asks. It may be stopped at any moment and run again: it
-continues. The spec is kept: a later apply without --file uses the one of the last apply.
+		Short: "Create a cluster from existing machines over SSH, or update it",
+		Long: `Create a cluster from the machines that a spec lists, over SSH, or update it to match the spec. Apply first checks all
+machines and reports every problem it finds. It then shows what it would do and asks for confirmation. You can
+interrupt it at any time: run the same command again to continue. Slipway stores the spec, and a later apply
+without --file uses the stored one.
 
-It logs in with your SSH agent's keys or the usual key files, as root or as a user who may use sudo without a password. Host keys
-are those of ~/.ssh/known_hosts, or those that the spec pins. To look at a machine, slipway copies itself to /opt/slipway/bin there.`,
-		Example: `  slipway apply -f cluster.yaml                       # looks, shows, asks
+Apply logs in with the keys of your SSH agent or the usual key files, as root or as a user with passwordless sudo.
+Host keys must be in ~/.ssh/known_hosts or in the spec. To check a machine, slipway copies itself to
+/opt/slipway/bin on that machine.`,
+		Example: `  slipway apply -f cluster.yaml                       # check, show the plan, ask
   slipway apply -f cluster.yaml --accept-new-host-keys
   slipway apply --name prod --yes --output json 2>events.ndjson`,
 		Args: noArgs,
 	}
 	nameFlag(e, cmd, &o.Source.Name)
 	sourceFlags(cmd, &o.Source)
-	cmd.Flags().Lookup("file").Usage = "cluster spec; - reads standard input (default: the spec of the last apply)"
-	cmd.Flags().BoolVar(&o.AcceptNewHostKeys, "accept-new-host-keys", false, "write unknown host keys to known_hosts instead of refusing them; changed ones are always refused")
-	cmd.Flags().DurationVar(&o.Wait, "wait", 10*time.Minute, "how long to wait for the cluster; 0 does not wait")
+	cmd.Flags().Lookup("file").Usage = "cluster spec; - reads standard input (default: the stored spec)"
+	cmd.Flags().BoolVar(&o.AcceptNewHostKeys, "accept-new-host-keys", false, "add unknown host keys to known_hosts; changed host keys are always refused")
+	cmd.Flags().DurationVar(&o.Wait, "wait", 10*time.Minute, "how long to wait until the cluster is ready; 0 does not wait")
 	yesFlag(cmd, &yes)
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if o.Wait < 0 {
-			return usageError{errors.New("--wait: use a time, or 0 for not to wait")}
+			return usageError{errors.New("--wait must be a positive duration, or 0 to not wait")}
 		}
 		if o.Source.File != "" && !cmd.Flags().Changed("name") {
 			o.Source.Name = "" // the spec's
@@ -51,7 +53,7 @@ are those of ~/.ssh/known_hosts, or those that the spec pins. To look at a machi
 		o.Version = e.Version
 		o.Confirm = func(p bootstrap.ApplyPlan) error {
 			applyPlanText(e.Err, p)
-			return confirm(e, yes, "Do this?")
+			return confirm(e, yes, "Continue?")
 		}
 		var result bootstrap.Result
 		err := showing(cmd.Context(), e, out, func(report func(report.Event)) (err error) {
@@ -60,7 +62,7 @@ are those of ~/.ssh/known_hosts, or those that the spec pins. To look at a machi
 			return err
 		})
 		if cmd.Context().Err() != nil {
-			return interruptedError("stopped; what runs goes on, and the same command continues")
+			return interruptedError("interrupted; machines keep working, run the same command again to continue")
 		}
 		var problems ssh.Problems
 		if errors.As(err, &problems) && out != asText {
@@ -71,7 +73,7 @@ are those of ~/.ssh/known_hosts, or those that the spec pins. To look at a machi
 	return cmd
 }
 
-// applyPlanText shows what would be done, a paragraph for each machine that is concerned.
+// applyPlanText prints what apply would do, with one paragraph per machine that it would change.
 func applyPlanText(w io.Writer, p bootstrap.ApplyPlan) {
 	fmt.Fprintf(w, "\ncluster %s, Kubernetes %s:\n", p.Cluster, p.Release)
 	idle := 0

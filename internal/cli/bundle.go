@@ -22,20 +22,21 @@ import (
 func bundleCommand(e Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bundle",
-		Short: "Build, list, check and move the components of a release",
-		Long: `Build, list, check and move the components of a release. A bundle is everything that one Kubernetes release needs: binaries
-built from source, and images made of them. It is kept in the component store, by content.`,
+		Short: "Build, verify, export and import the components of a release",
+		Long: `Build, list, verify, export and import the components of a release. A bundle contains everything that one Kubernetes
+release needs: binaries built from source, and images made from them. Bundles are in the component store, which
+is addressed by content.`,
 		Example: `  slipway bundle build
-  slipway bundle export bundle.tar      # here, with Go and a module proxy
-  slipway bundle import bundle.tar      # there, with neither`,
+  slipway bundle export bundle.tar      # on a host with Go and a module proxy
+  slipway bundle import bundle.tar      # on a host without them`,
 	}
 	cmd.AddCommand(bundleBuild(e), bundleList(e), bundleVerify(e), bundleExport(e), bundleImport(e), bundleUnpack(e), bundleGC(e))
 	return cmd
 }
 
-// releaseFlag chooses a release of the catalogue.
+// releaseFlag adds --kubernetes-version. The returned function looks up the release and is called when the command runs.
 func releaseFlag(cmd *cobra.Command) func() (catalog.Release, error) {
-	version := cmd.Flags().String("kubernetes-version", "", "Kubernetes minor, such as 1.36 (default: the newest)")
+	version := cmd.Flags().String("kubernetes-version", "", "Kubernetes minor version, such as 1.36 (default: the newest)")
 	_ = cmd.RegisterFlagCompletionFunc("kubernetes-version", minors)
 	return func() (catalog.Release, error) {
 		if *version == "" {
@@ -53,9 +54,9 @@ func bundleBuild(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "build",
-		Short: "Build what the component store does not have yet",
-		Long: `Build what the component store does not have yet, from the Go modules that this program carries, checked by their sums. It may
-be stopped at any moment; what is finished stays. With nothing to build it takes a fraction of a second.`,
+		Short: "Build the components that are missing from the component store",
+		Long: `Build the components that are missing from the component store, from Go modules whose checksums are part of slipway.
+You can interrupt the build at any time: components that are finished are kept.`,
 		Example: `  slipway bundle build
   slipway bundle build --kubernetes-version 1.36`,
 		Args: noArgs,
@@ -73,7 +74,7 @@ be stopped at any moment; what is finished stays. With nothing to build it takes
 			return err
 		})
 		if cmd.Context().Err() != nil {
-			return interruptedError("stopped; what is finished stays, and slipway bundle build goes on from there")
+			return interruptedError("interrupted; finished components are kept, run slipway bundle build to continue")
 		}
 		if err != nil {
 			return err
@@ -108,7 +109,7 @@ func bundleList(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the files and images of each release and which are there",
+		Short: "List the files and images of each release",
 		Example: `  slipway bundle list
   slipway bundle list --output yaml`,
 		Args: noArgs,
@@ -143,7 +144,7 @@ func partRow(p bundle.Part) []string {
 	return []string{p.Release, p.Kind, p.Name, size(p.Size), p.Digest[:19]}
 }
 
-// verifyView is the result of bundle verify for programs.
+// verifyView is the JSON and YAML result of bundle verify.
 type verifyView struct {
 	Release  string        `json:"release"`
 	Whole    bool          `json:"whole"`
@@ -161,9 +162,9 @@ func bundleVerify(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "verify",
-		Short: "Read every file of a bundle and compare it with its digest",
-		Long: `Read every file of a bundle and compare it with its digest. A damaged one is set aside, and slipway bundle build makes it
-again. Files are checked whenever they are taken from the store too; this finds damage before it is in the way.`,
+		Short: "Verify the digest of every file of a bundle",
+		Long: `Verify the digest of every file of a bundle. Damaged files are moved aside, and slipway bundle build rebuilds them.
+Slipway also verifies files whenever it uses them; this command finds damage earlier.`,
 		Example: `  slipway bundle verify
   slipway bundle verify || slipway bundle build`,
 		Args: noArgs,
@@ -199,9 +200,9 @@ again. Files are checked whenever they are taken from the store too; this finds 
 			return err
 		}
 		if len(bad) > 0 {
-			return fmt.Errorf("%d of %s are not as they should be: run slipway bundle build", len(bad), report.Count(len(parts), "part"))
+			return fmt.Errorf("verify bundle: %d of %s are missing or damaged: run slipway bundle build", len(bad), report.Count(len(parts), "part"))
 		}
-		fmt.Fprintf(e.Out, "%s of Kubernetes %s are whole\n", report.Count(len(parts), "part"), r.Kubernetes)
+		fmt.Fprintf(e.Out, "verified %s of Kubernetes %s\n", report.Count(len(parts), "part"), r.Kubernetes)
 		return nil
 	}
 	return cmd
@@ -210,8 +211,9 @@ again. Files are checked whenever they are taken from the store too; this finds 
 func bundleExport(e Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export FILE",
-		Short: "Write a bundle as one file, for a host without Go or network",
-		Long:  `Write a bundle as one tar file, for a host without Go or network; - writes standard output. The same bundle gives the same bytes.`,
+		Short: "Export a bundle to a tar file",
+		Long: `Export a bundle to a tar file, for a host without Go or without network access; - writes to standard output. The file
+is reproducible: the same bundle gives the same bytes.`,
 		Example: `  slipway bundle export bundle.tar
   slipway bundle export - | ssh other slipway bundle import -`,
 		Args: cobra.ExactArgs(1),
@@ -225,7 +227,7 @@ func bundleExport(e Env) *cobra.Command {
 		write := func(w io.Writer) error { return e.Inventory.Dir.Components().Export(cmd.Context(), r, w) }
 		if args[0] == "-" {
 			if isTerminal(e.Out) {
-				return usageError{errors.New("standard output is a terminal: name a file, or pipe it on")}
+				return usageError{errors.New("standard output is a terminal: name a file, or pipe the output to a program")}
 			}
 			return write(e.Out)
 		}
@@ -238,13 +240,14 @@ func bundleExport(e Env) *cobra.Command {
 	return cmd
 }
 
-// writeWhole lets a file appear only when all of it is written: half a bundle must not be carried away.
+// writeWhole writes a file under a temporary name and renames it when it is complete, so that an incomplete bundle is
+// never copied to another host.
 func writeWhole(path string, write func(io.Writer) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // gone already if all went well
+	defer os.Remove(f.Name()) // after a successful rename there is nothing to remove
 	buffered := bufio.NewWriterSize(f, 1<<20)
 	err = write(buffered)
 	if err == nil {
@@ -259,9 +262,10 @@ func writeWhole(path string, write func(io.Writer) error) (err error) {
 func bundleImport(e Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import FILE",
-		Short: "Put an exported bundle into the component store",
-		Long: `Put an exported bundle into the component store; - reads standard input. Every file is hashed before it is taken in. Hashes say
-that the file is whole, not who made it: take it from somebody you trust.`,
+		Short: "Import an exported bundle into the component store",
+		Long: `Import an exported bundle into the component store; - reads from standard input. Slipway verifies the digest of every
+file. Digests detect damage but do not prove where the bundle comes from: import only bundles from a source that
+you trust.`,
 		Example: `  slipway bundle import bundle.tar
   ssh other slipway bundle export - | slipway bundle import -`,
 		Args: cobra.ExactArgs(1),
@@ -292,10 +296,10 @@ that the file is whole, not who made it: take it from somebody you trust.`,
 
 func bundleUnpack(e Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "unpack FOLDER",
-		Short: "Put a bundle's binaries into a folder, under their own names",
-		Long: `Put a bundle's binaries into a folder, under their own names and verified: kube (called by the name of a component, or with it as
-first argument), kubectl, etcdctl, ctr and the rest. What is missing in the store is built first.`,
+		Use:   "unpack DIRECTORY",
+		Short: "Copy the binaries of a bundle to a directory",
+		Long: `Copy the binaries of a bundle to a directory and verify them. Missing components are built first. The Kubernetes
+components are one binary, kube, which runs the component that its name or its first argument says.`,
 		Example: `  slipway bundle unpack ./bin
   slipway bundle unpack /usr/local/bin --kubernetes-version 1.36`,
 		Args: cobra.ExactArgs(1),
@@ -310,13 +314,13 @@ first argument), kubectl, etcdctl, ctr and the rest. What is missing in the stor
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(e.Out, "%d binaries of Kubernetes %s in %s\n", n, r.Kubernetes, args[0])
+		fmt.Fprintf(e.Out, "copied %d binaries of Kubernetes %s to %s\n", n, r.Kubernetes, args[0])
 		return nil
 	}
 	return cmd
 }
 
-// gcView is the result of bundle gc for programs.
+// gcView is the JSON and YAML result of bundle gc.
 type gcView struct {
 	FreedBytes int64    `json:"freedBytes"`
 	Kept       []string `json:"kept"` // Kubernetes versions
@@ -326,9 +330,10 @@ func bundleGC(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "gc",
-		Short: "Remove from the component store what no release of this slipway needs",
-		Long: `Remove from the component store what no release of this slipway needs: what an older slipway, or another Go, has built. Running
-clusters have their own copies. To remove all of it, take the clusters down with slipway down --purge.`,
+		Short: "Remove unused components from the component store",
+		Long: `Remove components that no release of this slipway uses, such as those built by an older slipway or another version of
+Go. Running clusters are not affected: they have copies of their own. To remove the whole store, remove the
+clusters with slipway down --purge.`,
 		Example: `  slipway bundle gc
   slipway bundle gc --output json`,
 		Args: noArgs,

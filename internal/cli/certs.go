@@ -19,9 +19,9 @@ import (
 func certsCommand(e Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "certs",
-		Short: "Show the certificates of a cluster, renew them now",
-		Long: `Show until when the certificates of a cluster's nodes are valid, and renew them now. That is not needed for their sake: each is
-renewed by its own node in time.`,
+		Short: "List and renew the certificates of a cluster",
+		Long: `List and renew the certificates of a cluster. Every node renews its certificates automatically before they expire;
+renew does it now, for example after a key has leaked.`,
 		Example: `  slipway certs list
   slipway certs renew --all`,
 	}
@@ -34,9 +34,10 @@ func certsList(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "list [NODE...]",
-		Short: "List certificates, until when they are valid and when they are renewed",
-		Long: `List the certificates on the disks of the named nodes, or of all, until when they are valid and when they are renewed by
-themselves. As JSON it is an array of objects. The kubelets' serving certificates are the kubelets' own affair and are not listed.`,
+		Short: "List certificates with their expiry and renewal dates",
+		Long: `List the certificates on the named nodes, or on all nodes, with the dates on which they expire and are renewed
+automatically. The JSON output is an array of objects. Serving certificates of kubelets are not listed: the
+kubelets manage them.`,
 		Example: `  slipway certs list
   slipway certs list dev-main-0
   slipway certs list --output json | jq -r 'min_by(.expires).expires'`,
@@ -61,9 +62,9 @@ themselves. As JSON it is an array of objects. The kubelets' serving certificate
 }
 
 func certsText(w io.Writer, list []agentclient.Certificate, now time.Time) {
-	rows := [][]string{{"NODE", "CERTIFICATE", "SIGNER", "EXPIRES", "LEFT", "RENEWED BY ITSELF"}}
+	rows := [][]string{{"NODE", "CERTIFICATE", "SIGNER", "EXPIRES", "REMAINING", "AUTO-RENEWAL"}}
 	for _, c := range list {
-		row := []string{c.Node, c.Name, orDash(c.Signer), "-", "there is none that can be read", "-"}
+		row := []string{c.Node, c.Name, orDash(c.Signer), "-", "no readable certificate", "-"}
 		if !c.Expires.IsZero() {
 			row[3], row[4] = c.Expires.Format(time.DateOnly), days(c.Expires.Sub(now))
 		}
@@ -75,7 +76,7 @@ func certsText(w io.Writer, list []agentclient.Certificate, now time.Time) {
 	table(w, rows)
 }
 
-// days is the rest of a certificate's life as a table shows it.
+// days formats the remaining lifetime of a certificate for a table.
 func days(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -94,23 +95,23 @@ func certsRenew(e Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "renew (--all | NODE...)",
 		Short: "Renew certificates now",
-		Long: `Issue certificates anew, with new keys, on the named nodes or on all, one node after the other, and wait until each is ready
-again. What reads its certificates again by itself goes on without a restart; what does not is restarted once, and of several control
-planes one at a time. CAs, the service-account key and the encryption key stay. Clients with a copy of a certificate, such as
-slipway kubeconfig writes, go on until that one expires.`,
+		Long: `Issue new certificates with new keys on the named nodes, or on all nodes, one node after the other, and wait until each
+node is ready. Components that reload their certificates keep running. The others are restarted once, one control
+plane at a time. CAs, the service account key and the encryption key are not changed. Copies of certificates that
+clients have, such as the file that slipway kubeconfig writes, stay valid until they expire.`,
 		Example: `  slipway certs renew --all
   slipway certs renew dev-main-0
   slipway certs renew dev-main-0 --cert apiserver --cert etcd-peer`,
 		Args: cobra.ArbitraryArgs,
 	}
 	nameFlag(e, cmd, &name)
-	cmd.Flags().BoolVar(&all, "all", false, "on all nodes")
-	cmd.Flags().StringArrayVar(&certs, "cert", nil, "only this certificate (repeatable; see slipway certs list)")
+	cmd.Flags().BoolVar(&all, "all", false, "renew certificates on all nodes")
+	cmd.Flags().StringArrayVar(&certs, "cert", nil, "renew only this certificate (may be repeated; see slipway certs list)")
 	outputFlag(cmd, &out)
 	cmd.ValidArgsFunction = machineNames(e, &name)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if all == (len(args) > 0) {
-			return usageError{errors.New("name the nodes whose certificates are renewed, or all of them with --all")}
+			return usageError{errors.New("renew certificates: name the nodes, or use --all")}
 		}
 		last := ""
 		done, err := operate.RenewCertificates(cmd.Context(), *e.Inventory, name, args, certs, func(node, what string) {
@@ -120,17 +121,17 @@ slipway kubeconfig writes, go on until that one expires.`,
 			}
 		})
 		if cmd.Context().Err() != nil {
-			return interruptedError("stopped; what was begun on a node goes on there")
+			return interruptedError("interrupted; a node that has started to renew its certificates continues")
 		}
 		if out != asText {
 			return errors.Join(err, out.array(e.Out, done))
 		}
 		for _, r := range done {
-			restarted := "nothing was restarted"
+			restarted := "no restarts"
 			if len(r.Units) > 0 {
 				restarted = "restarted " + strings.Join(r.Units, ", ")
 			}
-			fmt.Fprintf(e.Out, "%s: %s renewed, %s\n", r.Node, report.Count(len(r.Names), "certificate"), restarted)
+			fmt.Fprintf(e.Out, "%s: renewed %s, %s\n", r.Node, report.Count(len(r.Names), "certificate"), restarted)
 		}
 		return err
 	}

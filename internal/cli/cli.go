@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli is the command line: one file per sub-command. It prints, never decides: the work is done by packages bootstrap and operate,
-// and the hidden commands that run on nodes are handed in by main. Results go to standard output, progress and errors to
-// standard error.
+// Package cli is the command line, one file per group of commands. It parses flags and prints results; packages bootstrap
+// and operate do the work, and main passes in the hidden commands that run on nodes. Results go to standard output,
+// progress and errors to standard error.
 //
 // Read [New] first, then up.go.
 //
@@ -28,13 +28,13 @@ import (
 	"github.com/slipway-project/slipway/internal/report"
 )
 
-// Env is what the commands work with.
+// Env has the dependencies of the commands.
 type Env struct {
 	Inventory *inventory.Inventory
 	Out, Err  io.Writer
 	In        io.Reader
 	Version   string
-	Hidden    []*cobra.Command // what runs on nodes; built by main
+	Hidden    []*cobra.Command // commands that run on nodes
 	Forms     []bootstrap.Form // what slipway render can write
 }
 
@@ -45,14 +45,14 @@ func Run(ctx context.Context, e Env, args []string) int {
 	root := New(e)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	if err == nil && out.err != nil { // most output is written without a look at the error
+	if err == nil && out.err != nil { // most commands ignore the error of a print
 		err = fmt.Errorf("write the result: %w", out.err)
 	}
 	if err == nil {
 		return exitOK
 	}
 	var code exitError
-	if errors.As(err, &code) { // a program run for the user has ended with its own code, or everything is said already
+	if errors.As(err, &code) { // the command has printed its error, or it is the exit code of a program that ran for the user
 		return int(code)
 	}
 	var stopped interruptedError
@@ -61,14 +61,10 @@ func Run(ctx context.Context, e Env, args []string) int {
 		fmt.Fprintln(e.Err, "slipway: "+stopped.Error())
 		return exitInterrupted
 	case ctx.Err() != nil:
-		fmt.Fprintln(e.Err, "slipway: stopped")
+		fmt.Fprintln(e.Err, "slipway: interrupted")
 		return exitInterrupted
 	}
-	text := strings.TrimSpace(err.Error())
-	if strings.HasPrefix(text, "unknown command") && !strings.Contains(text, "\nSee ") { // of cobra's own making
-		text += "\nSee 'slipway --help'"
-	}
-	fmt.Fprintln(e.Err, "slipway: "+text+rootHint(err, os.Geteuid()))
+	fmt.Fprintln(e.Err, "slipway: "+strings.TrimSpace(err.Error())+rootHint(err, os.Geteuid()))
 	return codeOf(err)
 }
 
@@ -76,34 +72,35 @@ func Run(ctx context.Context, e Env, args []string) int {
 func New(e Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:     "slipway",
-		Short:   "From a short cluster spec to a running Kubernetes cluster",
+		Short:   "Turn a short cluster spec into a running Kubernetes cluster",
 		Version: e.Version,
-		Long: `Slipway takes a short cluster spec to a running Kubernetes cluster, out of one static binary.
+		Long: `Slipway turns a short cluster spec into a running Kubernetes cluster. It is a single static binary.
 
-  slipway up                    make a cluster on this machine, or bring it to its spec
-  slipway kubectl get pods -A   use it
-  slipway status                see how it is, and why what is not ready is not
-  slipway down                  remove it without a trace
+  slipway up                    create a cluster on this host, or update it to match its spec
+  slipway kubectl get pods -A   use the cluster
+  slipway status                show its state, and why components are not ready
+  slipway down                  delete it
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 invalid spec, 4 preflight, 5 timed out while waiting, 130 stopped by Ctrl-C.`,
+Exit codes: 0 success, 1 failure, 2 usage, 3 invalid spec, 4 failed preflight check, 5 timeout, 130 interrupted.`,
+		Args:              cobra.ArbitraryArgs, // strict reports an unknown command as a usage error
 		SilenceUsage:      true,
 		SilenceErrors:     true,
-		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true}, // completion.go has our own
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true}, // see completion
 	}
 	root.SetVersionTemplate("slipway {{.Version}}\n")
-	root.Flags().Bool("version", false, "print the version of slipway; slipway version tells more") // without cobra's -v
+	root.Flags().Bool("version", false, "print the version of slipway (see also slipway version)") // cobra's own flag would have the shorthand -v
 	root.SetOut(e.Out)
 	root.SetErr(e.Err)
 	root.SetIn(e.In)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w\nSee '%s --help'", err, cmd.CommandPath())}
 	})
-	root.PersistentFlags().StringVar(&e.Inventory.Dir.Root, "root", e.Inventory.Dir.Root, "folder of clusters, machines and components")
+	root.PersistentFlags().StringVar(&e.Inventory.Dir.Root, "root", e.Inventory.Dir.Root, "state directory, with clusters, machines and components")
 	for _, g := range groups() {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
 		for _, build := range g.commands {
 			cmd := build(e)
-			if cmd == nil { // this program has nothing for it
+			if cmd == nil { // this program does not support it
 				continue
 			}
 			cmd.GroupID = g.title
@@ -111,9 +108,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 invalid spec, 4 preflight, 5 timed out 
 		}
 	}
 	root.AddCommand(e.Hidden...)
-	for _, cmd := range root.Commands() {
-		strict(cmd)
-	}
+	strict(root)
 	return root
 }
 
@@ -122,20 +117,20 @@ type group struct {
 	commands []func(Env) *cobra.Command
 }
 
-// groups is the table of what users see.
+// groups lists the commands in the order of the help.
 func groups() []group {
 	type set = []func(Env) *cobra.Command
 	return []group{
-		{"A cluster on this host:", set{up, down, clusters, status, wait}},
-		{"Use it:", set{kubectl, kubeconfig, exec, logs}},
+		{"Local clusters:", set{up, down, clusters, status, wait}},
+		{"Using a cluster:", set{kubectl, kubeconfig, exec, logs}},
 		{"Machines and nodes:", set{apply, machineCommand, nodeCommand, tokenCommand, certsCommand, initCommand, join}},
-		{"Understand it:", set{specCommand, planCommand, diffCommand, renderCommand, importCommand, units, why, traceCommand}},
-		{"The machine that this runs on:", set{identityCommand, initSecretCommand}},
+		{"Specs and plans:", set{specCommand, planCommand, diffCommand, renderCommand, importCommand, units, why, traceCommand}},
+		{"This machine:", set{identityCommand, initSecretCommand}},
 		{"This host:", set{preflight, bundleCommand, version, completion}},
 	}
 }
 
-// strict makes wrong arguments a usage error, and a wrong word below a group of commands an error at all.
+// strict makes invalid arguments a usage error, and an unknown subcommand an error instead of a request for help.
 func strict(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -163,48 +158,48 @@ func strict(cmd *cobra.Command) {
 	}
 }
 
-// noArgs says what to do with the argument that a command does not take.
+// noArgs refuses arguments, and suggests the flag that the user may have meant.
 func noArgs(cmd *cobra.Command, args []string) error {
 	switch {
 	case len(args) == 0:
 		return nil
 	case cmd.Flags().Lookup("file") != nil:
-		return fmt.Errorf("%s takes no argument: to name a spec, write %s -f %s", cmd.CommandPath(), cmd.CommandPath(), args[0])
+		return fmt.Errorf("%s takes no arguments: to use a spec file, run %s -f %s", cmd.CommandPath(), cmd.CommandPath(), args[0])
 	case cmd.Flags().Lookup("name") != nil:
-		return fmt.Errorf("%s takes no argument: to name a cluster, write %s --name %s", cmd.CommandPath(), cmd.CommandPath(), args[0])
+		return fmt.Errorf("%s takes no arguments: to choose a cluster, run %s --name %s", cmd.CommandPath(), cmd.CommandPath(), args[0])
 	}
-	return fmt.Errorf("%s takes no argument", cmd.CommandPath())
+	return fmt.Errorf("%s takes no arguments", cmd.CommandPath())
 }
 
-// nameFlag is the --name of every command that concerns a local cluster.
+// nameFlag adds --name, the cluster that the command is about.
 func nameFlag(e Env, cmd *cobra.Command, name *string) {
 	*name = defaultName
-	cmd.Flags().Var((*clusterName)(name), "name", "name of the local cluster")
+	cmd.Flags().Var((*clusterName)(name), "name", "name of the cluster")
 	_ = cmd.RegisterFlagCompletionFunc("name", clusterNames(e))
 }
 
-// nodeFlag chooses a node of the cluster; empty is the first one.
+// nodeFlag adds --node. An empty value means the first node.
 func nodeFlag(e Env, cmd *cobra.Command, node, cluster *string) {
 	cmd.Flags().StringVar(node, "node", "", "node (default: the first one)")
 	_ = cmd.RegisterFlagCompletionFunc("node", machineNames(e, cluster))
 }
 
-// clusterName is the value of --name: never a path, never empty.
+// clusterName is the value of --name: a valid cluster name, so neither a path nor empty.
 type clusterName string
 
 func (n *clusterName) String() string { return string(*n) }
 func (n *clusterName) Type() string   { return "string" }
 
-// Set refuses what no spec could be called.
+// Set accepts valid names of clusters.
 func (n *clusterName) Set(s string) error {
 	*n = clusterName(s)
 	return spec.CheckName(s)
 }
 
-// defaultName is the cluster of those who have one.
+// defaultName is the cluster that commands use without --name.
 const defaultName = "dev"
 
-// withName is a command line that concerns the cluster, for hints.
+// withName returns a command line for the cluster, for hints.
 func withName(command, name string) string {
 	if name == defaultName {
 		return "slipway " + command
@@ -220,7 +215,7 @@ func isTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Exit codes, documented in `slipway help`.
+// Exit codes, documented in the help of slipway.
 const (
 	exitOK          = 0
 	exitFailed      = 1
@@ -228,24 +223,25 @@ const (
 	exitSpec        = 3
 	exitPreflight   = 4
 	exitTimeout     = 5
-	exitInterrupted = 130 // what a shell says of a program that SIGINT ended
+	exitInterrupted = 130 // as in a shell: 128 + SIGINT
 )
 
+// usageError is an error in the command line. The exit code is exitUsage.
 type usageError struct{ error }
 
-// exitError is the exit code of a command that has said everything itself.
+// exitError is the exit code of a command that has already printed its result or its error.
 type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// interruptedError tells what happens to work that was stopped by the user.
+// interruptedError means that the user interrupted a command. Its text says what happens to the unfinished work.
 type interruptedError string
 
 func (e interruptedError) Error() string { return string(e) }
 
 func codeOf(err error) int {
 	var usage usageError
-	if errors.As(err, &usage) || strings.HasPrefix(err.Error(), "unknown command") { // cobra's own has no type
+	if errors.As(err, &usage) {
 		return exitUsage
 	}
 	var known *report.Error
@@ -263,18 +259,19 @@ func codeOf(err error) int {
 	return exitFailed
 }
 
-// rootHint is what to say of an error behind which lie only missing rights.
+// rootHint is appended to an error that was caused by missing permissions; it is empty for any other error.
 func rootHint(err error, uid int) string {
 	if uid == 0 || !errors.Is(err, fs.ErrPermission) {
 		return ""
 	}
-	return ": run it as root, with sudo"
+	return ": run the command as root, for example with sudo"
 }
 
-// stopLimit keeps the promise that Ctrl-C works within a second, whatever the work is doing just then.
+// stopLimit makes Ctrl-C take effect within a second, even if the work does not react to it.
 const stopLimit = 900 * time.Millisecond
 
-// stoppable runs work that may be cut off at any moment. Once ctx has ended, it waits only a little.
+// stoppable runs work that may be interrupted at any moment. When ctx ends, it waits for work for at most stopLimit; work
+// may then still be running when stoppable returns.
 func stoppable(ctx context.Context, work func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- work() }()

@@ -40,7 +40,7 @@ func TestExitCodes(t *testing.T) {
 		"preflight":      {kind(report.Preflight), 4, "slipway: a: b\n"},
 		"timeout":        {kind(report.TimedOut), 5, "slipway: a: b\n"},
 		"passed through": {exitError(42), 42, ""},
-		"interrupted":    {interruptedError("stopped; go on with x"), 130, "slipway: stopped; go on with x\n"},
+		"interrupted":    {interruptedError("interrupted; continue with x"), 130, "slipway: interrupted; continue with x\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -57,7 +57,8 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestStoppable: Ctrl-C works within a second, whatever the work does; work that ends by itself in time is waited for.
+// TestStoppable checks that Ctrl-C takes effect within a second, whatever the work does, and that stoppable waits for work that
+// ends in time.
 func TestStoppable(t *testing.T) {
 	t.Parallel()
 	failed := errors.New("failed")
@@ -66,9 +67,9 @@ func TestStoppable(t *testing.T) {
 		err   error
 		limit time.Duration
 	}{
-		"it obeys":       {100 * time.Millisecond, failed, 100 * time.Millisecond},
-		"it hangs":       {time.Hour, context.Canceled, stopLimit},
-		"it is too slow": {stopLimit + 1, context.Canceled, stopLimit},
+		"ends in time":  {100 * time.Millisecond, failed, 100 * time.Millisecond},
+		"hangs":         {time.Hour, context.Canceled, stopLimit},
+		"ends too late": {stopLimit + 1, context.Canceled, stopLimit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -97,18 +98,18 @@ func TestOwnFlags(t *testing.T) {
 		root string
 		rest []string
 	}{
-		"none":               {[]string{"get", "pods", "--name", "x"}, "dev", "/r", []string{"get", "pods", "--name", "x"}},
-		"a name":             {[]string{"--name", "test", "get", "-A"}, "test", "/r", []string{"get", "-A"}},
-		"joined":             {[]string{"--name=test", "--root=/q", "get"}, "test", "/q", []string{"get"}},
-		"a dash":             {[]string{"--name=test", "--", "--name", "x"}, "test", "/r", []string{"--name", "x"}},
-		"kubectl's own dash": {[]string{"exec", "web", "--", "ls", "-l"}, "dev", "/r", []string{"exec", "web", "--", "ls", "-l"}},
+		"no flags":         {[]string{"get", "pods", "--name", "x"}, "dev", "/r", []string{"get", "pods", "--name", "x"}},
+		"name":             {[]string{"--name", "test", "get", "-A"}, "test", "/r", []string{"get", "-A"}},
+		"joined":           {[]string{"--name=test", "--root=/q", "get"}, "test", "/q", []string{"get"}},
+		"dash":             {[]string{"--name=test", "--", "--name", "x"}, "test", "/r", []string{"--name", "x"}},
+		"dash for kubectl": {[]string{"exec", "web", "--", "ls", "-l"}, "dev", "/r", []string{"exec", "web", "--", "ls", "-l"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := Env{Inventory: &inventory.Inventory{Dir: clusterdir.Dir{Root: "/r"}}}
 			name, rest, err := ownFlags(e, test.args)
 			if err != nil || name != test.name || e.Inventory.Dir.Root != test.root {
-				t.Errorf("got name %q, root %q, %v", name, e.Inventory.Dir.Root, err)
+				t.Errorf("got name %q, root %q (%v), want %q, %q", name, e.Inventory.Dir.Root, err, test.name, test.root)
 			}
 			if diff := cmp.Diff(test.rest, rest); diff != "" {
 				t.Errorf("rest (-want +got):\n%s", diff)
@@ -117,7 +118,7 @@ func TestOwnFlags(t *testing.T) {
 	}
 }
 
-// TestRootHint: who may not read the folder is told how to, and only then.
+// TestRootHint checks that only a permission error of a user who is not root has the hint.
 func TestRootHint(t *testing.T) {
 	t.Parallel()
 	denied := fmt.Errorf("list clusters: %w", &fs.PathError{Op: "open", Path: "/x", Err: syscall.EACCES})
@@ -126,7 +127,7 @@ func TestRootHint(t *testing.T) {
 		uid  int
 		want string
 	}{
-		"denied":             {denied, 1000, ": run it as root, with sudo"},
+		"denied":             {denied, 1000, ": run the command as root, for example with sudo"},
 		"denied though root": {denied, 0, ""},
 		"another error":      {fs.ErrNotExist, 1000, ""},
 		"none":               {nil, 1000, ""},
@@ -137,8 +138,8 @@ func TestRootHint(t *testing.T) {
 	}
 }
 
-// TestAgain: the command for going on concerns the same cluster as the one that was stopped.
-func TestAgain(t *testing.T) {
+// TestResumeCommand checks that the command in the message of an interrupted up is about the same cluster.
+func TestResumeCommand(t *testing.T) {
 	t.Parallel()
 	three, none := 3, 0
 	for want, o := range map[string]bootstrap.UpOptions{
@@ -149,7 +150,7 @@ func TestAgain(t *testing.T) {
 		"slipway up --name test -f min.yaml":               {Source: clusterdir.Source{Name: "test", File: "min.yaml"}},
 		"slipway up -f min.yaml --kubernetes-version 1.36": {Source: clusterdir.Source{File: "min.yaml", Version: "1.36"}},
 	} {
-		if got := again(o); got != want {
+		if got := resumeCommand(o); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}

@@ -15,18 +15,19 @@ import (
 	"github.com/slipway-project/slipway/internal/machine"
 )
 
-// yesFlag is the --yes of commands that take something away.
+// yesFlag adds --yes to a command that asks for confirmation.
 func yesFlag(cmd *cobra.Command, yes *bool) {
-	cmd.Flags().BoolVarP(yes, "yes", "y", false, "do not ask; needed where there is no terminal to ask at")
+	cmd.Flags().BoolVarP(yes, "yes", "y", false, "do not ask for confirmation; required without a terminal")
 }
 
-// confirm asks before something is taken away. Who cannot be asked must have said yes.
+// confirm asks the user to confirm a change. Without a terminal, --yes is required. An error means that the user has not
+// confirmed.
 func confirm(e Env, yes bool, question string) error {
 	if yes {
 		return nil
 	}
 	if !isTerminal(e.In) || !isTerminal(e.Err) {
-		return usageError{errors.New("this is asked for, and there is no terminal to ask at: add --yes")}
+		return usageError{errors.New("confirmation required, but there is no terminal: add --yes")}
 	}
 	return ask(e.In, e.Err, question)
 }
@@ -41,18 +42,18 @@ func ask(in io.Reader, out io.Writer, question string) error {
 	case "y", "yes":
 		return nil
 	}
-	return errors.New("nothing was done")
+	return errors.New("canceled; nothing was changed")
 }
 
-// initKind is the value of --init.
+// initKind is the value of the flag --init.
 type initKind struct{ kind machine.InitKind }
 
 func (k *initKind) String() string { return string(k.kind) }
 
-// Type stands in the help.
+// Type is shown in the help.
 func (k *initKind) Type() string { return "init" }
 
-// Set takes one of machine.InitKinds.
+// Set accepts one of machine.InitKinds.
 func (k *initKind) Set(s string) error {
 	k.kind = machine.InitKind(s)
 	if !slices.Contains(machine.InitKinds(), k.kind) {

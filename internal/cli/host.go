@@ -21,7 +21,7 @@ import (
 	"github.com/slipway-project/slipway/internal/report"
 )
 
-// The purposes of --for.
+// Values of the flag --for.
 const forClusters, forTests = "clusters", "tests"
 
 func preflight(e Env) *cobra.Command {
@@ -31,10 +31,10 @@ func preflight(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "preflight",
-		Short: "Check whether this host can run clusters, and what to do if not",
-		Long: `Check whether this host can run clusters. All problems are listed at once, each with its remedy. With --install, missing
-packages are installed with the distribution's package manager; slipway up does the same by itself. With --for tests, the
-programs that Slipway's own tests run are checked, too; make test and make check do this first.`,
+		Short: "Check whether this host can run clusters",
+		Long: `Check whether this host can run clusters, and list all problems with their remedies. With --install, missing packages are
+installed with the package manager of the distribution, as slipway up does. With --for tests, it also checks for the
+programs that the tests of Slipway need, as make test and make check do.`,
 		Example: `  slipway preflight
   slipway preflight --install
   slipway preflight --install --for tests
@@ -43,8 +43,8 @@ programs that Slipway's own tests run are checked, too; make test and make check
 	}
 	nameFlag(e, cmd, &name)
 	cmd.Flags().BoolVar(&install, "install", false, "install missing packages")
-	cmd.Flags().StringVar(&purpose, "for", forClusters, "what this host is wanted for: clusters, or tests (Slipway's own)")
-	initFlag(cmd, &kind, "check also what machines with this init need")
+	cmd.Flags().StringVar(&purpose, "for", forClusters, "what to check for: clusters, or tests (those of Slipway)")
+	initFlag(cmd, &kind, "also check what machines with this init need")
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cluster, err := e.Inventory.Dir.Load(clusterdir.Source{Name: name})
@@ -52,7 +52,7 @@ programs that Slipway's own tests run are checked, too; make test and make check
 			return err
 		}
 		if purpose != forClusters && purpose != forTests {
-			return usageError{fmt.Errorf("--for: unknown purpose %q (want %s or %s)", purpose, forClusters, forTests)}
+			return usageError{fmt.Errorf("--for %q: use %s or %s", purpose, forClusters, forTests)}
 		}
 		findings, err := bootstrap.Preflight(cmd.Context(), e.Inventory.Dir, cluster, kind.kind, purpose == forTests)
 		if err != nil {
@@ -86,7 +86,7 @@ programs that Slipway's own tests run are checked, too; make test and make check
 	return cmd
 }
 
-// findingsText lists all findings, those that need attention with their remedy, and ends with a summary.
+// findingsText prints all findings, with the remedy for problems and warnings, and a summary.
 func findingsText(w io.Writer, findings []checks.Finding, purpose string, installed bool) {
 	warnings := 0
 	for _, f := range findings {
@@ -139,7 +139,7 @@ func version(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Show the versions of slipway, its releases and the cluster",
+		Short: "Show the versions of slipway, its releases and a cluster",
 		Example: `  slipway version
   slipway version --output json`,
 		Args: noArgs,
@@ -187,13 +187,13 @@ func orUnknown(s string) string {
 	return s
 }
 
-// Completion reads folders and never asks an agent, so that pressing Tab never waits.
+// Completion functions read the state directory and never contact an agent, so that pressing Tab never waits.
 
 func completion(e Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish",
-		Short: "Print the completion script of a shell",
-		Long:  `Print the completion script of a shell. It completes commands, flags, clusters, machines and components.`,
+		Short: "Print a shell completion script",
+		Long:  `Print a completion script for a shell. It completes commands, flags, clusters, machines and components.`,
 		Example: `  source <(slipway completion bash)
   slipway completion bash > /usr/share/bash-completion/completions/slipway
   slipway completion zsh > "${fpath[1]}/_slipway"
@@ -222,7 +222,7 @@ func clusterNames(e Env) completer {
 	}
 }
 
-// machineNames completes one machine of the cluster that --name names.
+// machineNames completes the names of the cluster's machines.
 func machineNames(e Env, cluster *string) completer {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 && cmd.Name() == "exec" {
@@ -233,7 +233,7 @@ func machineNames(e Env, cluster *string) completer {
 	}
 }
 
-// oneMachine completes the only argument: a machine, or the node of that name.
+// oneMachine completes the name of a machine or node, for commands that take exactly one.
 func oneMachine(e Env, cluster *string) completer {
 	names := machineNames(e, cluster)
 	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
@@ -256,7 +256,7 @@ func waitTargets(e Env) completer {
 	}
 }
 
-// components completes what has a log.
+// components completes the names of components that have a log on the machine.
 func components(e Env, cluster, machine *string) completer {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/slipway-project/slipway/internal/agentclient"
@@ -27,36 +28,37 @@ func initCommand(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "init",
-		Short: "Make a cluster on a machine that somebody else has booted",
-		Long: `Make a cluster on a machine that somebody else has booted, and that runs the slipway agent: it becomes the first control plane.
-The machine proves itself by its key, whose pin its console shows; you prove yourself by its init secret, which is good for once.
-The machine does the work by itself: broken off at any moment, the same command takes it up again.`,
-		Example: `  slipway init --server 10.0.0.4 --pin sha256:…                                  # asks for the secret
+		Short: "Create a cluster on a machine that runs the slipway agent",
+		Long: `Create a cluster on a remote machine that runs the slipway agent. The machine becomes the first control plane.
+Slipway authenticates the machine by the pin of its key (slipway identity), and the machine authenticates you by its
+init secret (slipway init-secret create), which can be used once. You can interrupt init at any time: the machine
+continues, and the same command resumes.`,
+		Example: `  slipway init --server 10.0.0.4 --pin sha256:…                                  # ask for the secret
   slipway init --server 10.0.0.4 --pin sha256:… -f cluster.yaml --secret-file secret
   slipway init --server 10.0.0.4 --pin sha256:… --name prod --output json < secret`,
 		Args: noArgs,
 	}
 	nameFlag(e, cmd, &o.Source.Name)
 	sourceFlags(cmd, &o.Source)
-	cmd.Flags().Lookup("file").Usage = "cluster spec; - reads standard input (default: a cluster of this one machine)"
-	cmd.Flags().Lookup("name").Usage = "name of the cluster, if no spec names it"
+	cmd.Flags().Lookup("file").Usage = "cluster spec; - reads standard input (default: a cluster of one machine)"
+	cmd.Flags().Lookup("name").Usage = "name of the cluster, if the spec does not name it"
 	cmd.Flags().StringVar(&o.Server, "server", "", "address of the machine, or ADDRESS:PORT")
 	cmd.Flags().StringVar(&o.Pin, "pin", "", "pin of the machine's key: sha256: and 64 hex digits")
-	cmd.Flags().StringVar(&file, "secret-file", "", "file that holds the init secret (default: standard input)")
-	cmd.Flags().StringVar(&o.Node, "node", "", "which node of the spec the machine is (default: its first control plane)")
-	cmd.Flags().DurationVar(&o.Timeout, "timeout", 15*time.Minute, "how long to wait until the cluster stands")
+	cmd.Flags().StringVar(&file, "secret-file", "", "file with the init secret (default: standard input)")
+	cmd.Flags().StringVar(&o.Node, "node", "", "node of the spec that the machine becomes (default: the first control plane)")
+	cmd.Flags().DurationVar(&o.Timeout, "timeout", 15*time.Minute, "how long to wait until the cluster is running")
 	outputFlag(cmd, &out)
-	cmd.SetFlagErrorFunc(noSecretFlag)
+	cmd.SetFlagErrorFunc(refuseSecretFlag("secret", "pass the secret on standard input or with --secret-file"))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case o.Server == "":
-			return usageError{errors.New("which machine? name it with --server ADDRESS")}
+			return usageError{errors.New("--server is required: use the address of the machine")}
 		case o.Source.File == "-" && file == "":
-			return usageError{errors.New("standard input cannot be both spec and secret: use --secret-file")}
+			return usageError{errors.New("standard input cannot be both the spec and the secret: use --secret-file")}
 		case o.Timeout <= 0:
-			return usageError{errors.New("--timeout: use a time above zero")}
+			return usageError{errors.New("--timeout must be greater than zero")}
 		}
-		if err := operate.CheckPin(o.Pin); err != nil {
+		if err := operate.CheckPin("--pin", o.Pin); err != nil {
 			return usageError{err}
 		}
 		if o.Source.File != "" && !cmd.Flags().Changed("name") {
@@ -71,15 +73,6 @@ The machine does the work by itself: broken off at any moment, the same command 
 	return cmd
 }
 
-// noSecretFlag explains why there is no --secret, without repeating what was given for it.
-func noSecretFlag(cmd *cobra.Command, err error) error {
-	if strings.HasPrefix(err.Error(), "unknown flag: --secret") {
-		err = errors.New("there is no --secret: a command line can be read by every process of the host; " +
-			"give the secret on standard input or with --secret-file")
-	}
-	return usageError{fmt.Errorf("%w\nSee '%s --help'", err, cmd.CommandPath())}
-}
-
 func runInit(cmd *cobra.Command, e Env, out format, o bootstrap.InitOptions) error {
 	begun := time.Now()
 	var done bootstrap.Initialized
@@ -89,7 +82,7 @@ func runInit(cmd *cobra.Command, e Env, out format, o bootstrap.InitOptions) err
 		return err
 	})
 	if cmd.Context().Err() != nil {
-		return interruptedError("stopped; the machine goes on by itself, and the same command takes it up again")
+		return interruptedError("interrupted; the machine continues, run the same command again to resume")
 	}
 	if err != nil {
 		return err
@@ -103,14 +96,14 @@ func runInit(cmd *cobra.Command, e Env, out format, o bootstrap.InitOptions) err
 
 func initText(w io.Writer, done bootstrap.Initialized, took time.Duration) {
 	if done.Changed {
-		fmt.Fprintf(w, "cluster %s stands (%.2f s)\n\n", done.Name, took.Seconds())
+		fmt.Fprintf(w, "cluster %s is running (%.2f s)\n\n", done.Name, took.Seconds())
 	} else {
-		fmt.Fprintf(w, "cluster %s has been made on this machine before\n\n", done.Name)
+		fmt.Fprintf(w, "cluster %s is already running on this machine\n\n", done.Name)
 	}
-	for _, line := range [][2]string{{"cluster id", done.Cluster}, {"node", done.Node}, {"machine's key", done.Machine}, {"API", done.Server}, {"kubeconfig", done.Kubeconfig}} {
+	for _, line := range [][2]string{{"cluster id", done.Cluster}, {"node", done.Node}, {"machine key", done.Machine}, {"API", done.Server}, {"kubeconfig", done.Kubeconfig}} {
 		fmt.Fprintf(w, "  %-14s %s\n", line[0], line[1])
 	}
-	fmt.Fprintf(w, "\nMore machines join with a token: slipway token create, on the machine, prints it and what to do with it.\n")
+	fmt.Fprintf(w, "\nTo add machines, run slipway token create on the machine, and follow its instructions.\n")
 }
 
 func join(e Env) *cobra.Command {
@@ -120,26 +113,27 @@ func join(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "join",
-		Short: "Let the machine that this runs on join a cluster",
-		Long: `Let the machine that this runs on join a cluster. Its agent keeps the request and goes on trying by itself, over reboots too, until
-it is let in; --wait waits for that. slipway token create prints the token and the command line. The token is asked for, or read
-from standard input or a file: on a command line every process of the machine could read it.`,
-		Example: `  slipway join --endpoint 10.0.0.4:9440 --pin sha256:…            # asks for the token
+		Short: "Join this machine to a cluster",
+		Long: `Join this machine to a cluster. The machine's agent stores the request and retries, also after a reboot, until the
+cluster admits the machine; --wait waits for that. Run slipway token create on a control plane to get a token and
+the command line. Join asks for the token, or reads it from standard input or a file: a token on the command line
+could be read by every process on the machine.`,
+		Example: `  slipway join --endpoint 10.0.0.4:9440 --pin sha256:…            # ask for the token
   slipway join --endpoint 10.0.0.4:9440 --pin sha256:… --token-file token --wait
   slipway join --endpoint 10.0.0.4:9440 --pin sha256:… --known    # the cluster knows the machine's key`,
 		Args: noArgs,
 	}
-	cmd.Flags().StringArrayVar(&o.Endpoints, "endpoint", nil, "ADDRESS:PORT of a join service; may be given several times")
+	cmd.Flags().StringArrayVar(&o.Endpoints, "endpoint", nil, "ADDRESS:PORT of a join service (may be repeated)")
 	cmd.Flags().StringVar((*string)(&o.Pin), "pin", "", "pin of the cluster's join CA: sha256: and 64 hex digits")
-	cmd.Flags().StringVar(&o.Node, "node", "", "name to ask for (default: what the cluster decides)")
-	cmd.Flags().StringVar(&file, "token-file", "", "file that holds the token (default: standard input)")
-	cmd.Flags().BoolVar(&known, "known", false, "no token: the cluster knows this machine's key")
-	cmd.Flags().BoolVar(&o.Wait, "wait", false, "wait until the machine is in")
+	cmd.Flags().StringVar(&o.Node, "node", "", "node name to request (default: the cluster chooses one)")
+	cmd.Flags().StringVar(&file, "token-file", "", "file with the token (default: standard input)")
+	cmd.Flags().BoolVar(&known, "known", false, "join without a token: the cluster knows this machine's key")
+	cmd.Flags().BoolVar(&o.Wait, "wait", false, "wait until the machine has joined")
 	cmd.Flags().DurationVar(&o.Timeout, "timeout", 5*time.Minute, "how long to wait, with --wait")
 	cmd.Flags().StringVar(&o.Socket, "socket", agentclient.OwnSocket, "socket of the machine's agent")
 	_ = cmd.Flags().MarkHidden("socket")
 	outputFlag(cmd, &out)
-	cmd.SetFlagErrorFunc(noTokenFlag)
+	cmd.SetFlagErrorFunc(refuseSecretFlag("token", "pass the token on standard input or with --token-file, and revoke this one"))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := o.Check(); err != nil {
 			return usageError{err}
@@ -158,13 +152,15 @@ from standard input or a file: on a command line every process of the machine co
 	return cmd
 }
 
-// noTokenFlag explains why there is no --token, without repeating what was given for it.
-func noTokenFlag(cmd *cobra.Command, err error) error {
-	if strings.HasPrefix(err.Error(), "unknown flag: --token") {
-		err = errors.New("there is no --token: a command line can be read by every process of the machine; " +
-			"give the token on standard input or with --token-file, and revoke this one")
+// refuseSecretFlag is a flag error function that explains why there is no flag for a secret. It does not repeat the value.
+func refuseSecretFlag(flag, advice string) func(*cobra.Command, error) error {
+	return func(cmd *cobra.Command, err error) error {
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) && unknown.GetSpecifiedName() == flag {
+			err = fmt.Errorf("there is no --%s: every process on the machine can read a command line: %s", flag, advice)
+		}
+		return usageError{fmt.Errorf("%w\nSee '%s --help'", err, cmd.CommandPath())}
 	}
-	return usageError{fmt.Errorf("%w\nSee '%s --help'", err, cmd.CommandPath())}
 }
 
 func runJoin(cmd *cobra.Command, e Env, out format, o operate.JoinOptions) error {
@@ -175,7 +171,7 @@ func runJoin(cmd *cobra.Command, e Env, out format, o operate.JoinOptions) error
 		return err
 	})
 	if cmd.Context().Err() != nil {
-		return interruptedError("stopped; the machine's agent goes on with what it was told")
+		return interruptedError("interrupted; the machine's agent keeps trying to join")
 	}
 	if err != nil {
 		return err
@@ -187,14 +183,15 @@ func runJoin(cmd *cobra.Command, e Env, out format, o operate.JoinOptions) error
 	case in:
 		fmt.Fprintf(e.Out, "this machine is node %s of cluster %s\n", m.Node, m.Cluster)
 	default:
-		fmt.Fprintf(e.Out, "the machine's agent knows what to join and goes on by itself\n\nthis machine's key: %s\n", m.Key)
+		fmt.Fprintf(e.Out, "the agent of this machine keeps trying to join; see slipway identity\n\nkey of this machine: %s\n", m.Key)
 	}
 	return nil
 }
 
 const maxSecret = 4 << 10
 
-// secret reads what must not stand on a command line: from a file, or from standard input, where a terminal does not show it.
+// secret reads a secret from a file, or from standard input. A terminal does not echo it. Secrets are never flags, because
+// other processes can read the command line. what and flag are for messages.
 func secret(e Env, file, what, flag string) (string, error) {
 	in := e.In
 	if file != "" && file != "-" {
@@ -219,7 +216,7 @@ func secret(e Env, file, what, flag string) (string, error) {
 		return "", fmt.Errorf("read the %s: %w", what, err)
 	}
 	if len(text) > maxSecret {
-		return "", fmt.Errorf("read the %s: it is longer than %d bytes: this is none", what, maxSecret)
+		return "", fmt.Errorf("read the %s: it is longer than %d bytes", what, maxSecret)
 	}
 	return given(string(text), what, flag)
 }
@@ -227,10 +224,10 @@ func secret(e Env, file, what, flag string) (string, error) {
 func given(text, what, flag string) (string, error) {
 	text = strings.TrimSpace(text)
 	if text == "" {
-		return "", usageError{fmt.Errorf("no %s: give it on standard input or with %s", what, flag)}
+		return "", usageError{fmt.Errorf("no %s: pass it on standard input or with %s", what, flag)}
 	}
 	if strings.ContainsAny(text, " \t\r\n") {
-		return "", usageError{fmt.Errorf("the %s has several words: give nothing but the %s", what, what)}
+		return "", usageError{fmt.Errorf("the %s contains white space: pass only the %s", what, what)}
 	}
 	return text, nil
 }
@@ -240,9 +237,10 @@ func identityCommand(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "identity",
-		Short: "Show who this machine is: the pin of its key, its address, its cluster",
-		Long: `Show who the machine is that this runs on: the pin of its key, by which others know it, its address, and which cluster it belongs to.
-Read the pin here, on the machine's console, and not over the network: slipway init --pin and slipway token create --key want it.`,
+		Short: "Show the key, address and cluster of this machine",
+		Long: `Show the pin of this machine's key, its address, and the cluster that it belongs to. Other machines identify this
+machine by its key: read the pin on the machine's console, not over the network, and give it to
+slipway init --pin or slipway token create --key.`,
 		Example: `  slipway identity
   slipway identity --output json | jq -r .key`,
 		Args: noArgs,
@@ -277,9 +275,8 @@ func socketFlag(cmd *cobra.Command, socket *string) {
 func initSecretCommand(e Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init-secret",
-		Short: "Make the secret with which slipway init may make a cluster on this machine",
-		Long: `Make the secret with which slipway init may make a cluster on the machine that this runs on. It is good for one cluster, and for
-this machine only.`,
+		Short: "Manage the init secret of this machine",
+		Long:  `Manage the init secret of this machine. The secret authorizes slipway init to create one cluster on this machine.`,
 		Example: `  slipway init-secret create
   slipway init-secret create --output json > secret.json`,
 	}
@@ -293,16 +290,16 @@ func initSecretCreate(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "create",
-		Short: "Make an init secret on this machine",
-		Long: `Make an init secret on the machine that this runs on, which belongs to nobody and whose agent runs. It is shown now and never again:
-the machine keeps its hash only. Its agent waits for slipway init from then on.`,
+		Short: "Create an init secret on this machine",
+		Long: `Create an init secret on this machine. The machine must not belong to a cluster, and its agent must be running. The
+secret is shown only once: the machine stores its hash. The agent then waits for slipway init.`,
 		Example: `  slipway init-secret create
-  slipway init-secret create --replace                           # the one before is worthless
+  slipway init-secret create --replace                           # invalidate the previous secret
   slipway init-secret create --output json | jq -r .secret`,
 		Args: noArgs,
 	}
 	socketFlag(cmd, &socket)
-	cmd.Flags().BoolVar(&replace, "replace", false, "make another one that nobody has used worthless")
+	cmd.Flags().BoolVar(&replace, "replace", false, "invalidate and replace an unused secret")
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		secret, id, err := operate.CreateInitSecret(cmd.Context(), socket, e.Inventory.Dir.Root, replace)
@@ -316,8 +313,8 @@ the machine keeps its hash only. Its agent waits for slipway init from then on.`
 			}{secret, id})
 		}
 		server := cmp.Or(id.Address, "ADDRESS")
-		fmt.Fprintf(e.Out, "%s\n\nThis init secret is good for one cluster on this machine, and is not shown again.\n", secret)
-		fmt.Fprintf(e.Out, "Where you work from; give it the secret when it asks, or on its standard input:\n\n  slipway init --server %s --pin %s\n", server, id.Key)
+		fmt.Fprintf(e.Out, "%s\n\nThis init secret creates one cluster on this machine. It is not shown again.\n", secret)
+		fmt.Fprintf(e.Out, "\nNext step, on your computer (enter the secret when asked, or pass it on standard input):\n\n  slipway init --server %s --pin %s\n", server, id.Key)
 		return nil
 	}
 	return cmd

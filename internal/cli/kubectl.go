@@ -21,9 +21,9 @@ import (
 func kubectl(e Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "kubectl [--name N] [ARGUMENT...]",
-		Short: "Run kubectl on a cluster",
-		Long: `Run the release's own kubectl on a cluster, from the component store; none has to be installed. Only --name and --root in
-front are Slipway's; everything after them is kubectl's, its flags too. Its exit code is passed on.`,
+		Short: "Run kubectl against a cluster",
+		Long: `Run kubectl against a cluster. Slipway uses the kubectl of the cluster's release, from the component store. Only --name
+and --root before all other arguments are flags of slipway; everything else is passed to kubectl.`,
 		Example: `  slipway kubectl get pods -A
   slipway kubectl --name test apply -f deployment.yaml
   slipway kubectl exec -it web-0 -- sh`,
@@ -45,7 +45,7 @@ front are Slipway's; everything after them is kubectl's, its flags too. Its exit
 				return err
 			}
 			env := append(os.Environ(), "KUBECONFIG="+access.Kubeconfig)
-			// This process becomes kubectl: signals, terminal and exit code need no passing on.
+			// Replacing this process lets kubectl have the terminal, the signals and the exit code.
 			if err := syscall.Exec(path, append([]string{"kubectl"}, rest...), env); err != nil {
 				return fmt.Errorf("run kubectl: %w", err)
 			}
@@ -54,7 +54,7 @@ front are Slipway's; everything after them is kubectl's, its flags too. Its exit
 	}
 }
 
-// ownFlags takes --name and --root from the front; what follows belongs to kubectl.
+// ownFlags parses --name and --root at the start of args and returns the arguments for kubectl.
 func ownFlags(e Env, args []string) (name string, rest []string, err error) {
 	name, rest = defaultName, args
 	for len(rest) > 0 {
@@ -91,10 +91,11 @@ func kubeconfig(e Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kubeconfig",
 		Short: "Print a cluster's kubeconfig, or merge it into yours",
-		Long: `Print the administrator's kubeconfig of a cluster; its server is 127.0.0.1 on this host. With --merge it goes into the first
-file of KUBECONFIG, or ~/.kube/config, as context slipway-NAME, which becomes the current one; all other
-entries there stay, and so do the file's owner and the namespace that you chose. Comments are lost, as with kubectl config. With
---output json or yaml it tells path and server instead of printing the file.`,
+		Long: `Print the administrator's kubeconfig of a cluster. The server of a local cluster is 127.0.0.1.
+
+With --merge, slipway adds the context slipway-NAME to the first file in KUBECONFIG, or to ~/.kube/config, and makes
+it the current context. Other entries, the owner of the file and your chosen namespace are kept. Comments are lost,
+as with kubectl config. With --output json or yaml, it prints the path and the server instead of the file.`,
 		Example: `  slipway kubeconfig > dev.conf && kubectl --kubeconfig dev.conf get nodes
   export KUBECONFIG=$(slipway kubeconfig --path)
   slipway kubeconfig --merge --name test`,
@@ -102,8 +103,8 @@ entries there stay, and so do the file's owner and the namespace that you chose.
 	}
 	nameFlag(e, cmd, &name)
 	outputFlag(cmd, &out)
-	cmd.Flags().BoolVar(&merge, "merge", false, "merge it into your own kubeconfig instead of printing it")
-	cmd.Flags().BoolVar(&pathOnly, "path", false, "print where the file is instead of what is in it")
+	cmd.Flags().BoolVar(&merge, "merge", false, "merge the kubeconfig into your own instead of printing it")
+	cmd.Flags().BoolVar(&pathOnly, "path", false, "print the path of the file instead of its content")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if merge && pathOnly {
 			return usageError{errors.New("use one of --merge and --path")}
@@ -131,7 +132,7 @@ entries there stay, and so do the file's owner and the namespace that you chose.
 	return cmd
 }
 
-// kubeconfigView says where a cluster's kubeconfig is, for programs. What is in it can be read there.
+// kubeconfigView is the JSON and YAML result of kubeconfig. It has the path of the file, not its secrets.
 type kubeconfigView struct {
 	Cluster string `json:"cluster"`
 	Path    string `json:"path"`
@@ -160,7 +161,7 @@ func mergeKubeconfig(cmd *cobra.Command, e Env, out format, name string, access 
 	return nil
 }
 
-// userKubeconfig is the file that kubectl would write to.
+// userKubeconfig returns the path of the kubeconfig that kubectl writes to.
 func userKubeconfig() (string, error) {
 	for _, path := range filepath.SplitList(os.Getenv("KUBECONFIG")) {
 		if path != "" {
@@ -178,9 +179,9 @@ func exec(e Env) *cobra.Command {
 	var name string
 	cmd := &cobra.Command{
 		Use:   "exec [MACHINE] -- COMMAND [ARGUMENT...]",
-		Short: "Run a program inside a machine",
-		Long: `Run a program inside a machine, the first one if none is named. It sees the machine's processes, network and files, and
-the administrator's KUBECONFIG. Its exit code is passed on; a terminal is passed through.`,
+		Short: "Run a command in a machine",
+		Long: `Run a command in a local machine, by default the first one. The command sees the machine's processes, network and
+files, and KUBECONFIG is set to the administrator's kubeconfig. Exec exits with the exit code of the command.`,
 		Example: `  slipway exec -- ps ax
   slipway exec --name test test-main-0 -- bash
   slipway exec -- ss -ltnp | sort`,
@@ -188,9 +189,9 @@ the administrator's KUBECONFIG. Its exit code is passed on; a terminal is passed
 			dash := cmd.ArgsLenAtDash()
 			switch {
 			case dash < 0 || dash == len(args):
-				return errors.New("no command: write it behind --, as in slipway exec -- ps ax")
+				return errors.New("no command: write it after --, as in slipway exec -- ps ax")
 			case dash > 1:
-				return errors.New("name at most one machine before --")
+				return errors.New("too many arguments before --: name at most one machine")
 			}
 			return nil
 		},

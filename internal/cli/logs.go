@@ -23,10 +23,10 @@ func logs(e Env) *cobra.Command {
 	var tail int
 	cmd := &cobra.Command{
 		Use:   "logs COMPONENT",
-		Short: "Show the log of a component, the agent or a machine",
-		Long: `Show the log of a component (kubelet, etcd, kube-apiserver, …), of the node's agent ("agent"), or what a machine said while
-it booted ("machine"). It works while the machine is down too. A machine of slipway apply is asked over SSH; "machine" is its
-journal there. Logs of pods: slipway kubectl logs.`,
+		Short: "Print the log of a component, the agent or a machine",
+		Long: `Print the log of a component (kubelet, etcd, kube-apiserver, …), of the machine's agent ("agent"), or of the machine
+("machine": its console, or its journal if it is reached over SSH). Logs of a local machine are available while the
+machine is not running. For logs of pods, use slipway kubectl logs.`,
 		Example: `  slipway logs kubelet
   slipway logs kube-apiserver --tail 20 -f
   slipway logs --name test agent`,
@@ -35,11 +35,11 @@ journal there. Logs of pods: slipway kubectl logs.`,
 	}
 	nameFlag(e, cmd, &name)
 	machineFlag(e, cmd, &machine, &name)
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what is written later, until Ctrl-C")
-	cmd.Flags().IntVar(&tail, "tail", -1, "only the last lines; -1 shows all")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "keep printing new lines until interrupted")
+	cmd.Flags().IntVar(&tail, "tail", -1, "number of last lines to print; -1 prints all")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if tail < -1 {
-			return usageError{errors.New("--tail: use a number of lines, or -1 for all")}
+			return usageError{errors.New("--tail must be a number of lines, or -1 for all")}
 		}
 		far, err := e.Inventory.IsRemote(name)
 		if err != nil {
@@ -51,7 +51,7 @@ journal there. Logs of pods: slipway kubectl logs.`,
 			err = nearLog(cmd.Context(), e, name, machine, args[0], tail, follow)
 		}
 		if cmd.Context().Err() != nil && (err == nil || far) {
-			return exitError(exitInterrupted) // how following ends; there is nothing to say
+			return exitError(exitInterrupted) // the usual end of --follow, which needs no message
 		}
 		return err
 	}
@@ -71,15 +71,15 @@ func machineFlag(e Env, cmd *cobra.Command, machine, cluster *string) {
 	_ = cmd.RegisterFlagCompletionFunc("machine", machineNames(e, cluster))
 }
 
-// lookPeriod is short for a reader and long for a machine: one stat each time.
-const lookPeriod = 100 * time.Millisecond
+// followInterval is how often a followed log is checked. Each check costs one stat.
+const followInterval = 100 * time.Millisecond
 
-// showLog writes the last lines of a file, or all for tail < 0, and with follow what is added until ctx ends. Rotation does
-// not end it, be it by truncation or by another file under the same name.
+// showLog writes the last lines of a file to w, or all lines if tail is negative. With follow it continues with lines
+// that are added, until ctx ends. It follows a log across rotation, by truncation or by renaming.
 func showLog(ctx context.Context, w io.Writer, path string, tail int, follow bool) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("read log: %s is not there yet", path)
+		return fmt.Errorf("read log: %s does not exist yet", path)
 	}
 	if err != nil {
 		return fmt.Errorf("read log: %w", err)
@@ -93,12 +93,12 @@ func showLog(ctx context.Context, w io.Writer, path string, tail int, follow boo
 	if _, err := io.Copy(w, f); err != nil || !follow {
 		return err
 	}
-	tick := time.NewTicker(lookPeriod)
+	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil // how a follower ends
+			return nil // the usual way to stop following
 		case <-tick.C:
 		}
 		if f, err = current(f, path); err != nil {
@@ -110,8 +110,8 @@ func showLog(ctx context.Context, w io.Writer, path string, tail int, follow boo
 	}
 }
 
-// current returns the file to go on with: f, at its beginning if it was truncated, or the new file at path, once f has been
-// read to its end.
+// current returns the file to read next: f, rewound if it was truncated, or the new file at path once f has been read to
+// its end.
 func current(f *os.File, path string) (*os.File, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -143,7 +143,7 @@ func current(f *os.File, path string) (*os.File, error) {
 	return next, nil
 }
 
-// seekTail goes back n lines from the end, reading backwards in blocks.
+// seekTail moves to the start of the last n lines, reading backwards in blocks.
 func seekTail(f *os.File, n int) error {
 	end, err := f.Seek(0, io.SeekEnd)
 	if err != nil || n == 0 {
@@ -158,7 +158,7 @@ func seekTail(f *os.File, n int) error {
 		}
 		block := buf[:size]
 		if at+size == end {
-			block = bytes.TrimSuffix(block, []byte("\n")) // ends the last line, begins none
+			block = bytes.TrimSuffix(block, []byte("\n")) // it ends the last line and does not start another
 		}
 		for i := bytes.LastIndexByte(block, '\n'); i >= 0; i = bytes.LastIndexByte(block, '\n') {
 			if n--; n == 0 {

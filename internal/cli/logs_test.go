@@ -21,15 +21,15 @@ func TestTail(t *testing.T) {
 		n       int
 		want    string
 	}{
-		"all":                {"a\nb\n", -1, "a\nb\n"},
-		"none":               {"a\nb\n", 0, ""},
-		"the last":           {"a\nb\n", 1, "b\n"},
-		"more than there is": {"a\nb\n", 9, "a\nb\n"},
-		"an open line":       {"a\nb", 1, "b"},
-		"empty lines":        {"a\n\n\n", 2, "\n\n"},
-		"an empty file":      {"", 3, ""},
-		"over blocks":        {"a\n" + long + "\nb\n", 2, long + "\nb\n"},
-		"a block of its own": {long + "\n" + long + "\n", 1, long + "\n"},
+		"all":                 {"a\nb\n", -1, "a\nb\n"},
+		"none":                {"a\nb\n", 0, ""},
+		"last":                {"a\nb\n", 1, "b\n"},
+		"more than there are": {"a\nb\n", 9, "a\nb\n"},
+		"incomplete line":     {"a\nb", 1, "b"},
+		"empty lines":         {"a\n\n\n", 2, "\n\n"},
+		"an empty file":       {"", 3, ""},
+		"across blocks":       {"a\n" + long + "\nb\n", 2, long + "\nb\n"},
+		"one line per block":  {long + "\n" + long + "\n", 1, long + "\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -46,7 +46,7 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// TestFollow writes, truncates, and replaces the file under a follower, each time waiting until it has seen the last line.
+// TestFollow appends to, truncates and replaces a file that is followed, and each time waits for the last line to be printed.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "log")
@@ -84,15 +84,15 @@ func TestFollow(t *testing.T) {
 	expect("first-of-new")
 	stop()
 	if err := <-done; err != nil {
-		t.Errorf("a follower that is stopped has no error, got %v", err)
+		t.Errorf("stopped: got error %v, want nil", err)
 	}
 }
 
 func TestNoLog(t *testing.T) {
 	t.Parallel()
 	err := showLog(t.Context(), io.Discard, filepath.Join(t.TempDir(), "log"), -1, true)
-	if err == nil || !strings.Contains(err.Error(), "is not there yet") {
-		t.Errorf("got %v", err)
+	if err == nil || !strings.Contains(err.Error(), "does not exist yet") {
+		t.Errorf("got %v, want an error that says that the log does not exist yet", err)
 	}
 }
 

@@ -18,35 +18,35 @@ import (
 func machineCommand(e Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "machine",
-		Short: "Power local machines off and on, cut them from the network",
-		Long: `Power local machines off and on, and cut them from the network and heal them again: for those who rehearse failures. A machine
-keeps its disk; a cut outlives stops and starts. The host's network is never touched, and slipway exec, logs and status reach a
-machine that is cut, as its console would.`,
+		Short: "Stop, start and disconnect local machines",
+		Long: `Stop and start local machines, and disconnect them from the network, to test how a cluster handles failures. A machine
+keeps its disk, and a disconnected machine stays disconnected when it is stopped and started. The network of the host
+is not changed. Slipway exec, logs and status work for a disconnected machine.`,
 		Example: `  slipway machine list
-  slipway machine stop dev-main-1     # as if its plug were pulled
-  slipway machine cut dev-main-2      # as if its network cable were`,
+  slipway machine stop dev-main-1     # like pulling the power plug
+  slipway machine cut dev-main-2      # like pulling the network cable`,
 	}
 	cmd.AddCommand(machineList(e),
 		machineVerb(e, verb{
-			use: "stop", short: "Pull a machine's plug",
-			long: `Pull a machine's plug: all its processes end at once, and nothing is written any more. Its disk stays as it is.`,
-			done: "does not run any more", already: "did not run", do: operate.StopMachine,
+			use: "stop", short: "Power a machine off without a shutdown",
+			long: `Power a machine off without a shutdown: all its processes are killed at once. The machine keeps its disk.`,
+			done: "stopped", already: "is not running", do: operate.StopMachine,
 		}),
 		machineVerb(e, verb{
 			use: "start", short: "Power a machine on",
-			long: `Power a machine on. It boots with the disk that it had, and comes back to its plan by itself.`,
-			done: "runs", already: "ran already", do: operate.StartMachine,
+			long: `Power a machine on. It boots with its disk, and its agent applies its plan.`,
+			done: "started", already: "is already running", do: operate.StartMachine,
 		}),
 		machineCut(e),
 		machineVerb(e, verb{
-			use: "heal", short: "Give a machine its network back",
-			long: `Give a machine its network back, from every cut: also from those that concern it and one other machine.`,
-			done: "has its network back", already: "was not cut", do: operate.HealMachine,
+			use: "heal", short: "Reconnect a machine to the network",
+			long: `Reconnect a machine to the network. This undoes every cut, including those between two machines (--from).`,
+			done: "reconnected", already: "is already connected", do: operate.HealMachine,
 		}))
 	return cmd
 }
 
-// verb is a command that does one thing to one machine.
+// verb is a subcommand that does one thing to one machine. done and already complete the sentence "machine NAME …".
 type verb struct {
 	use, short, long string
 	done, already    string
@@ -91,15 +91,15 @@ func machineCut(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "cut MACHINE",
-		Short: "Pull a machine's network cable",
-		Long: `Pull a machine's network cable: it reaches no other machine, and none reaches it, until slipway machine heal. With --from it
-loses one other machine only, which loses it.`,
+		Short: "Disconnect a machine from the network",
+		Long: `Disconnect a machine from all other machines until slipway machine heal. With --from, only the connection between the two
+machines is cut.`,
 		Example: `  slipway machine cut dev-main-0
   slipway machine cut dev-main-0 --from dev-main-1`,
 		Args: cobra.ExactArgs(1),
 	}
 	nameFlag(e, cmd, &name)
-	cmd.Flags().StringVar(&from, "from", "", "only from this machine")
+	cmd.Flags().StringVar(&from, "from", "", "disconnect it only from this machine")
 	outputFlag(cmd, &out)
 	cmd.ValidArgsFunction = oneMachine(e, &name)
 	_ = cmd.RegisterFlagCompletionFunc("from", machineNames(e, &name))
@@ -112,7 +112,7 @@ loses one other machine only, which loses it.`,
 		if from != "" {
 			what = from
 		}
-		return machineResult(e, out, args[0], changed, "is cut from "+what, "was cut from "+what+" already")
+		return machineResult(e, out, args[0], changed, "disconnected from "+what, "is already disconnected from "+what)
 	}
 	return cmd
 }
@@ -123,7 +123,8 @@ func machineList(e Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the machines of a cluster",
-		Long:  `List the machines of a cluster: whether they run, since when, and what they are cut from. No agent is asked; see slipway status.`,
+		Long: `List the machines of a cluster, whether and since when they are running, and from what they are disconnected. It does
+not contact agents; see slipway status.`,
 		Example: `  slipway machine list
   slipway machine list --name test --output json`,
 		Args: noArgs,
@@ -155,9 +156,9 @@ func machineList(e Env) *cobra.Command {
 	return cmd
 }
 
-// machineState is what a machine is as hardware: power and cable.
+// machineState is the power and network state of a machine, without what its agent reports.
 func machineState(m machine.Status) string {
-	state := "down"
+	state := "stopped"
 	switch {
 	case m.Unreachable != "":
 		state = "unreachable"

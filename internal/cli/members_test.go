@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-project/slipway/internal/operate"
 )
 
-// TestMemberTexts is what the commands for nodes, tokens and init print.
+// TestMemberTexts compares the output of the commands for nodes, tokens and init with golden files.
 func TestMemberTexts(t *testing.T) {
 	t.Parallel()
 	nodes := []operate.Node{
@@ -63,25 +63,25 @@ func TestAsk(t *testing.T) {
 		var out bytes.Buffer
 		err := ask(strings.NewReader(answer), &out, "Sure?")
 		if (err == nil) != want || out.String() != "Sure? [y/N] " {
-			t.Errorf("%q: %v, asked %q", answer, err, out.String())
+			t.Errorf("answer %q: got %v and question %q, want confirmed %v", answer, err, out.String(), want)
 		}
 	}
 }
 
-// TestSecret: what is read is one word, and is bounded.
+// TestSecret checks that a secret is one word of limited length.
 func TestSecret(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ in, want, err string }{
 		"a line":     {"abc\n", "abc", ""},
 		"no end":     {"abc", "abc", ""},
 		"spaces":     {"  abc \r\n", "abc", ""},
-		"nothing":    {"\n", "", "no token: give it"},
-		"two lines":  {"abc\ndef\n", "", "several words"},
+		"nothing":    {"\n", "", "no token: pass it"},
+		"two lines":  {"abc\ndef\n", "", "contains white space"},
 		"a megabyte": {strings.Repeat("x", 1<<20), "", "longer than 4096 bytes"},
 	} {
 		got, err := secret(Env{In: strings.NewReader(test.in)}, "", "token", "--token-file")
 		if got != test.want || (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
-			t.Errorf("%s: got %q, %v", name, got, err)
+			t.Errorf("%s: got %q (%v), want %q (%s)", name, got, err, test.want, test.err)
 		}
 	}
 }

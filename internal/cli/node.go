@@ -20,9 +20,9 @@ import (
 func nodeCommand(e Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "List the nodes of a cluster, let machines in, take them out",
-		Long: `List the nodes of a cluster, let machines in, and take them out again. A control plane that runs answers: of the local cluster
-that --name names, or, run on a machine, that machine itself.`,
+		Short: "List, approve, drain, remove and reset nodes",
+		Long: `List, approve, drain, remove and reset the nodes of a cluster. A control plane of the cluster must be running. On a
+machine of a cluster, these commands use the agent of that machine.`,
 		Example: `  slipway node list
   slipway node drain dev-worker-0
   slipway node remove dev-worker-0`,
@@ -37,8 +37,8 @@ func nodeList(e Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the nodes of a cluster",
-		Long: `List the nodes that the cluster knows, whether they have come yet or not, and what those wait for that are not ready. As JSON it
-is an array of objects.`,
+		Long: `List the nodes of a cluster, including those that have not joined yet, and what a node that is not ready is waiting for.
+The JSON output is an array of objects.`,
 		Example: `  slipway node list
   slipway node list --output json | jq -r '.[] | select(.ready | not) | .name'`,
 		Args: noArgs,
@@ -63,7 +63,7 @@ is an array of objects.`,
 	return cmd
 }
 
-// array writes a list for programs that want nothing but the list.
+// array writes a list as JSON or YAML, without apiVersion and kind.
 func (f format) array(w io.Writer, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err == nil && f == asYAML {
@@ -78,10 +78,10 @@ func (f format) array(w io.Writer, v any) error {
 
 func nodeText(w io.Writer, nodes []operate.Node) {
 	if len(nodes) == 0 {
-		fmt.Fprintln(w, "the cluster knows no nodes yet: see slipway status")
+		fmt.Fprintln(w, "the cluster has no nodes yet: see slipway status")
 		return
 	}
-	rows := [][]string{{"NODE", "ROLES", "ADDRESS", "STATE", "KUBELET", "ETCD", "PODS", "WAITS FOR"}}
+	rows := [][]string{{"NODE", "ROLES", "ADDRESS", "STATE", "KUBELET", "ETCD", "POD CIDR", "WAITING FOR"}}
 	for _, n := range nodes {
 		rows = append(rows, []string{
 			n.Name, strings.Join(n.Roles, ","), orDash(strings.Join(n.Addresses, ",")), nodeState(n), orDash(n.Version), orDash(n.Member),
@@ -107,9 +107,10 @@ func nodeApprove(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "approve NODE",
-		Short: "Let the machine in that asks for a node's name",
-		Long: `Let the machine in that asks for the name of a node whose machine was another one, as after it was replaced. slipway node list
-shows the key of who waits: compare it with the one on the machine's console. The old machine is not let in any more.`,
+		Short: "Approve a replacement machine for a node",
+		Long: `Approve a machine that asks to join under the name of an existing node, for example because the old machine was
+replaced. slipway node list shows the key of the waiting machine: compare it with slipway identity on that machine.
+The old machine can then no longer join.`,
 		Example: `  slipway node approve dev-worker-0
   slipway node approve test-worker-0 --name test`,
 		Args: cobra.ExactArgs(1),
@@ -125,7 +126,7 @@ shows the key of who waits: compare it with the one on the machine's console. Th
 		if out != asText {
 			return out.object(e.Out, "NodeApproval", map[string]any{"node": args[0], "key": key})
 		}
-		fmt.Fprintf(e.Out, "node %s is the machine with key %s from now on\n", args[0], key)
+		fmt.Fprintf(e.Out, "node %s approved: its machine is now the one with key %s\n", args[0], key)
 		return nil
 	}
 	return cmd
@@ -137,16 +138,16 @@ func nodeReset(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "reset MACHINE",
-		Short: "Take a machine out of its cluster and make it free again",
-		Long: `Take a machine out of its cluster and remove all that was made for that there, its data too, and nothing else: then it is free for
-another cluster. The cluster is asked first, and says no while it would lose its quorum; --lost is for a cluster that is gone for
-good. Take a node out with slipway node remove before, or its cluster goes on waiting for it.`,
+		Short: "Reset a machine so that it can join another cluster",
+		Long: `Reset a machine: delete everything that slipway created on it for its cluster, including the data, so that the machine
+can join another cluster. Remove the node with slipway node remove first; otherwise the cluster keeps waiting for it.
+The machine refuses while its cluster would lose its quorum. Use --lost if the cluster no longer exists.`,
 		Example: `  slipway node reset dev-worker-0
   slipway node reset dev-main-0 --lost --yes`,
 		Args: cobra.ExactArgs(1),
 	}
 	nameFlag(e, cmd, &name)
-	cmd.Flags().BoolVar(&lost, "lost", false, "the cluster is gone for good: do not ask it")
+	cmd.Flags().BoolVar(&lost, "lost", false, "the cluster no longer exists: do not ask it")
 	yesFlag(cmd, &yes)
 	outputFlag(cmd, &out)
 	cmd.ValidArgsFunction = oneMachine(e, &name)
@@ -157,7 +158,7 @@ good. Take a node out with slipway node remove before, or its cluster goes on wa
 		}
 		free := m.Phase != lock.Committed
 		if !free {
-			question := fmt.Sprintf("Take machine %s out of cluster %s and remove all its data?", args[0], m.Cluster)
+			question := fmt.Sprintf("Remove machine %s from cluster %s and delete all its data?", args[0], m.Cluster)
 			if err := confirm(e, yes, question); err != nil {
 				return err
 			}
@@ -169,11 +170,11 @@ good. Take a node out with slipway node remove before, or its cluster goes on wa
 		case out != asText:
 			return out.object(e.Out, "NodeReset", map[string]any{"machine": args[0], "cluster": m.Cluster, "changed": !free})
 		case free && m.Phase == lock.Claimed:
-			return errors.New("machine " + args[0] + " is just being taken into a cluster: it frees itself if that comes to nothing")
+			return errors.New("reset machine " + args[0] + ": it is joining a cluster: wait until it has joined or given up")
 		case free:
-			fmt.Fprintf(e.Out, "machine %s was free already\n", args[0])
+			fmt.Fprintf(e.Out, "machine %s does not belong to a cluster: nothing to reset\n", args[0])
 		default:
-			fmt.Fprintf(e.Out, "machine %s is free; it was node %s of cluster %s\n", args[0], m.Node, m.Cluster)
+			fmt.Fprintf(e.Out, "machine %s reset; it was node %s of cluster %s\n", args[0], m.Node, m.Cluster)
 		}
 		return nil
 	}
@@ -187,43 +188,47 @@ func nodeDrain(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "drain NODE",
-		Short: "Move the pods of a node away, and let none come",
-		Long: `Move the pods of a node away, as their disruption budgets allow, and let none come until --undo. It tells what it waits for.
-Pods that no controller makes again are gone then.`,
+		Short: "Cordon a node and evict its pods",
+		Long: `Cordon a node and evict its pods, within their disruption budgets. The node takes no new pods until drain --undo. Pods
+without a controller are deleted and not created again.`,
 		Example: `  slipway node drain dev-worker-0
   slipway node drain dev-worker-0 --timeout 10m --yes
   slipway node drain dev-worker-0 --undo`,
 		Args: cobra.ExactArgs(1),
 	}
 	nameFlag(e, cmd, &name)
-	cmd.Flags().BoolVar(&undo, "undo", false, "let pods come again")
-	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait for the pods")
+	cmd.Flags().BoolVar(&undo, "undo", false, "uncordon the node")
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait until the pods are evicted")
 	yesFlag(cmd, &yes)
 	outputFlag(cmd, &out)
 	cmd.ValidArgsFunction = oneMachine(e, &name)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if timeout <= 0 {
-			return usageError{errors.New("--timeout: use a time above zero")}
+			return usageError{errors.New("--timeout must be greater than zero")}
 		}
 		if !undo {
-			if err := confirm(e, yes, "Move all pods away from node "+args[0]+"?"); err != nil {
+			if err := confirm(e, yes, "Evict all pods from node "+args[0]+"?"); err != nil {
 				return err
 			}
 		}
 		err := stoppable(cmd.Context(), func() error {
-			return operate.DrainNode(cmd.Context(), *e.Inventory, name, args[0], timeout, undo, say(e))
+			return operate.DrainNode(cmd.Context(), *e.Inventory, name, args[0], timeout, undo, showStep(e))
 		})
 		if cmd.Context().Err() != nil {
-			return interruptedError("stopped; pods stay away from " + args[0] + " until " + withName("node drain "+args[0]+" --undo", name))
+			return interruptedError("interrupted; node " + args[0] + " stays cordoned until " + withName("node drain "+args[0]+" --undo", name))
 		}
 		if err != nil {
 			return err
 		}
-		word := "is drained; " + withName("node drain "+args[0]+" --undo", name) + " lets pods come again"
-		if undo {
-			word = "takes pods again"
+		if out != asText {
+			return out.object(e.Out, "NodeDrain", map[string]any{"node": args[0], "undone": undo})
 		}
-		return left(e, out, "NodeDrain", args[0], word, map[string]any{"node": args[0], "undone": undo})
+		if undo {
+			fmt.Fprintf(e.Out, "node %s uncordoned\n", args[0])
+		} else {
+			fmt.Fprintf(e.Out, "node %s drained; to uncordon it, run %s\n", args[0], withName("node drain "+args[0]+" --undo", name))
+		}
+		return nil
 	}
 	return cmd
 }
@@ -235,50 +240,47 @@ func nodeRemove(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "remove NODE",
-		Short: "Take a node out of its cluster for good",
-		Long: `Take a node out of its cluster for good: its pods are moved away, its etcd leaves first, its identity is revoked and its Node is
-deleted. Refused while the cluster would lose its quorum. Broken off, the same command goes on. --lost is for a machine that will
-not come back: its pods are not waited for. The machine itself is made free with slipway node reset.`,
+		Short: "Remove a node from its cluster permanently",
+		Long: `Remove a node from its cluster permanently: evict its pods, remove its etcd member, revoke its identity and delete its
+Node object. Remove refuses if the cluster would lose its quorum. You can interrupt it: run the same command again
+to continue. Use --lost if the machine no longer exists, so that slipway does not wait for its pods. To use the
+machine in another cluster, run slipway node reset afterwards.`,
 		Example: `  slipway node remove dev-worker-0
   slipway node remove dev-main-2 --lost --yes`,
 		Args: cobra.ExactArgs(1),
 	}
 	nameFlag(e, cmd, &name)
-	cmd.Flags().BoolVar(&lost, "lost", false, "the machine is gone for good: do not wait for its pods")
-	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait for the pods")
+	cmd.Flags().BoolVar(&lost, "lost", false, "the machine no longer exists: do not wait for its pods")
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait until the pods are evicted")
 	yesFlag(cmd, &yes)
 	outputFlag(cmd, &out)
 	cmd.ValidArgsFunction = oneMachine(e, &name)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if timeout <= 0 {
-			return usageError{errors.New("--timeout: use a time above zero")}
+			return usageError{errors.New("--timeout must be greater than zero")}
 		}
-		if err := confirm(e, yes, "Take node "+args[0]+" out of the cluster for good?"); err != nil {
+		if err := confirm(e, yes, "Remove node "+args[0]+" from the cluster permanently?"); err != nil {
 			return err
 		}
 		err := stoppable(cmd.Context(), func() error {
-			return operate.RemoveNode(cmd.Context(), *e.Inventory, name, args[0], timeout, lost, say(e))
+			return operate.RemoveNode(cmd.Context(), *e.Inventory, name, args[0], timeout, lost, showStep(e))
 		})
 		if cmd.Context().Err() != nil {
-			return interruptedError("stopped half-way; go on with " + withName("node remove "+args[0], name))
+			return interruptedError("interrupted before the node was removed: continue with " + withName("node remove "+args[0], name))
 		}
 		if err != nil {
 			return err
 		}
-		return left(e, out, "NodeRemoval", args[0], "is out of the cluster", map[string]any{"node": args[0]})
+		if out != asText {
+			return out.object(e.Out, "NodeRemoval", map[string]any{"node": args[0]})
+		}
+		fmt.Fprintf(e.Out, "node %s removed from the cluster\n", args[0])
+		return nil
 	}
 	return cmd
 }
 
-// say shows what a control plane tells while it works.
-func say(e Env) func(string) {
+// showStep returns a function that prints what a control plane reports while it works.
+func showStep(e Env) func(string) {
 	return func(text string) { fmt.Fprintln(e.Err, "  "+oneLine(text)) }
-}
-
-func left(e Env, out format, kind, node, word string, v any) error {
-	if out != asText {
-		return out.object(e.Out, kind, v)
-	}
-	fmt.Fprintf(e.Out, "node %s %s\n", node, word)
-	return nil
 }

@@ -26,7 +26,7 @@ const (
 func (f *format) String() string { return string(*f) }
 func (f *format) Type() string   { return "text|json|yaml" }
 
-// Set refuses what is not in the list.
+// Set accepts text, json and yaml.
 func (f *format) Set(s string) error {
 	switch format(s) {
 	case asText, asJSON, asYAML:
@@ -38,13 +38,13 @@ func (f *format) Set(s string) error {
 
 func outputFlag(cmd *cobra.Command, f *format) {
 	*f = asText
-	cmd.Flags().VarP(f, "output", "o", "form of the result")
+	cmd.Flags().VarP(f, "output", "o", "output format")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 const apiVersion = "slipway.dev/v1alpha1"
 
-// object writes a result for programs, with apiVersion and kind at its head.
+// object writes a result as JSON or YAML, with apiVersion and kind as the first fields.
 func (f format) object(w io.Writer, kind string, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -71,7 +71,7 @@ func (f format) object(w io.Writer, kind string, v any) error {
 	return err
 }
 
-// table writes rows in columns; the first is the head.
+// table writes rows in aligned columns. The first row has the column names.
 func table(w io.Writer, rows [][]string) {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	for _, row := range rows {
@@ -86,7 +86,7 @@ func table(w io.Writer, rows [][]string) {
 	t.Flush()
 }
 
-// ago is a duration as a table shows it: 850ms, 12s, 5m12s, 3h05m.
+// ago formats a duration for a table: 850ms, 12s, 5m12s, 3h05m.
 func ago(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -106,13 +106,13 @@ func orDash(s string) string {
 	return s
 }
 
-// checkedWriter remembers the first error: a disk that is full must not look like a result.
+// checkedWriter records the first write error, so that a command whose result could not be written does not succeed.
 type checkedWriter struct {
 	io.Writer
 	err error
 }
 
-// Write passes on.
+// Write implements io.Writer.
 func (w *checkedWriter) Write(p []byte) (int, error) {
 	n, err := w.Writer.Write(p)
 	if w.err == nil {
@@ -121,7 +121,7 @@ func (w *checkedWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// bare is the stream itself, for those who hand it to another program.
+// bare returns the stream inside a checkedWriter, so that a child process can inherit it.
 func bare(w io.Writer) io.Writer {
 	if c, ok := w.(*checkedWriter); ok {
 		return c.Writer

@@ -23,9 +23,9 @@ func planCommand(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "plan",
-		Short: "Show what a node must have, or what up would do to it",
-		Long: `Show everything one node must have, in an order in which each item comes after what it needs. Nothing is touched. What
-differs from that on the machines now, slipway diff says.`,
+		Short: "Show the plan of a node",
+		Long: `Show the plan of a node: everything that the node must have, each item after the items it needs. Plan changes nothing.
+To compare a running cluster with a spec, use slipway diff.`,
 		Example: `  slipway plan
   slipway plan -f cluster.yaml
   slipway plan --node dev-main-0 --output json`,
@@ -69,7 +69,7 @@ func refs(list []plan.Ref) []string {
 	return out
 }
 
-// wrap joins words with commas in lines of about 120 characters, each as far to the right as the first.
+// wrap joins words with commas in lines of up to 120 characters. Later lines are indented like the first word.
 func wrap(head string, words []string) string {
 	var b strings.Builder
 	b.WriteString(head)
@@ -91,7 +91,7 @@ func wrap(head string, words []string) string {
 	return b.String()
 }
 
-// Exit codes of diff, as of diff(1).
+// Exit codes of slipway diff, as for diff(1).
 const (
 	exitDiffers = 1
 	exitTrouble = 2
@@ -102,17 +102,18 @@ func diffCommand(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "diff",
-		Short: "Show what an edited spec would change, on which machines, and what that restarts",
-		Long: `Compare a running cluster with a spec, and show each step that slipway up would take on each machine, why, and what it means:
+		Short: "Show what slipway up would change",
+		Long: `Compare a running cluster with a spec. Diff shows each step that slipway up would take on each machine, the reason, and
+the effect:
 
-  live      nothing that runs is touched
-  restart   a unit is restarted or ended, on each machine as soon as it has its plan; pods run on
-  rolling   a unit of the control plane is restarted, on one machine at a time
-  refused   an existing cluster cannot change it: the reason, and what to do instead; slipway up refuses the whole spec
+  live      no running component is affected
+  restart   a unit is restarted or stopped on each machine as soon as the machine has its plan; pods keep running
+  rolling   a control plane component is restarted, one machine at a time
+  refused   the field cannot be changed in an existing cluster; slipway up refuses the whole spec
 
-Without a spec the cluster is compared with the one that it has. Nothing is touched.
+Without --file, the cluster is compared with its stored spec. Diff changes nothing.
 
-Exit codes: 0 nothing differs, 1 something does, 2 trouble.`,
+Exit codes: 0 no differences, 1 differences, 2 error.`,
 		Example: `  slipway diff -f cluster.yaml
   slipway diff --name test
   slipway diff -f cluster.yaml --output json | jq -r '.machines[].steps[] | select(.effect == "rolling") | .ref'`,
@@ -145,14 +146,14 @@ Exit codes: 0 nothing differs, 1 something does, 2 trouble.`,
 
 func diffText(w io.Writer, d bootstrap.Difference) {
 	if d.None() {
-		fmt.Fprintf(w, "cluster %s has everything that its spec wants: nothing to do\n", d.Cluster)
+		fmt.Fprintf(w, "cluster %s matches its spec: nothing to do\n", d.Cluster)
 		return
 	}
 	for _, n := range d.Refused {
 		fmt.Fprintf(w, "! refused  %s\n             %s\n", n.What, n.Instead)
 	}
 	if len(d.Refused) > 0 {
-		fmt.Fprintln(w, "\nslipway up refuses this spec, and changes nothing")
+		fmt.Fprintln(w, "\nslipway up would refuse this spec and change nothing")
 		return
 	}
 	count := map[plan.Effect]int{}
@@ -166,12 +167,12 @@ func diffText(w io.Writer, d bootstrap.Difference) {
 			count[s.Effect]++
 		}
 	}
-	fmt.Fprintf(w, "\n%d live, %d restart, %d rolling; slipway up takes the steps\n", count[plan.Live], count[plan.Restart], count[plan.Rolling])
+	fmt.Fprintf(w, "\n%d live, %d restart, %d rolling; run slipway up to make these changes\n", count[plan.Live], count[plan.Restart], count[plan.Rolling])
 }
 
 func machineDiff(w io.Writer, m bootstrap.MachineDifference) {
 	if m.New {
-		fmt.Fprintln(w, "  + live     the machine\n               it is made, and joins")
+		fmt.Fprintln(w, "  + live     create the machine\n               it does not exist yet, and joins the cluster")
 	}
 	for _, s := range m.Steps {
 		fmt.Fprintf(w, "  %s %-8s %s %s\n               %s\n", sign(s.Verb), s.Effect, s.Verb, s.Ref, s.Why)
@@ -180,7 +181,7 @@ func machineDiff(w io.Writer, m bootstrap.MachineDifference) {
 		fmt.Fprintf(w, "  ? unknown  %s\n               %s\n", s.Ref, s.Why)
 	}
 	if m.Objects {
-		fmt.Fprintln(w, "  ~ live     apply the cluster's own objects and records\n               they differ from those that were applied last")
+		fmt.Fprintln(w, "  ~ live     apply the cluster's objects and records\n               they differ from those that were applied last")
 	}
 }
 
@@ -200,9 +201,9 @@ func units(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "units",
-		Short: "Show where the spec's own units run, and why one runs nowhere",
-		Long: `Show on which machines the units of the spec run by their rules, or would with this spec, and for each that runs nowhere why no
-machine will do. Asks no machine: slipway status tells how they are.`,
+		Short: "Show where the units of the spec are placed",
+		Long: `Show on which machines the placement rules put the units of the spec, and why a unit is not placed on any machine. Units
+does not contact the machines: see slipway status for their state.`,
 		Example: `  slipway units
   slipway units -f edited.yaml
   slipway units --output json`,
@@ -215,16 +216,16 @@ machine will do. Asks no machine: slipway status tells how they are.`,
 		if err != nil {
 			return err
 		}
-		places := compose.Placements(c.Config)
+		placements := compose.Placements(c.Config)
 		if out != asText {
-			return out.object(e.Out, "UnitPlaces", map[string]any{"cluster": c.Name, "units": places})
+			return out.object(e.Out, "UnitPlacements", map[string]any{"cluster": c.Name, "units": placements})
 		}
-		if len(places) == 0 {
-			fmt.Fprintf(e.Out, "the spec of %s has no units: see slipway spec explain units\n", c.Name)
+		if len(placements) == 0 {
+			fmt.Fprintf(e.Out, "the spec of cluster %s has no units: see slipway spec explain units\n", c.Name)
 			return nil
 		}
-		rows := [][]string{{"UNIT", "MACHINES", "WHY NOWHERE"}}
-		for _, p := range places {
+		rows := [][]string{{"UNIT", "MACHINES", "REASON IF NOT PLACED"}}
+		for _, p := range placements {
 			rows = append(rows, []string{p.Unit, orDash(strings.Join(p.Machines, ",")), orDash(p.Why)})
 		}
 		table(e.Out, rows)

@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-project/slipway/internal/report"
 )
 
-// renderCommand is there when main has given it forms.
+// renderCommand returns nil if this program has no forms.
 func renderCommand(e Env) *cobra.Command {
 	if len(e.Forms) == 0 {
 		return nil
@@ -30,10 +30,11 @@ func renderCommand(e Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "render",
 		Short: "Write a node's plan as files for another program",
-		Long: `Write what one node must have as files for another program. What the form cannot say is told, with the reason and
-who has to do it instead. Nothing is touched but the folder, and that only if it is empty or was written by this command before.
+		Long: `Write the plan of a node as files for another program. Render lists the items that the format cannot express, with the
+reason and what has to provide them instead. It writes only to the given directory, which must be empty or written by
+an earlier render.
 
-Forms:
+Formats:
 ` + form.list(),
 		Example: `  slipway render --format ` + form.first() + ` -f cluster.yaml --to out
   slipway render --format ` + form.first() + ` --node dev-main-0 --to - | less
@@ -41,17 +42,17 @@ Forms:
 		Args: noArgs,
 	}
 	specFlags(e, cmd, &source)
-	cmd.Flags().Var(&form, "format", "form to write (required): "+strings.Join(form.names(), ", "))
+	cmd.Flags().Var(&form, "format", "output format (required): "+strings.Join(form.names(), ", "))
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(form.names(), cobra.ShellCompDirectiveNoFileComp))
 	nodeFlag(e, cmd, &node, &source.Name)
-	cmd.Flags().StringVar(&to, "to", "-", "folder to write to, or - to print")
+	cmd.Flags().StringVar(&to, "to", "-", "directory to write to, or - to print")
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if form.chosen == nil {
-			return usageError{errors.New("--format is missing: there are " + strings.Join(form.names(), ", "))}
+			return usageError{errors.New("--format is required: use one of " + strings.Join(form.names(), ", "))}
 		}
 		if to == "" {
-			return usageError{errors.New("--to is empty: name a folder, or - to print")}
+			return usageError{errors.New("--to is empty: name a directory, or - to print")}
 		}
 		p, err := bootstrap.PlanNode(cmd.Context(), *e.Inventory, source, node)
 		if err != nil {
@@ -71,7 +72,7 @@ Forms:
 	return cmd
 }
 
-// showRendered prints the files, or what was written, and always what was left out.
+// showRendered prints the files, or a summary if they were written to a directory, and the omitted items.
 func showRendered(e Env, out format, form, to string, p bootstrap.PlannedNode, r render.Rendered) error {
 	if out != asText {
 		return out.object(e.Out, "Rendered", renderedView(form, to, p, r))
@@ -87,7 +88,7 @@ func showRendered(e Env, out format, form, to string, p bootstrap.PlannedNode, r
 	if len(r.Omitted) == 0 {
 		return nil
 	}
-	fmt.Fprintf(e.Err, "left out, because %s cannot say it:\n", form)
+	fmt.Fprintf(e.Err, "omitted, because %s cannot express them:\n", form)
 	for _, group := range byReason(r.Omitted) {
 		fmt.Fprintln(e.Err, wrap("  ", group.refs))
 		fmt.Fprintln(e.Err, "      "+group.reason)
@@ -95,33 +96,34 @@ func showRendered(e Env, out format, form, to string, p bootstrap.PlannedNode, r
 	return nil
 }
 
-// printFiles prints one file as it is, and several with their names between them.
+// printFiles prints a single file as it is, and several files with their names as headings.
 func printFiles(w io.Writer, files []render.File) {
 	for _, f := range files {
 		if len(files) > 1 {
 			fmt.Fprintf(w, "-- %s --\n", f.Path)
 		}
-		_, _ = w.Write(f.Content) // New's writer remembers
+		_, _ = w.Write(f.Content) // checkedWriter records the error
 		if len(files) > 1 && len(f.Content) > 0 && f.Content[len(f.Content)-1] != '\n' {
 			fmt.Fprintln(w)
 		}
 	}
 }
 
-type leftGroup struct {
+// omittedGroup has the items that are omitted for the same reason.
+type omittedGroup struct {
 	reason string
 	refs   []string
 }
 
-func byReason(left []render.Omitted) []leftGroup {
-	var out []leftGroup
+func byReason(omitted []render.Omitted) []omittedGroup {
+	var out []omittedGroup
 	at := map[string]int{}
-	for _, l := range left {
+	for _, l := range omitted {
 		i, ok := at[l.Reason]
 		if !ok {
 			i = len(out)
 			at[l.Reason] = i
-			out = append(out, leftGroup{reason: l.Reason})
+			out = append(out, omittedGroup{reason: l.Reason})
 		}
 		out[i].refs = append(out[i].refs, l.Ref.String())
 	}
@@ -131,18 +133,18 @@ func byReason(left []render.Omitted) []leftGroup {
 type fileView struct {
 	Path    string   `json:"path"`
 	Mode    string   `json:"mode"`
-	Content string   `json:"content,omitempty"` // text; absent when the files were written to a folder
-	Base64  []byte   `json:"base64,omitempty"`  // what is no text
+	Content string   `json:"content,omitempty"` // text; absent when the files were written to a directory
+	Base64  []byte   `json:"base64,omitempty"`  // content that is not text
 	Refs    []string `json:"refs,omitempty"`
 }
 
-type leftView struct {
+type omittedView struct {
 	Ref    string `json:"ref"`
 	Reason string `json:"reason"`
 }
 
 func renderedView(form, to string, p bootstrap.PlannedNode, r render.Rendered) map[string]any {
-	files, left := []fileView{}, []leftView{}
+	files, omitted := []fileView{}, []omittedView{}
 	for _, f := range r.Files {
 		v := fileView{Path: f.Path, Mode: fmt.Sprintf("%04o", f.Mode), Refs: refs(f.Refs)}
 		switch {
@@ -155,10 +157,10 @@ func renderedView(form, to string, p bootstrap.PlannedNode, r render.Rendered) m
 		files = append(files, v)
 	}
 	for _, l := range r.Omitted {
-		left = append(left, leftView{l.Ref.String(), l.Reason})
+		omitted = append(omitted, omittedView{l.Ref.String(), l.Reason})
 	}
 	return map[string]any{
-		"cluster": p.Plan.Cluster, "node": p.Plan.Node, "format": form, "to": to, "files": files, "left": left, "assumed": append([]string{}, p.Assumed...),
+		"cluster": p.Plan.Cluster, "node": p.Plan.Node, "format": form, "to": to, "files": files, "omitted": omitted, "assumed": append([]string{}, p.Assumed...),
 	}
 }
 
@@ -175,9 +177,9 @@ func (f *formFlag) String() string {
 	return f.chosen.Name
 }
 
-func (f *formFlag) Type() string { return "form" }
+func (f *formFlag) Type() string { return "format" }
 
-// Set refuses what is not in the table.
+// Set accepts the name of one of the forms.
 func (f *formFlag) Set(s string) error {
 	for i := range f.forms {
 		if f.forms[i].Name == s {
@@ -185,7 +187,7 @@ func (f *formFlag) Set(s string) error {
 			return nil
 		}
 	}
-	return errors.New("there are " + strings.Join(f.names(), ", "))
+	return errors.New("use one of " + strings.Join(f.names(), ", "))
 }
 
 func (f *formFlag) names() []string {
@@ -198,7 +200,7 @@ func (f *formFlag) names() []string {
 
 func (f *formFlag) first() string { return append(f.names(), "")[0] }
 
-// examples are those that forms have of their own.
+// examples returns the examples of the forms, for the help.
 func (f *formFlag) examples() string {
 	var b strings.Builder
 	for _, x := range f.forms {

@@ -32,7 +32,8 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"slipway": slipway})
 }
 
-// slipway is the program as main builds it, without the commands that run on nodes. Its root is relative: a script's own folder.
+// slipway is the program as main builds it, without the commands that run on nodes. Its state directory is in the directory of
+// the script.
 func slipway() {
 	toys := bootstrap.PlanForm("toy", "three units, for tests", toy)
 	toys.Example = "--node toy-main-0 --to toys"
@@ -44,7 +45,7 @@ func slipway() {
 	}, os.Args[1:]))
 }
 
-// toy is a form that leaves out all but the units.
+// toy is a form that renders only units and omits everything else.
 func toy(p plan.Plan) (render.Rendered, error) {
 	var r render.Rendered
 	for _, e := range p.Entries {
@@ -52,12 +53,12 @@ func toy(p plan.Plan) (render.Rendered, error) {
 			r.Add("units/"+u.Name, 0o644, u.Args[0]+"\n", e.Ref)
 			continue
 		}
-		r.Omit(e.Ref, "toys have no such thing: it is done by nobody")
+		r.Omit(e.Ref, "toys do not support it: nothing provides it")
 	}
 	return r.Finish(p)
 }
 
-// TestScripts runs what needs no machine: testdata/script/NAME.txtar.
+// TestScripts runs the scripts in testdata/script, which need no machine.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
@@ -96,7 +97,7 @@ func exitCode(err error) string {
 	return err.Error()
 }
 
-// TestEveryCommandIsHelpful: a command says what it is for, shows how it is used, and its flags have text.
+// TestEveryCommandIsHelpful checks that every command has a description, examples and a check of its arguments.
 func TestEveryCommandIsHelpful(t *testing.T) {
 	t.Parallel()
 	root := cli.New(cli.Env{Inventory: &inventory.Inventory{Dir: clusterdir.Dir{Root: t.TempDir()}}, Out: io.Discard, Err: io.Discard})
@@ -120,14 +121,14 @@ func TestEveryCommandIsHelpful(t *testing.T) {
 			t.Errorf("%s: %d examples, want two or more", cmd.CommandPath(), examples)
 		}
 		if cmd.Short == "" || strings.HasSuffix(cmd.Short, ".") {
-			t.Errorf("%s: Short %q: want a line without a full stop", cmd.CommandPath(), cmd.Short)
+			t.Errorf("%s: Short %q: want one line without a period", cmd.CommandPath(), cmd.Short)
 		}
 		if !cmd.HasSubCommands() && cmd.Args == nil && !cmd.DisableFlagParsing {
-			t.Errorf("%s: takes any arguments", cmd.CommandPath())
+			t.Errorf("%s: accepts any arguments", cmd.CommandPath())
 		}
 	}
 	walk(root)
 	if seen < 25 {
-		t.Errorf("found %d commands: the test looks at the wrong tree", seen)
+		t.Errorf("got %d commands, want at least 25", seen)
 	}
 }

@@ -26,8 +26,8 @@ import (
 func specCommand(e Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "spec",
-		Short: "Check, complete and explain cluster specs",
-		Long: `Check, complete and explain cluster specs. The shortest one is
+		Short: "Validate, complete and explain cluster specs",
+		Long: `Validate, complete and explain cluster specs. The shortest spec is
 
   apiVersion: slipway.dev/v1alpha1
   kind: Cluster
@@ -46,11 +46,11 @@ func validate(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "validate",
-		Short: "Find everything that is wrong with a spec",
-		Long:  `Find everything that is wrong with a spec, all at once, with line, column, field and what to write instead. Touches nothing.`,
+		Short: "Validate a spec",
+		Long:  `Validate a spec and report all problems, with line, column, field and a correction. Validate changes nothing.`,
 		Example: `  slipway spec validate -f cluster.yaml
   slipway spec validate -f - < cluster.yaml
-  slipway spec validate --name test            # the kept spec of a cluster`,
+  slipway spec validate --name test            # the stored spec of a cluster`,
 		Args: noArgs,
 	}
 	specFlags(e, cmd, &source)
@@ -76,7 +76,7 @@ func validate(e Env) *cobra.Command {
 	return cmd
 }
 
-// problemView is a problem of a spec for programs.
+// problemView is a problem of a spec in JSON and YAML.
 type problemView struct {
 	File    string `json:"file,omitempty"`
 	Line    int    `json:"line,omitempty"`
@@ -86,7 +86,8 @@ type problemView struct {
 	Hint    string `json:"hint,omitempty"`
 }
 
-// problemsObject writes what is wrong with a spec as a result; an error that is not about the spec stays one.
+// problemsObject writes the problems of a spec as the result of a command. An error that is not about the spec is
+// returned unchanged.
 func problemsObject(e Env, out format, err error) error {
 	code := codeOf(err)
 	if code != exitSpec {
@@ -112,9 +113,10 @@ func complete(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "complete",
-		Short: "Print a spec with every default filled in and every origin named",
-		Long: `Print a spec with every flag of every component, each with its origin: default, derived, or user and where. The result is a
-spec again; completing it gives the same bytes. JSON has no room for the origins.`,
+		Short: "Print a spec with all defaults filled in",
+		Long: `Print the completed spec: every field, and every flag of every component, with a comment that says where the value comes
+from (default, derived, or user with the line). The result is a valid spec, and completing it again gives the same
+output. JSON output has no comments.`,
 		Example: `  slipway spec complete
   slipway spec complete -f cluster.yaml > complete.yaml
   slipway spec complete -f cluster.yaml | grep -n 'user'`,
@@ -156,8 +158,9 @@ func explain(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "explain [FIELD]",
-		Short: "Tell what a field of the spec means",
-		Long:  `Tell what a field of the spec means, its type, its default and the fields below it. "spec." and "spec.components." may be left out.`,
+		Short: "Describe a field of the spec",
+		Long: `Describe a field of the spec: its meaning, its type, its default and its subfields. The prefixes "spec." and
+"spec.components." may be omitted.`,
 		Example: `  slipway spec explain
   slipway spec explain networking.podCIDR
   slipway spec explain apiserver.flags.secure-port`,
@@ -178,18 +181,18 @@ func explain(e Env) *cobra.Command {
 	return cmd
 }
 
-// specFlags say which spec is meant, and which cluster: the one that --name names, or else the spec's own.
+// specFlags adds the flags that select a spec and a cluster. With --file and without --name, the spec names the cluster.
 func specFlags(e Env, cmd *cobra.Command, s *clusterdir.Source) {
 	nameFlag(e, cmd, &s.Name)
 	sourceFlags(cmd, s)
-	cmd.Flags().Var(countFlag{&s.Shape.ControlPlanes}, "control-planes", "how many control planes, 1, 3 or 5, instead of what the spec says; not with --file")
-	cmd.Flags().Var(countFlag{&s.Shape.Workers}, "workers", "how many workers, in a pool of their own; not with --file")
+	cmd.Flags().Var(countFlag{&s.Shape.ControlPlanes}, "control-planes", "number of control planes: 1, 3 or 5 (default: from the stored spec; not with --file)")
+	cmd.Flags().Var(countFlag{&s.Shape.Workers}, "workers", "number of workers, in a separate pool (default: from the stored spec; not with --file)")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if s.File == "" {
 			return nil
 		}
 		if s.Shape.ControlPlanes != nil || s.Shape.Workers != nil {
-			return usageError{errors.New("--control-planes and --workers change the kept spec: write the counts into " + s.File + " instead")}
+			return usageError{errors.New("--control-planes and --workers change the stored spec and cannot be used with --file: set the counts in " + s.File)}
 		}
 		if !cmd.Flags().Changed("name") {
 			s.Name = ""
@@ -198,7 +201,7 @@ func specFlags(e Env, cmd *cobra.Command, s *clusterdir.Source) {
 	}
 }
 
-// countFlag is a number that may be left open.
+// countFlag is a number that is nil when the flag is not set.
 type countFlag struct{ to **int }
 
 func (c countFlag) String() string {
@@ -210,7 +213,7 @@ func (c countFlag) String() string {
 
 func (countFlag) Type() string { return "number" }
 
-// Set takes numbers only.
+// Set accepts numbers.
 func (c countFlag) Set(s string) error {
 	n, err := strconv.Atoi(s)
 	if err != nil {
@@ -223,8 +226,8 @@ func (c countFlag) Set(s string) error {
 func importCommand(e Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import",
-		Short: "Make a spec of what was written for another program",
-		Long:  `Make a spec of what was written for another program. It is printed; nothing is touched.`,
+		Short: "Convert configuration of another program to a spec",
+		Long:  `Convert configuration of another program to a spec and print it. Import changes nothing.`,
 		Example: `  slipway import fleet *.service > cluster.yaml
   slipway import fleet --name prod web@1.service web@2.service`,
 	}
@@ -236,10 +239,10 @@ func importFleet(e Env) *cobra.Command {
 	name := defaultName
 	cmd := &cobra.Command{
 		Use:   "fleet FILE...",
-		Short: "Make a spec of fleet's unit files",
-		Long: `Read unit files with an [X-Fleet] section and print a spec whose units do the same by the same rules. What is left out is told
-with its line. An option of placement that is not known is an error: without it the unit would run anywhere. Of a template give its
-instances: web@1.service, which may be a link to web@.service.`,
+		Short: "Convert CoreOS fleet unit files to a spec",
+		Long: `Convert unit files with an [X-Fleet] section to a spec whose units follow the same placement rules, and print it. Notes
+name every option that is omitted. An unknown placement option is an error, because the unit would otherwise run
+on any machine. For a template, pass its instances: web@1.service may be a link to web@.service.`,
 		Example: `  slipway import fleet *.service > cluster.yaml
   slipway import fleet --name prod web@1.service web@2.service`,
 		Args: cobra.MinimumNArgs(1),
@@ -249,7 +252,7 @@ instances: web@1.service, which may be a link to web@.service.`,
 				fmt.Fprintln(e.Err, "note: "+n)
 			}
 			if text != nil {
-				_, _ = e.Out.Write(text) // New's writer remembers
+				_, _ = e.Out.Write(text) // checkedWriter records the error
 			}
 			var problems clusterdir.ProblemsError
 			if errors.As(err, &problems) {
@@ -262,8 +265,8 @@ instances: web@1.service, which may be a link to web@.service.`,
 	return cmd
 }
 
-// fleetSpec makes a spec of units that were written for fleet, and notes what is left out. It reports the errors of all files at
-// once. A spec that needs to be fixed is returned as well, with its problems as a report.Error of kind InvalidSpec.
+// fleetSpec converts fleet unit files to a spec, and returns a note for each option that it omits. It reports the errors
+// of all files together. If the result is not a valid spec, it returns the text with a report.Error of kind InvalidSpec.
 func fleetSpec(cluster string, files []string) (text []byte, notes []string, err error) {
 	var errs []error
 	var units []spec.Unit

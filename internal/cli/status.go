@@ -25,10 +25,10 @@ func status(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show how a cluster is, and why what is not ready is not",
-		Long: `Show machines, components and what the control plane works on. For each thing that is not ready: what it waits for,
-since when, the last error, and who provides it. Of several machines each has one line, with what it waits for first; --verbose
-shows all there is to each, --machine to one. Exit code 0 means that the cluster is ready.`,
+		Short: "Show the state of a cluster and why it is not ready",
+		Long: `Show the state of machines and components. For each item that is not ready, status shows what it is waiting for, since
+when, the last error, and what provides it. A cluster of several machines has one line per machine; --verbose shows
+details of all machines, --machine those of one. The exit code is 0 if the cluster is ready.`,
 		Example: `  slipway status
   slipway status --machine dev-worker-0
   slipway status --name test --output json
@@ -36,8 +36,8 @@ shows all there is to each, --machine to one. Exit code 0 means that the cluster
 		Args: noArgs,
 	}
 	nameFlag(e, cmd, &name)
-	cmd.Flags().StringVar(&d.machine, "machine", "", "show all of this machine")
-	cmd.Flags().BoolVarP(&d.all, "verbose", "v", false, "show all of every machine")
+	cmd.Flags().StringVar(&d.machine, "machine", "", "show details of this machine")
+	cmd.Flags().BoolVarP(&d.all, "verbose", "v", false, "show details of every machine")
 	_ = cmd.RegisterFlagCompletionFunc("machine", machineNames(e, &name))
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -61,7 +61,7 @@ shows all there is to each, --machine to one. Exit code 0 means that the cluster
 	return cmd
 }
 
-// detail says of which machines all is shown. The only machine of a cluster is always one of them.
+// detail selects the machines whose details are shown. For a cluster of one machine, they are always shown.
 type detail struct {
 	machine string
 	all     bool
@@ -91,7 +91,7 @@ func statusText(w io.Writer, s operate.ClusterStatus, d detail, now time.Time) {
 	several := len(s.Machines) > 1
 	head := []string{"MACHINE", "ADDRESS", "STATE", "UP", "AGENT"}
 	if several {
-		head = append(head, "WAITS FOR")
+		head = append(head, "WAITING FOR")
 	}
 	rows := [][]string{head}
 	for _, m := range s.Machines {
@@ -119,13 +119,13 @@ func statusText(w io.Writer, s operate.ClusterStatus, d detail, now time.Time) {
 	}
 }
 
-// firstWait is what keeps a machine from being ready, in a few words: what is at work or in trouble comes before what only waits.
+// firstWait says in a few words why a machine is not ready. Failing and active items come before waiting ones.
 func firstWait(cluster string, m operate.MachineStatus, now time.Time) string {
 	switch {
 	case !m.Running:
-		return "its power: " + withName("machine start "+m.Name, cluster)
+		return "start: run " + withName("machine start "+m.Name, cluster)
 	case m.Node == nil:
-		return "its agent"
+		return "agent"
 	}
 	bad := m.Node.Unready()
 	if len(bad) == 0 {
@@ -136,7 +136,7 @@ func firstWait(cluster string, m operate.MachineStatus, now time.Time) string {
 	if why == "" || first.Phase == reconcile.Failing {
 		why = cmp.Or(first.Error, why)
 	} else if first.Phase == reconcile.Doing && first.Error != "" {
-		why = onceMore(first) + "; last: " + first.Error
+		why = again(first) + "; last error: " + first.Error
 	}
 	text := fmt.Sprintf("%s, %s", first.Ref, first.Phase)
 	if !first.Since.IsZero() {
@@ -148,15 +148,15 @@ func firstWait(cluster string, m operate.MachineStatus, now time.Time) string {
 	return text
 }
 
-// onceMore says what is done once more because it has failed before.
-func onceMore(s reconcile.Status) string {
+// again describes a step that is repeated because it has failed before.
+func again(s reconcile.Status) string {
 	if strings.HasPrefix(s.Ref, "unit/") {
 		return "running again"
 	}
 	return s.What + " again"
 }
 
-// shorten cuts a text where a table would become too wide.
+// shorten truncates a text to that many characters, so that a table does not become too wide.
 func shorten(s string, most int) string {
 	if runes := []rune(s); len(runes) > most {
 		return string(runes[:most-1]) + "…"
@@ -172,12 +172,12 @@ func machineRow(m operate.MachineStatus, now time.Time) []string {
 		}
 		switch {
 		case m.AgentError != "":
-			agent = "does not answer: " + oneLine(m.AgentError)
+			agent = "unknown: the agent does not respond: " + oneLine(m.AgentError)
 		case m.Node == nil:
 		case len(m.Node.Unready()) == 0:
-			agent = fmt.Sprintf("%s, everything ready, %s taken", m.AgentVersion, report.Count(m.Node.Steps, "step"))
+			agent = fmt.Sprintf("%s, ready, %s", m.AgentVersion, report.Count(m.Node.Steps, "step"))
 		default:
-			agent = m.AgentVersion + ", at work on " + report.Count(len(m.Node.Unready()), "item")
+			agent = m.AgentVersion + ", " + report.Count(len(m.Node.Unready()), "item") + " not ready"
 		}
 	}
 	return []string{m.Name, m.Address.String(), machineState(m.Status), since, agent}
@@ -186,7 +186,7 @@ func machineRow(m operate.MachineStatus, now time.Time) []string {
 func unitTable(w io.Writer, units []agentclient.UnitStatus, on string, now time.Time) {
 	rows := [][]string{{"COMPONENT", "STATE", "PID", "UP", "RESTARTS", "LAST EXIT"}}
 	for _, u := range units {
-		if u.Oneshot && u.PID == 0 { // its item tells whether the work is done
+		if u.Oneshot && u.PID == 0 { // a finished oneshot: the item's status says that it is done
 			continue
 		}
 		state, pid, up := "ready", "-", "-"
@@ -217,7 +217,7 @@ func controlTable(w io.Writer, items []reconcile.Status, on string, now time.Tim
 	}
 }
 
-// heading stands above a table when it is not clear which machine it is about.
+// heading separates a table from the previous one, and names the machine if there are several.
 func heading(w io.Writer, what, on string) {
 	fmt.Fprintln(w)
 	if on != "" {
@@ -225,8 +225,8 @@ func heading(w io.Writer, what, on string) {
 	}
 }
 
-// reasons tells of each item that is not ready what it waits for, since when, what went wrong last, and who provides it. The
-// machine is named where it is not the first one.
+// reasons prints, for each item that is not ready, what it is waiting for, since when, its last error, and what provides
+// it. on is the machine for hints; it is empty for the first machine.
 func reasons(w io.Writer, items []reconcile.Status, on string, now time.Time) {
 	byRef := map[string]reconcile.Status{}
 	for _, s := range items {
@@ -244,11 +244,11 @@ func reasons(w io.Writer, items []reconcile.Status, on string, now time.Time) {
 	}
 }
 
-// because is why an item is not ready, as pairs of question and answer.
+// because explains why an item is not ready, as pairs of label and text.
 func because(s reconcile.Status, others map[string]reconcile.Status, on string) [][2]string {
 	var out [][2]string
 	if s.Phase == reconcile.Doing && s.Error != "" {
-		out = append(out, [2]string{"doing", onceMore(s)})
+		out = append(out, [2]string{"doing", again(s)})
 	} else if s.What != "" && s.Phase == reconcile.Doing {
 		out = append(out, [2]string{"doing", s.What})
 	} else if s.What != "" {
@@ -261,7 +261,7 @@ func because(s reconcile.Status, others map[string]reconcile.Status, on string) 
 		out = append(out, [2]string{"last step", string(s.Step.Verb) + ", because " + s.Step.Why})
 	}
 	provider := s.Who
-	if need, ok := others[s.What]; ok { // another item: it is the one to look at
+	if need, ok := others[s.What]; ok { // it is waiting for another item, which has the cause
 		provider = fmt.Sprintf("%s, which is %s", need.Ref, need.Phase)
 	}
 	if provider == "" {
@@ -270,14 +270,14 @@ func because(s reconcile.Status, others map[string]reconcile.Status, on string) 
 	return append(out, [2]string{"provided by", provider})
 }
 
-// usualProvider is who brings an item to ready when nobody else was named.
+// usualProvider is what makes an item ready when the item's status does not name a provider.
 func usualProvider(ref, on string) string {
 	if on != "" {
 		on = " --machine " + on
 	}
 	for _, kind := range []string{"unit/", "staticpod/"} {
 		if unit, ok := strings.CutPrefix(ref, kind); ok {
-			return unit + " itself: see slipway logs " + unit + on
+			return unit + ": see slipway logs " + unit + on
 		}
 	}
 	return "the agent: see slipway logs agent" + on
@@ -296,7 +296,7 @@ func clusters(e Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "List the clusters of this host",
+		Short:   "List the clusters on this host",
 		Example: `  slipway list
   slipway list --output json`,
 		Args: noArgs,
@@ -319,10 +319,10 @@ func clusters(e Env) *cobra.Command {
 			return out.object(e.Out, "ClusterList", map[string]any{"items": items})
 		}
 		if len(items) == 0 {
-			fmt.Fprintln(e.Out, "no clusters: make one with slipway up")
+			fmt.Fprintln(e.Out, "no clusters: create one with slipway up")
 			return nil
 		}
-		rows := [][]string{{"NAME", "VERDICT"}}
+		rows := [][]string{{"NAME", "STATUS"}}
 		for _, i := range items {
 			rows = append(rows, []string{i.Name, i.Verdict})
 		}

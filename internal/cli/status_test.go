@@ -23,7 +23,7 @@ import (
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-// now is the moment at which all of these pictures were taken.
+// now is the time at which all statuses of these tests are shown.
 func now() time.Time { return time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC) }
 
 func before(d time.Duration) time.Time { return now().Add(-d) }
@@ -39,7 +39,7 @@ func running(name string, n *agentclient.NodeStatus, problem string) operate.Mac
 	return m
 }
 
-func stories() map[string]operate.ClusterStatus {
+func statuses() map[string]operate.ClusterStatus {
 	good := &agentclient.NodeStatus{
 		Steps: 69, Release: "1.36.4",
 		Items: []reconcile.Status{
@@ -93,13 +93,13 @@ func cut(m operate.MachineStatus) operate.MachineStatus {
 	return m
 }
 
-// TestStatusDetail: of several machines, all is shown only on demand.
+// TestStatusDetail checks that details of several machines are shown only on request.
 func TestStatusDetail(t *testing.T) {
 	t.Parallel()
 	for name, d := range map[string]detail{"several-verbose": {all: true}, "several-one": {machine: "dev-main-1"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := stories()["several"]
+			s := statuses()["several"]
 			var out bytes.Buffer
 			statusText(&out, s, d, now())
 			golden(t, filepath.Join("testdata", "status", name+".txt"), out.String())
@@ -108,14 +108,14 @@ func TestStatusDetail(t *testing.T) {
 			}
 		})
 	}
-	if err := (detail{machine: "x"}).check(stories()["several"]); err == nil || !strings.Contains(err.Error(), "dev has dev-main-0, dev-main-1") {
-		t.Errorf("a machine that does not exist: %v", err)
+	if err := (detail{machine: "x"}).check(statuses()["several"]); err == nil || !strings.Contains(err.Error(), "dev has dev-main-0, dev-main-1") {
+		t.Errorf("--machine x: got %v, want the names of the machines", err)
 	}
 }
 
 func TestStatusText(t *testing.T) {
 	t.Parallel()
-	for name, status := range stories() {
+	for name, status := range statuses() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var out bytes.Buffer
@@ -127,7 +127,7 @@ func TestStatusText(t *testing.T) {
 
 func golden(t *testing.T, path, got string) {
 	t.Helper()
-	if flag.Lookup("update").Value.String() == "true" { // declared by the scripts' test
+	if flag.Lookup("update").Value.String() == "true" { // declared in script_test.go
 		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -169,8 +169,8 @@ func TestUpText(t *testing.T) {
 	}
 }
 
-// What is done again is told together with what went wrong last.
-func TestFirstWaitOfWhatIsDoneAgain(t *testing.T) {
+// TestFirstWaitOfRepeatedStep checks that a step that is repeated is shown with its last error.
+func TestFirstWaitOfRepeatedStep(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		item reconcile.Status
@@ -178,9 +178,9 @@ func TestFirstWaitOfWhatIsDoneAgain(t *testing.T) {
 	}{
 		"a oneshot": {
 			reconcile.Status{Ref: "unit/hook-a", Phase: reconcile.Doing, For: corewait.For{What: "create"}, Error: "create: exited with 1:\nno route"},
-			"unit/hook-a, doing: running again; last: create: exited with 1: no route",
+			"unit/hook-a, doing: running again; last error: create: exited with 1: no route",
 		},
-		"a file":         {reconcile.Status{Ref: "file//a", Phase: reconcile.Doing, For: corewait.For{What: "create"}, Error: "no space"}, "file//a, doing: create again; last: no space"},
+		"a file":         {reconcile.Status{Ref: "file//a", Phase: reconcile.Doing, For: corewait.For{What: "create"}, Error: "no space"}, "file//a, doing: create again; last error: no space"},
 		"the first time": {reconcile.Status{Ref: "unit/hook-a", Phase: reconcile.Doing, For: corewait.For{What: "create"}}, "unit/hook-a, doing: create"},
 	} {
 		t.Run(name, func(t *testing.T) {

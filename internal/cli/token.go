@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -18,9 +17,9 @@ import (
 func tokenCommand(e Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
-		Short: "Make, list and revoke tokens that let machines in",
-		Long: `Make, list and revoke tokens. A token lets one machine in, once, within a quarter of an hour at most. Which roles, labels and
-taints the machine gets is decided by the pool that the token is for, never by the machine.`,
+		Short: "Create, list and revoke join tokens",
+		Long: `Create, list and revoke join tokens. A token admits one machine, once, within 15 minutes at most. The pool of the token
+determines the roles, labels and taints of the machine.`,
 		Example: `  slipway token create --pool worker
   slipway token list
   slipway token revoke a1b2c3`,
@@ -35,27 +34,27 @@ func tokenCreate(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "create",
-		Short: "Make a token that lets one machine in",
-		Long:  `Make a token that lets one machine in. It is shown now and never again: the cluster keeps its hash only.`,
+		Short: "Create a token that admits one machine",
+		Long:  `Create a token that admits one machine. The token is shown only once: the cluster stores its hash.`,
 		Example: `  slipway token create --pool worker
   slipway token create --pool worker --node dev-worker-7 --ttl 5m
   slipway token create --output json | jq -r .token > token`,
 		Args: noArgs,
 	}
 	nameFlag(e, cmd, &name)
-	cmd.Flags().StringVar(&o.Pool, "pool", "", "pool of the spec that the machine becomes part of (default: the only one of workers)")
-	cmd.Flags().StringVar(&o.Node, "node", "", "the only name that the token is good for (default: a new one)")
-	cmd.Flags().StringVar(&o.Key, "key", "", "pin of the only machine that may use it: sha256: and 64 hex digits (default: the first that comes)")
-	cmd.Flags().DurationVar(&o.TTL, "ttl", admission.MaxTTL, "how long it is good for; 15 minutes is the most")
+	cmd.Flags().StringVar(&o.Pool, "pool", "", "pool of the machine (default: the only worker pool)")
+	cmd.Flags().StringVar(&o.Node, "node", "", "node name that the token is valid for (default: a new name)")
+	cmd.Flags().StringVar(&o.Key, "key", "", "pin of the key of the machine that may use the token: sha256: and 64 hex digits (default: any machine)")
+	cmd.Flags().DurationVar(&o.TTL, "ttl", admission.MaxTTL, "how long the token is valid; at most 15 minutes")
 	outputFlag(cmd, &out)
 	_ = cmd.RegisterFlagCompletionFunc("node", machineNames(e, &name))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if o.TTL <= 0 || o.TTL > admission.MaxTTL {
-			return usageError{fmt.Errorf("--ttl %s: use a time up to %s", o.TTL, admission.MaxTTL)}
+			return usageError{fmt.Errorf("--ttl %s: must be greater than zero and at most %s", o.TTL, admission.MaxTTL)}
 		}
 		if o.Key != "" {
-			if err := operate.CheckPin(o.Key); err != nil {
-				return usageError{errors.New(strings.Replace(err.Error(), "--pin", "--key", 1))}
+			if err := operate.CheckPin("--key", o.Key); err != nil {
+				return usageError{err}
 			}
 		}
 		t, err := operate.CreateToken(cmd.Context(), *e.Inventory, name, o)
@@ -65,7 +64,7 @@ func tokenCreate(e Env) *cobra.Command {
 		if out != asText {
 			return out.object(e.Out, "Token", struct {
 				operate.NewToken
-				Join []string `json:"join"` // the command line, which takes the token from standard input
+				Join []string `json:"join"` // the command line for the machine; it reads the token from standard input
 			}{t, joinLine(t)})
 		}
 		tokenText(e.Out, t)
@@ -84,8 +83,8 @@ func joinLine(t operate.NewToken) []string {
 
 func tokenText(w io.Writer, t operate.NewToken) {
 	fmt.Fprintf(w, "%s\n\n", t.Token)
-	fmt.Fprintf(w, "This is token %s. It lets one machine into pool %s until %s, and is not shown again.\n", t.ID, t.Pool, t.Expires.Format(time.RFC3339))
-	fmt.Fprintf(w, "On that machine, as root; give it the token when it asks, or on its standard input:\n\n  %s\n", strings.Join(joinLine(t), " "))
+	fmt.Fprintf(w, "This is token %s. It admits one machine to pool %s until %s. It is not shown again.\n", t.ID, t.Pool, t.Expires.Format(time.RFC3339))
+	fmt.Fprintf(w, "\nNext step, on that machine as root (enter the token when asked, or pass it on standard input):\n\n  %s\n", strings.Join(joinLine(t), " "))
 }
 
 func tokenList(e Env) *cobra.Command {
@@ -94,7 +93,7 @@ func tokenList(e Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the tokens of a cluster",
-		Long:  `List the tokens of a cluster that are good, used, or have expired a short time ago. The tokens themselves are not known any more.`,
+		Long:  `List the tokens of a cluster that are valid, used, or expired recently. The tokens themselves cannot be shown again.`,
 		Example: `  slipway token list
   slipway token list --name test --output json`,
 		Args: noArgs,
@@ -117,12 +116,12 @@ func tokenList(e Env) *cobra.Command {
 
 func tokensText(w io.Writer, tokens []operate.Token, now time.Time) {
 	if len(tokens) == 0 {
-		fmt.Fprintln(w, "no tokens: make one with slipway token create")
+		fmt.Fprintln(w, "no tokens: create one with slipway token create")
 		return
 	}
 	rows := [][]string{{"TOKEN", "POOL", "NODE", "STATE", "USED BY"}}
 	for _, t := range tokens {
-		state := "good for " + ago(t.Expires.Sub(now))
+		state := "valid for " + ago(t.Expires.Sub(now))
 		switch {
 		case t.UsedBy != "":
 			state = "used"
@@ -139,8 +138,8 @@ func tokenRevoke(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "revoke TOKEN",
-		Short: "Make a token worthless",
-		Long:  `Make a token worthless, by its id. A machine that it has let in already stays: take that out with slipway node remove.`,
+		Short: "Revoke a token",
+		Long:  `Revoke a token by its ID. A machine that has already joined with it stays in the cluster: see slipway node remove.`,
 		Example: `  slipway token revoke a1b2c3
   slipway token revoke a1b2c3 --name test`,
 		Args: cobra.ExactArgs(1),
@@ -155,7 +154,7 @@ func tokenRevoke(e Env) *cobra.Command {
 		if out != asText {
 			return out.object(e.Out, "TokenRevocation", map[string]any{"id": args[0]})
 		}
-		fmt.Fprintf(e.Out, "token %s is worthless\n", args[0])
+		fmt.Fprintf(e.Out, "token %s revoked\n", args[0])
 		return nil
 	}
 	return cmd

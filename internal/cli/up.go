@@ -30,28 +30,28 @@ func up(e Env) *cobra.Command {
 	var kind initKind
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Create a local cluster, or bring it to its spec",
-		Long: `Create a local cluster, or bring it to its spec. It may be stopped at any moment and run again: it continues.
+		Short: "Create a local cluster, or update it",
+		Long: `Create a local cluster, or update it to match its spec. You can interrupt up at any time: run it again to continue.
 
-The spec is kept: a later up without --file uses the one of the last up. Components are built on first use, which takes
-some minutes; after that a cluster takes seconds.`,
-		Example: `  slipway up                                # one machine that is control plane and worker
-  slipway up --control-planes 3 --workers 2 # five machines; later ups keep that
-  slipway up -f cluster.yaml                # what the spec says
-  slipway up --name test --wait 0           # do not wait until it is ready
-  slipway up --init systemd                 # machines whose first process is systemd, as on most hosts
-  slipway up --output json 2>events.ndjson  # for programs`,
+Slipway stores the spec, and a later up without --file uses the stored one. The first up builds the components, which
+takes some minutes. After that, creating a cluster takes seconds.`,
+		Example: `  slipway up                                # one machine, control plane and worker
+  slipway up --control-planes 3 --workers 2 # five machines
+  slipway up -f cluster.yaml                # use a spec file
+  slipway up --name test --wait 0           # do not wait until the cluster is ready
+  slipway up --init systemd                 # run systemd as PID 1 of the machines
+  slipway up --output json 2>events.ndjson  # for scripts`,
 		Args: noArgs,
 	}
 	specFlags(e, cmd, &o.Source)
-	cmd.Flags().BoolVar(&o.NoInstall, "no-install", false, "report missing packages and low limits, change nothing on the host")
-	cmd.Flags().DurationVar(&o.Wait, "wait", 5*time.Minute, "how long to wait for the cluster; 0 does not wait")
-	initFlag(cmd, &kind, "the first process of new machines; a machine keeps it")
+	cmd.Flags().BoolVar(&o.NoInstall, "no-install", false, "do not install missing packages or raise limits on the host, only report them")
+	cmd.Flags().DurationVar(&o.Wait, "wait", 5*time.Minute, "how long to wait until the cluster is ready; 0 does not wait")
+	initFlag(cmd, &kind, "PID 1 of new machines; existing machines keep theirs")
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		o.Init = kind.kind
 		if o.Wait < 0 {
-			return usageError{errors.New("--wait: use a time, or 0 for not to wait")}
+			return usageError{errors.New("--wait must be a positive duration, or 0 to not wait")}
 		}
 		var result bootstrap.Result
 		err := showing(cmd.Context(), e, out, func(report func(report.Event)) (err error) {
@@ -60,7 +60,7 @@ some minutes; after that a cluster takes seconds.`,
 			return err
 		})
 		if cmd.Context().Err() != nil {
-			return interruptedError("stopped; what runs goes on, and " + again(o) + " continues")
+			return interruptedError("interrupted; machines keep working, run " + resumeCommand(o) + " to continue")
 		}
 		if hint := rootHint(err, os.Geteuid()); hint != "" {
 			return &report.Error{Kind: report.Preflight, Err: err} // Run adds the hint
@@ -70,8 +70,8 @@ some minutes; after that a cluster takes seconds.`,
 	return cmd
 }
 
-// again is the command that goes on with an interrupted one.
-func again(o bootstrap.UpOptions) string {
+// resumeCommand is the command line that continues an interrupted up.
+func resumeCommand(o bootstrap.UpOptions) string {
 	s := o.Source
 	command := "slipway up"
 	if s.Name != "" { // a file and no --name: the spec names the cluster
@@ -95,19 +95,19 @@ func again(o bootstrap.UpOptions) string {
 	return command
 }
 
-// sourceFlags say which spec is meant.
+// sourceFlags adds the flags that select a spec.
 func sourceFlags(cmd *cobra.Command, s *clusterdir.Source) {
-	cmd.Flags().StringVarP(&s.File, "file", "f", "", "cluster spec; - reads standard input (default: the spec of the last up, or a cluster of one machine)")
-	cmd.Flags().StringVar(&s.Version, "kubernetes-version", "", "Kubernetes minor, such as 1.36")
+	cmd.Flags().StringVarP(&s.File, "file", "f", "", "cluster spec; - reads standard input (default: the stored spec, or a cluster of one machine)")
+	cmd.Flags().StringVar(&s.Version, "kubernetes-version", "", "Kubernetes minor version, such as 1.36")
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml")
 	_ = cmd.RegisterFlagCompletionFunc("kubernetes-version", minors)
 }
 
-// showing runs work while its progress is shown on standard error.
+// showing runs work and shows its progress on standard error. Warnings of the log appear between the progress lines.
 func showing(ctx context.Context, e Env, out format, work func(report func(report.Event)) error) error {
 	d := progress.New(progress.Options{Out: e.Err, Mode: progress.ModeFor(e.Err, out == asJSON, os.Getenv)})
 	defer d.Close()
-	if !isJSON(out) {
+	if out != asJSON {
 		log := e.Inventory.Log
 		defer func() { e.Inventory.Log = log }()
 		e.Inventory.Log = slog.New(slog.NewTextHandler(d, &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -115,9 +115,7 @@ func showing(ctx context.Context, e Env, out format, work func(report func(repor
 	return stoppable(ctx, func() error { return work(d.Event) })
 }
 
-func isJSON(out format) bool { return out == asJSON }
-
-// upView is the result of up for programs.
+// upView is the JSON and YAML result of up and apply.
 type upView struct {
 	Cluster    string             `json:"cluster"`
 	Release    string             `json:"release"`
@@ -168,10 +166,10 @@ func showUp(e Env, out format, r bootstrap.Result, o bootstrap.UpOptions, err er
 }
 
 func upText(w io.Writer, r bootstrap.Result, o bootstrap.UpOptions) {
-	took := fmt.Sprintf("%.2f s", (r.Elapsed - r.Built).Seconds()) // the build has a line of its own
+	took := fmt.Sprintf("%.2f s", (r.Elapsed - r.Built).Seconds()) // the build has a separate line
 	switch {
 	case !r.Changed && o.Wait == 0:
-		fmt.Fprintf(w, "cluster %s: its plan is unchanged (%s); whether it is ready tells %s\n", r.Cluster, took, withName("wait", r.Cluster))
+		fmt.Fprintf(w, "cluster %s is unchanged (%s); to wait until it is ready, run %s\n", r.Cluster, took, withName("wait", r.Cluster))
 		if len(r.Unready) > 0 {
 			fmt.Fprintf(w, "\nNot ready:\n")
 			reasons(w, r.Unready, "", time.Now())
@@ -181,7 +179,7 @@ func upText(w io.Writer, r bootstrap.Result, o bootstrap.UpOptions) {
 		fmt.Fprintf(w, "cluster %s is up to date: Kubernetes %s, nothing to do (%s)\n", r.Cluster, r.Release, took)
 		return
 	case o.Wait == 0:
-		fmt.Fprintf(w, "cluster %s has its plan and comes up by itself: see %s\n", r.Cluster, withName("wait", r.Cluster))
+		fmt.Fprintf(w, "cluster %s is starting; to wait until it is ready, run %s\n", r.Cluster, withName("wait", r.Cluster))
 	default:
 		fmt.Fprintf(w, "cluster %s is ready: Kubernetes %s, %s in %s\n", r.Cluster, r.Release, report.Count(r.Steps, "step"), took)
 	}
@@ -197,7 +195,7 @@ func upText(w io.Writer, r bootstrap.Result, o bootstrap.UpOptions) {
 	if r.Kubeconfig != "" {
 		fmt.Fprintf(w, "\nkubeconfig: %s\n", r.Kubeconfig)
 	}
-	fmt.Fprintf(w, "\nNext:\n")
+	fmt.Fprintf(w, "\nNext steps:\n")
 	kubectl := "slipway kubectl get pods -A"
 	if r.Cluster != defaultName {
 		kubectl = "slipway kubectl --name " + r.Cluster + " get pods -A"
@@ -226,17 +224,20 @@ func down(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "down",
-		Short: "Remove a local cluster and everything it made",
-		Long: `Remove a local cluster and everything it made: processes, mounts, namespaces, cgroups, files, and nothing else.
-A cluster of machines that exist (slipway apply) is only forgotten, and only when its machines have left it. The component store stays, so that the next up takes seconds; --purge drops it too. Nothing is asked.`,
+		Short: "Delete a local cluster",
+		Long: `Delete a local cluster with all its processes, mounts, namespaces, cgroups and files, without asking for confirmation.
+The component store is kept, so that the next slipway up takes seconds; --purge deletes it, too.
+
+For a cluster of existing machines (slipway apply), down only deletes the files of the cluster on this host. Remove
+and reset the machines first.`,
 		Example: `  slipway down
   slipway down --name test
-  slipway down --purge       # the built components too`,
+  slipway down --purge       # delete the built components, too`,
 		Args: noArgs,
 	}
 	nameFlag(e, cmd, &name)
 	outputFlag(cmd, &out)
-	purge := cmd.Flags().Bool("purge", false, "drop the component store too, unless another cluster uses it")
+	purge := cmd.Flags().Bool("purge", false, "delete the component store, too, unless another cluster uses it")
 	keep := cmd.Flags().Bool("keep-store", true, "keep the component store (the default; see --purge)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.Flags().Changed("keep-store") && cmd.Flags().Changed("purge") && *keep == *purge {
@@ -252,7 +253,7 @@ A cluster of machines that exist (slipway apply) is only forgotten, and only whe
 			return out.object(e.Out, "DownResult", downView{Cluster: name})
 		}
 		if !exists && !drop {
-			fmt.Fprintf(e.Out, "nothing to remove: there is no cluster %s%s\n", name, others(names))
+			fmt.Fprintf(e.Out, "nothing to delete: there is no cluster %s%s\n", name, others(names))
 			return nil
 		}
 		far, err := e.Inventory.IsRemote(name)
@@ -267,7 +268,7 @@ A cluster of machines that exist (slipway apply) is only forgotten, and only whe
 			return bootstrap.Down(cmd.Context(), *e.Inventory, name, drop, report)
 		})
 		if cmd.Context().Err() != nil {
-			return interruptedError("stopped half-way: run " + withName("down", name) + " again")
+			return interruptedError("interrupted before everything was deleted: run " + withName("down", name) + " again")
 		}
 		if err != nil {
 			return err
@@ -277,23 +278,23 @@ A cluster of machines that exist (slipway apply) is only forgotten, and only whe
 		}
 		switch {
 		case far:
-			fmt.Fprintf(e.Out, "forgot cluster %s: its %s are in no cluster and stay as they are\n", name, report.Count(machines, "machine"))
+			fmt.Fprintf(e.Out, "removed cluster %s from this host; its %s were not changed\n", name, report.Count(machines, "machine"))
 			return nil
 		case exists:
-			fmt.Fprintf(e.Out, "removed cluster %s: %s with all processes, mounts, networks and files\n", name, report.Count(machines, "machine"))
+			fmt.Fprintf(e.Out, "deleted cluster %s: %s with all processes, mounts, networks and files\n", name, report.Count(machines, "machine"))
 		}
 		if drop {
-			fmt.Fprintln(e.Out, "removed the component store")
+			fmt.Fprintln(e.Out, "deleted the component store")
 		}
 		return nil
 	}
 	return cmd
 }
 
-// downView is the result of down for programs.
+// downView is the JSON and YAML result of down.
 type downView struct {
 	Cluster      string `json:"cluster"`
-	Removed      bool   `json:"removed"` // false: there was none
+	Removed      bool   `json:"removed"` // false: the cluster did not exist
 	Machines     int    `json:"machines"`
 	StoreRemoved bool   `json:"storeRemoved"`
 }
@@ -310,7 +311,7 @@ func others(names []string) string {
 	if len(names) == 0 {
 		return ""
 	}
-	return " (there is " + strings.Join(names, ", ") + ")"
+	return " (existing clusters: " + strings.Join(names, ", ") + ")"
 }
 
 func wait(e Env) *cobra.Command {
@@ -319,15 +320,15 @@ func wait(e Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wait",
 		Short: "Wait until a cluster or a node is ready",
-		Long: `Wait until a cluster or one node of it is ready. It changes nothing. After the time limit it tells what is not ready and
-why, and exits with 5; the cluster goes on coming up by itself.`,
+		Long: `Wait until a cluster or one of its nodes is ready. When the timeout expires, wait shows what is not ready and why, and
+exits with code 5. Wait changes nothing: the cluster continues to start.`,
 		Example: `  slipway wait                                # the whole cluster
   slipway wait --for=node/dev-main-0
   slipway wait --for=cluster --timeout 30s --name test`,
 		Args: noArgs,
 	}
 	nameFlag(e, cmd, &o.Cluster)
-	cmd.Flags().StringVar(&o.For, "for", "cluster", "cluster, or node/NAME")
+	cmd.Flags().StringVar(&o.For, "for", "cluster", "what to wait for: cluster, or node/NAME")
 	cmd.Flags().DurationVar(&o.Timeout, "timeout", 5*time.Minute, "how long to wait")
 	outputFlag(cmd, &out)
 	_ = cmd.RegisterFlagCompletionFunc("for", waitTargets(e))
@@ -337,7 +338,7 @@ why, and exits with 5; the cluster goes on coming up by itself.`,
 			return usageError{fmt.Errorf("--for %q: use cluster or node/NAME", o.For)}
 		}
 		if o.Timeout <= 0 {
-			return usageError{errors.New("--timeout: use a time above zero")}
+			return usageError{errors.New("--timeout must be greater than zero")}
 		}
 		begun := time.Now()
 		var unready []operate.UnreadyItem
@@ -367,7 +368,7 @@ why, and exits with 5; the cluster goes on coming up by itself.`,
 	return cmd
 }
 
-// waitView is the result of wait for programs.
+// waitView is the JSON and YAML result of wait.
 type waitView struct {
 	Cluster string                `json:"cluster"`
 	For     string                `json:"for"`

@@ -5,7 +5,6 @@ package cli
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -31,9 +30,9 @@ func why(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "why ITEM|SETTING",
-		Short: "Tell why an item is on a node, or where a setting comes from",
-		Long: `Tell of an item of the plan what it is, what it comes after, what needs it, and how it is; or of a setting what its value is
-and who chose it: the default, another setting, or the user, and on which line.`,
+		Short: "Explain an item of a node's plan, or the origin of a setting",
+		Long: `Explain an item of a node's plan: its definition, its dependencies, the items that need it, and its state. Or explain a
+setting: its value and where the value comes from (default, derived from another setting, or the user with the line).`,
 		Example: `  slipway why kubelet
   slipway why file//etc/kubernetes/audit-policy.yaml
   slipway why apiserver.flags.audit-log-path`,
@@ -63,14 +62,14 @@ and who chose it: the default, another setting, or the user, and on which line.`
 		}
 		s, err := config.Why(p.Cluster.Config, args[0])
 		if err != nil {
-			return usageError{fmt.Errorf("%q is no item of the plan of %s (slipway plan lists them), and no setting: %w", args[0], p.Plan.Node, err)}
+			return usageError{fmt.Errorf("%q is neither an item of the plan of %s (see slipway plan) nor a setting: %w", args[0], p.Plan.Node, err)}
 		}
 		return showSetting(e, out, s)
 	}
 	return cmd
 }
 
-// findItem takes a reference, or its key alone: a unit's name before others, which may have the same.
+// findItem finds an item by its reference, or by its key alone. If several items have the same key, a process wins.
 func findItem(p plan.Plan, name string) (plan.Entry, bool) {
 	if entry, ok := p.Find(name); ok {
 		return entry, true
@@ -105,7 +104,7 @@ func whyItem(cmd *cobra.Command, e Env, out format, p bootstrap.PlannedNode, ent
 	if i := slices.IndexFunc(items, func(s reconcile.Status) bool { return s.Ref == v.Ref }); i >= 0 {
 		v.State = &items[i]
 	} else if err == nil {
-		v.Unknown = "the machine's own plan has no such item yet: see slipway diff"
+		v.Unknown = "the plan of the running machine has no such item yet: see slipway diff"
 	}
 	if out != asText {
 		return out.object(e.Out, "Item", v)
@@ -143,16 +142,16 @@ func itemText(w io.Writer, v itemView, items []reconcile.Status, now time.Time) 
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "\nit is:\n%s", body)
-	fmt.Fprintf(w, "\n%s\n", wrap("comes after: ", orNothing(v.After)))
+	fmt.Fprintf(w, "\ndefinition:\n%s", body)
+	fmt.Fprintf(w, "\n%s\n", wrap("after:       ", orNothing(v.After)))
 	fmt.Fprintf(w, "%s\n", wrap("needed by:   ", orNothing(v.NeededBy)))
 	if len(v.NeededBy) == 0 {
-		fmt.Fprintln(w, "             (it is wanted for itself)")
+		fmt.Fprintln(w, "             (the node itself needs it)")
 	}
 	return nil
 }
 
-// describe is an item as indented YAML.
+// describe formats an item as indented YAML.
 func describe(item plan.Item) (string, error) {
 	body, err := json.Marshal(item)
 	if err != nil {
@@ -160,7 +159,7 @@ func describe(item plan.Item) (string, error) {
 	}
 	text, err := yaml.JSONToYAML(body)
 	if err != nil {
-		return "", errors.Join(errors.New("show item"), err)
+		return "", fmt.Errorf("show item: %w", err)
 	}
 	return "  " + strings.ReplaceAll(strings.TrimRight(string(text), "\n"), "\n", "\n  ") + "\n", nil
 }
@@ -188,9 +187,9 @@ func traceCommand(e Env) *cobra.Command {
 	var out format
 	cmd := &cobra.Command{
 		Use:   "trace",
-		Short: "Show which chain of waits decided how long a start took",
-		Long: `Show the critical path of the last convergence: the chain of items each of which was the last need of the next. For each,
-when it could begin, how long the step took, and how long until it was ready.`,
+		Short: "Show the critical path of the last start of a machine",
+		Long: `Show the critical path of the last convergence of a machine: the chain of items in which each item had to wait for the
+previous one. For each item, trace shows when it could start, how long its step took, and how long until it was ready.`,
 		Example: `  slipway trace
   slipway trace --to control/node/dev-main-0
   slipway trace --all --output json`,
@@ -198,7 +197,7 @@ when it could begin, how long the step took, and how long until it was ready.`,
 	}
 	nameFlag(e, cmd, &name)
 	machineFlag(e, cmd, &machine, &name)
-	cmd.Flags().StringVar(&target, "to", "", "item at the end of the path (default: the one that was ready last)")
+	cmd.Flags().StringVar(&target, "to", "", "last item of the path (default: the item that became ready last)")
 	cmd.Flags().BoolVar(&all, "all", false, "show every item, not only the critical path")
 	outputFlag(cmd, &out)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -208,14 +207,14 @@ when it could begin, how long the step took, and how long until it was ready.`,
 		}
 		known := slices.ContainsFunc(spans, func(s trace.Span) bool { return s.Ref == target })
 		if target != "" && !known {
-			return usageError{fmt.Errorf("--to %q: the trace has no such item: see slipway trace --all", target)}
+			return usageError{fmt.Errorf("--to %q: no such item in the trace: see slipway trace --all", target)}
 		}
 		path := trace.CriticalPath(finishedSpans(spans), target)
 		if out != asText {
 			return out.object(e.Out, "Trace", map[string]any{"criticalPath": segments(path), "spans": spans})
 		}
 		if len(path) == 0 {
-			fmt.Fprintln(e.Out, "nothing has become ready yet: see slipway status")
+			fmt.Fprintln(e.Out, "no item is ready yet: see slipway status")
 			return nil
 		}
 		pathText(e.Out, path)
@@ -228,7 +227,7 @@ when it could begin, how long the step took, and how long until it was ready.`,
 	return cmd
 }
 
-// finishedSpans leaves out what is not ready: it has no end that a path could lead to.
+// finishedSpans returns the spans of items that are ready. A path cannot lead to the others, which have no end.
 func finishedSpans(spans []trace.Span) []trace.Span {
 	return slices.DeleteFunc(slices.Clone(spans), func(s trace.Span) bool { return s.Ready.IsZero() })
 }
@@ -252,8 +251,8 @@ func milli(d time.Duration) string { return d.Round(time.Millisecond).String() }
 
 func pathText(w io.Writer, path []trace.Segment) {
 	last := path[len(path)-1]
-	fmt.Fprintf(w, "%s was ready after %s. What it waited for:\n\n", last.Ref, milli(last.Start+last.Doing+last.Ready))
-	rows := [][]string{{"BEGAN", "STEP", "READY", "ITEM"}}
+	fmt.Fprintf(w, "%s was ready after %s. Critical path:\n\n", last.Ref, milli(last.Start+last.Doing+last.Ready))
+	rows := [][]string{{"STARTED", "STEP", "READY", "ITEM"}}
 	for _, s := range path {
 		rows = append(rows, []string{milli(s.Start), milli(s.Doing), milli(s.Ready), s.Ref})
 	}
@@ -278,7 +277,7 @@ func spansText(w io.Writer, spans []trace.Span) {
 	table(w, rows)
 }
 
-// readyAt orders what is not ready behind the rest.
+// readyAt is when an item was ready. Items that are not ready sort last.
 func readyAt(s trace.Span, zero time.Time) time.Duration {
 	if s.Ready.IsZero() {
 		return 1<<63 - 1

@@ -95,13 +95,13 @@ func (o JoinOptions) Check() error {
 			return fmt.Errorf("--endpoint %q: use ADDRESS:PORT, such as 10.0.0.4:9440", e)
 		}
 	}
-	return CheckPin(string(o.Pin))
+	return CheckPin("--pin", string(o.Pin))
 }
 
-// CheckPin checks the form of a pin.
-func CheckPin(text string) error {
+// CheckPin checks the form of a pin that was passed in that flag.
+func CheckPin(flag, text string) error {
 	if _, err := pin.Parse(text); err != nil {
-		return fmt.Errorf("--pin %q: use sha256: and 64 hex digits", text)
+		return fmt.Errorf("%s %q: use sha256: and 64 hex digits", flag, text)
 	}
 	return nil
 }
