@@ -44,7 +44,7 @@ func TestWrongClock(t *testing.T) {
 			testkit.Eventually(t, "what it says of the clocks", func() bool { return strings.Contains(m.said().Detail, tt.says) })
 			s := m.said()
 			if s.What != "clocks that agree" || !strings.Contains(s.Detail, "the clock of this machine says "+c.Now().UTC().Format("2006-01-02T")) ||
-				!strings.Contains(s.Detail, "that of "+w.endpoint.String()+" says "+w.now().UTC().Format("2006-01-02T")) || !strings.Contains(s.Who, "sets the clock") {
+				!strings.Contains(s.Detail, "that of "+w.endpoint.String()+" says "+w.now().UTC().Format("2006-01-02T")) || !strings.Contains(s.Who, "set the clock") {
 				t.Errorf("it says %+v", s)
 			}
 			if n := w.signed.Load(); n != 0 {

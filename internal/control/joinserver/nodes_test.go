@@ -177,7 +177,7 @@ func TestReplacedByAddress(t *testing.T) {
 
 // A machine may leave only after the end of its removal: until then its etcd member may still count, and the removal may
 // be undone.
-func TestLetGo(t *testing.T) {
+func TestRemoved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rpc.Limits{})
 	m := controlPlane(w)
@@ -185,7 +185,7 @@ func TestLetGo(t *testing.T) {
 	ask := func(limit time.Duration) (bool, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
-		return joinclient.LetGo(ctx, joinclient.SyncConfig{
+		return joinclient.Removed(ctx, joinclient.SyncConfig{
 			Endpoints: func() []netip.AddrPort { return []netip.AddrPort{w.endpoint} }, Pin: w.pin, Key: m.key, Node: "dev-main-1", Slipway: "0.3.0",
 			Log: slog.New(slog.DiscardHandler), From: func() netip.Addr { return m.address },
 		})

@@ -4,6 +4,9 @@
 // what the machine has proven. It is pure: the caller stores the decision. Information that the machine only claims never
 // gives it more than its record or token allows.
 //
+// Decide checks the Kubernetes version of a machine against the API server's, but today's agents send no version: a joining machine
+// installs the components that its ticket names. The check is for machines that keep their components when they join again.
+//
 // Read [Node], [Token] and [Decide].
 //
 //	v := admission.Decide(admission.Request{Key: pin, Address: from, Evidence: admission.Evidence{TokenID: id}}, records, &token, policy, now)

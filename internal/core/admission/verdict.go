@@ -16,7 +16,7 @@ import (
 type Request struct {
 	Key         pin.Pin // pin of the machine's key
 	ClaimedNode string  // the name that the machine expects to have; may be empty
-	Kubernetes  string  // version on the machine, "1.36.4"; empty: it will install the cluster's
+	Kubernetes  string  // version on the machine, "1.36.4"; empty, as from all of today's agents: it will install the cluster's
 	Address     netip.Addr
 	Facts       machine.Facts
 	Evidence    Evidence

@@ -83,7 +83,7 @@ func (e *Enrolment) checkRemoved(ctx context.Context, now lock.State) error {
 	others := func() []netip.AddrPort { // this machine's own join service may have outdated records
 		return slices.DeleteFunc(e.joinServices(file), func(at netip.AddrPort) bool { return at.Addr() == e.cfg.Facts.Address })
 	}
-	removed, err := joinclient.LetGo(ctx, joinclient.SyncConfig{
+	removed, err := joinclient.Removed(ctx, joinclient.SyncConfig{
 		Now: e.cfg.Now, Clock: e.cfg.Network.Clock(pin.OfCertificate(ca)),
 		Dial: e.cfg.Network.Dialer(pin.OfCertificate(ca)), Random: e.cfg.Random,
 		Endpoints: others, Pin: pin.OfCertificate(ca), Key: e.cfg.Key, Node: now.Node,

@@ -16,8 +16,8 @@ import (
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 )
 
-// TestBadGrants: whoever holds a join server's key, or a service that is wrong, gets nothing past these checks. Each case kills
-// one line of open.go or talk.go.
+// A faulty join service, or an attacker with the key of one, cannot make the machine accept any of these. Each case covers one check
+// in grant.go or round.go.
 func TestBadGrants(t *testing.T) {
 	t.Parallel()
 	ticket := func(change func(c *cluster, t *plan.Ticket)) func(c *cluster, s *script) {
@@ -48,9 +48,9 @@ func TestBadGrants(t *testing.T) {
 			s.proof = func(*stream) (*joinv1.JoinReply, error) { return granted(nil, nil), nil }
 		}, "decode ticket"},
 		"other version":           {ticket(func(_ *cluster, t *plan.Ticket) { t.Version = 7 }), "version 7"},
-		"other cluster":           {ticket(func(_ *cluster, t *plan.Ticket) { t.Cluster = strings.Repeat("0", 32) }), "of cluster"},
-		"no cluster":              {ticket(func(_ *cluster, t *plan.Ticket) { t.Cluster = "" }), "of cluster"},
-		"other node":              {ticket(func(_ *cluster, t *plan.Ticket) { t.Plan.Node = "n2" }), `of node "n2"`},
+		"other cluster":           {ticket(func(_ *cluster, t *plan.Ticket) { t.Cluster = strings.Repeat("0", 32) }), "for cluster"},
+		"no cluster":              {ticket(func(_ *cluster, t *plan.Ticket) { t.Cluster = "" }), "for cluster"},
+		"other node":              {ticket(func(_ *cluster, t *plan.Ticket) { t.Plan.Node = "n2" }), `for node "n2"`},
 		"no node":                 {ticket(func(_ *cluster, t *plan.Ticket) { t.Plan.Node = "" }), "node"},
 		"file elsewhere":          {ticket(func(_ *cluster, t *plan.Ticket) { t.Files[0].Path = "/root/.ssh/authorized_keys" }), "authorized_keys"},
 		"another join CA":         {ticket(func(c *cluster, t *plan.Ticket) { t.Files[0].Content = pemOf(newCluster(c.t).cert) }), "has the pin"},
@@ -58,7 +58,7 @@ func TestBadGrants(t *testing.T) {
 		"join CA of garbage":      {ticket(func(_ *cluster, t *plan.Ticket) { t.Files[0].Content = []byte("x") }), "join-ca.crt"},
 		"roster by another":       {ticket(func(c *cluster, t *plan.Ticket) { t.Files[1].Content = c.roster(certtest.Key(c.t)) }), "not signed"},
 		"roster of garbage":       {ticket(func(_ *cluster, t *plan.Ticket) { t.Files[1].Content = []byte("x") }), "roster.json"},
-		"roster without CA":       {ticket(func(_ *cluster, t *plan.Ticket) { t.Files = t.Files[1:] }), "without the join CA"},
+		"roster without CA":       {ticket(func(_ *cluster, t *plan.Ticket) { t.Files = t.Files[1:] }), "not the join CA's certificate"},
 		"sealed for another node": {sealed(func(c *cluster, s *stream) []byte { return c.seal(s.hello, "n2", c.secrets()) }), "not sealed to this machine"},
 		"sealed for another machine": {sealed(func(c *cluster, s *stream) []byte {
 			own := c.machine
@@ -69,8 +69,8 @@ func TestBadGrants(t *testing.T) {
 		"sealed garbage": {sealed(func(*cluster, *stream) []byte { return make([]byte, 100) }), "not sealed to this machine"},
 		"secrets elsewhere": {sealed(func(c *cluster, s *stream) []byte {
 			return c.seal(s.hello, "n1", []plan.TicketFile{{Path: "/etc/shadow"}})
-		}), "secrets cannot be read"},
-		"secrets of another form":     {sealed(func(c *cluster, s *stream) []byte { return c.seal(s.hello, "n1", "x") }), "secrets cannot be read"},
+		}), "secrets cannot be decoded"},
+		"secrets of another form":     {sealed(func(c *cluster, s *stream) []byte { return c.seal(s.hello, "n1", "x") }), "secrets cannot be decoded"},
 		"no certificates":             {certificates(func(*cluster) map[string][]byte { return nil }), "0 certificates"},
 		"certificate of another name": {certificates(func(c *cluster) map[string][]byte { return map[string][]byte{"x": good(c)} }), "kubelet"},
 		"certificate for another key": {certificates(func(c *cluster) map[string][]byte {
@@ -78,31 +78,31 @@ func TestBadGrants(t *testing.T) {
 		}), "for another key"},
 		"certificate of another node": {certificates(func(c *cluster) map[string][]byte {
 			return map[string][]byte{"kubelet": pemOf(c.sign(c.kubelet.Public(), "system:node:n2", c.ca, false))}
-		}), "not of"},
+		}), "is not for"},
 		"certificate of a CA": {certificates(func(c *cluster) map[string][]byte {
 			return map[string][]byte{"kubelet": pemOf(c.sign(c.kubelet.Public(), "system:node:n1", c.ca, true))}
-		}), "not of"},
+		}), "is not for"},
 		"a chain": {certificates(func(c *cluster) map[string][]byte {
 			return map[string][]byte{"kubelet": append(good(c), pemOf(c.cert)...)}
-		}), "not one certificate"},
+		}), "exactly one PEM certificate"},
 		"short nonce": {func(_ *cluster, s *script) {
 			s.hello = func(*stream) (*joinv1.JoinReply, error) {
 				return &joinv1.JoinReply{Message: &joinv1.JoinReply_Challenge{Challenge: &joinv1.Challenge{Nonce: make([]byte, 31)}}}, nil
 			}
-		}, "31 bytes"},
+		}, "a nonce of 31 bytes"},
 		"grant before the proof":        {func(c *cluster, s *script) { s.hello = s.proof }, "*joinv1.JoinReply_Grant"},
 		"certificates before the grant": {func(_ *cluster, s *script) { s.proof = s.keys }, "*joinv1.JoinReply_Certificates"},
-		"question without end":          {func(_ *cluster, s *script) { s.proof = s.hello }, "asks more"},
+		"question without end":          {func(_ *cluster, s *script) { s.proof = s.hello }, "answer the verifier's question"},
 		"grant instead of certificates": {func(_ *cluster, s *script) { s.keys = s.proof }, "*joinv1.JoinReply_Grant"},
 		"empty message": {func(_ *cluster, s *script) {
 			s.proof = func(*stream) (*joinv1.JoinReply, error) { return &joinv1.JoinReply{}, nil }
-		}, "to a proof it answers"},
+		}, "unexpected reply to the proof"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t)
 			synctest.Test(t, func(t *testing.T) {
-				n := network{at(1): plays(func() script { s := c.honest(); tc.change(c, &s); return s })}
+				n := network{at(1): runs(func() script { s := c.honest(); tc.change(c, &s); return s })}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				config := c.config(n.dial, at(1))
@@ -111,11 +111,11 @@ func TestBadGrants(t *testing.T) {
 				}
 				g, err := joinclient.Join(ctx, config)
 				if !errors.Is(err, context.DeadlineExceeded) {
-					t.Fatalf("it ended with %v: %+v", err, g)
+					t.Fatalf("got %v, %+v, want the machine to keep asking", err, g)
 				}
 				s := c.said()
 				if last := s[len(s)-1]; !strings.Contains(last.Detail, tc.want) || strings.Contains(last.Detail, "secret\"") {
-					t.Errorf("said %+v, want %q", last, tc.want)
+					t.Errorf("got status %v (%s), want detail %q", last, last.Detail, tc.want)
 				}
 			})
 		})

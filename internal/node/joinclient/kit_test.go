@@ -32,7 +32,7 @@ import (
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 )
 
-// cluster is what a machine wants into: its join CA, and the keys of the machine itself.
+// cluster is a cluster with a join CA, and the keys of a machine that joins it.
 type cluster struct {
 	t       *testing.T
 	ca      *ecdsa.PrivateKey
@@ -109,7 +109,7 @@ func (c *cluster) secrets() []plan.TicketFile {
 	return []plan.TicketFile{{Path: "/etc/kubernetes/pki/ca.key", Mode: 0o600, Content: []byte("secret")}}
 }
 
-// seal encrypts as a join service does, to whoever info names.
+// seal encrypts files for the machine and the node, as a join service does.
 func (c *cluster) seal(hello *joinv1.Hello, node string, files any) []byte {
 	c.t.Helper()
 	pub, err := ecdh.X25519().NewPublicKey(hello.GetSealKey())
@@ -131,12 +131,12 @@ func (c *cluster) seal(hello *joinv1.Hello, node string, files any) []byte {
 	return sealed
 }
 
-// Request is joinclient.Keys.
+// Request implements joinclient.Keys.
 func (c *cluster) Request(pki.Want) ([]byte, error) {
 	return x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, c.kubelet)
 }
 
-func (c *cluster) says(s joinclient.Status) {
+func (c *cluster) report(s joinclient.Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.statuses = append(c.statuses, s)
@@ -152,16 +152,16 @@ func (c *cluster) config(dial joinclient.Dialer, endpoints ...netip.AddrPort) jo
 	return joinclient.Config{
 		Endpoints: func() []netip.AddrPort { return endpoints }, Pin: c.pin, Key: c.machine, Keys: c, Prover: key.Prover{},
 		Facts: machine.Facts{Address: netip.MustParseAddr("192.0.2.7")}, Slipway: "0.3.0",
-		Log: slog.New(slog.DiscardHandler), Report: c.says, Dial: dial, Random: func(int) int { return 0 },
+		Log: slog.New(slog.DiscardHandler), Report: c.report, Dial: dial, Random: func(int) int { return 0 },
 	}
 }
 
-// script is how a service answers one stream: what it says to each message, or how it ends.
+// script is how a service answers one stream: its reply to each message, or the error that ends the stream. A nil reply is silence.
 type script struct {
 	hello, proof, keys func(s *stream) (*joinv1.JoinReply, error)
 }
 
-// honest lets the machine in.
+// honest admits the machine.
 func (c *cluster) honest() script {
 	return script{
 		hello: func(*stream) (*joinv1.JoinReply, error) {
@@ -184,7 +184,7 @@ func certified(c map[string][]byte) *joinv1.JoinReply {
 	return &joinv1.JoinReply{Message: &joinv1.JoinReply_Certificates{Certificates: &joinv1.Certificates{Certificates: c}}}
 }
 
-// conn plays a script on each stream.
+// conn runs a script on each stream.
 type conn struct{ script func() script }
 
 func (c conn) Close() error { return nil }
@@ -195,7 +195,7 @@ func (c conn) Join(ctx context.Context) (joinclient.JoinStream, error) {
 
 func (c conn) Sync(context.Context) (joinclient.SyncStream, error) { return nil, io.ErrUnexpectedEOF }
 
-// stream is a join stream to a script.
+// stream is a join stream whose server is a script.
 type stream struct {
 	ctx     context.Context //nolint:containedctx // a stream ends with its context
 	script  script

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -23,42 +22,42 @@ import (
 	"github.com/slipway-project/slipway/internal/sleep"
 )
 
-// SyncConfig is what a node stays in touch with.
+// SyncConfig is what a node needs to stay connected to its cluster.
 type SyncConfig struct {
-	Endpoints  func() []netip.AddrPort // join services, from the newest roster
+	Endpoints  func() []netip.AddrPort // returns the join services of the newest roster
 	Pin        pin.Pin                 // of the cluster's join CA
 	Key        *ecdsa.PrivateKey       // the machine's
 	Node       string
 	Slipway    string
-	Generation func() uint64             // of the roster that the node has
-	Roster     func(signed []byte) error // takes a newer one; it checks the signature
+	Generation func() uint64             // returns the generation of the roster that the node has
+	Roster     func(signed []byte) error // checks the signature of a newer roster and stores it
 	Log        *slog.Logger
-	Report     func(Status) // called at each change of what is waited for, never twice at once
+	Report     func(Status) // called when the status changes, one call at a time
 
-	Own    func() netip.AddrPort // optional: the node's own join service, once it may be asked: it is asked first
-	From   func() netip.Addr     // optional: the machine's address
+	Own    func() netip.AddrPort // optional: returns the node's own join service, once it is running; it is tried first
+	From   func() netip.Addr     // optional: returns the machine's address
 	Now    func() time.Time      // optional: the machine's clock, for certificates; time.Now when nil
-	Clock  Clock                 // optional: TLS when nil
+	Clock  Clock                 // optional: TLSClock when nil
 	Dial   Dialer                // optional: TLS when nil
-	Random func(n int) int       // optional: a number in [0, n)
+	Random func(n int) int       // optional: returns a number in [0, n); math/rand/v2 when nil
 }
 
-// Sync keeps one stream to some join service, for as long as Run runs. Its methods are safe for concurrent use.
+// Sync keeps one stream to a join service open while Run runs. Its methods are safe for concurrent use.
 type Sync struct {
 	SyncConfig
 	renewals chan *renewal
-	members  chan *memberRun
-	denied   func() // optional: hears that a service of the cluster has said no
-	leaving  func() // optional: … or that the node is being removed
+	members  chan *memberRequest
+	denied   func() // optional: called when a join service of the cluster denies access
+	removing func() // optional: called when a join service says that the node is being removed
 }
 
-// NewSync starts nothing.
+// NewSync checks the configuration. It starts nothing.
 func NewSync(c SyncConfig) (*Sync, error) {
 	if c.Endpoints == nil || c.Key == nil || c.Generation == nil || c.Roster == nil || c.Log == nil || c.Report == nil || c.Node == "" {
 		return nil, errors.New("sync: Endpoints, Key, Node, Generation, Roster, Log and Report must be set")
 	}
 	if _, err := pin.Parse(string(c.Pin)); err != nil {
-		return nil, fmt.Errorf("sync: the pin of the cluster's join CA: %w", err)
+		return nil, fmt.Errorf("sync: parse the pin of the cluster's join CA: %w", err)
 	}
 	if c.Own == nil {
 		c.Own = func() netip.AddrPort { return netip.AddrPort{} }
@@ -75,147 +74,196 @@ func NewSync(c SyncConfig) (*Sync, error) {
 	if c.Dial == nil {
 		c.Dial = TLS(c.Pin, c.Key, c.From, c.Now)
 	}
-	return &Sync{SyncConfig: c, renewals: make(chan *renewal), members: make(chan *memberRun)}, nil
+	return &Sync{SyncConfig: c, renewals: make(chan *renewal), members: make(chan *memberRequest)}, nil
 }
 
-// line is one stream to a join service.
-type line struct {
-	at     netip.AddrPort
-	conn   Conn
-	stream SyncStream
-	leash  *leash
-}
+// minLife is how long a stream must live for its end not to count as a failure of the endpoint.
+const minLife = 10 * time.Second
 
-func (l *line) close() {
-	l.leash.end()
-	_ = l.conn.Close() // nothing is lost with it
-}
-
-// steady is how long a stream lives at least that has not failed.
-const steady = 10 * time.Second
-
-// Run stays in touch until the context ends. Nothing else ends it: a node that is refused asks again, slowly.
+// Run stays connected until the context ends, and returns the context's error. A node that is refused keeps asking, slowly.
 func (s *Sync) Run(ctx context.Context) error {
-	k := &keeper{Sync: s, places: newPlaces(s.Random), says: reporter{report: s.Report}}
+	r := &syncRun{Sync: s, history: newHistory(s.Random), status: reporter{report: s.Report}}
 	for {
-		l, soon := k.connect(ctx)
-		if l == nil {
-			if err := sleep.For(ctx, soon); err != nil {
+		conn, next := r.connect(ctx)
+		if conn == nil {
+			if err := sleep.For(ctx, next); err != nil {
 				return err
 			}
 			continue
 		}
 		begun := time.Now()
-		err := k.serve(ctx, l)
-		l.close()
+		err := r.serve(ctx, conn.stream)
+		conn.close()
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		k.lost(l.at, err, time.Since(begun) >= steady)
+		r.ended(conn.at, err, time.Since(begun) >= minLife)
 	}
 }
 
-// keeper is the state of one Run.
-type keeper struct {
+// syncRun is the state of one Run.
+type syncRun struct {
 	*Sync
-	places *places
-	says   reporter
-	asked  *renewal // on the present stream, or to be asked on the next; nil: none
-	member *memberRun
+	history *history
+	status  reporter
+	renewal *renewal       // sent on the current stream, or to be sent on the next; nil if there is none
+	member  *memberRequest // likewise
 }
 
-// connect opens a stream to the endpoint that answers first, or says how long it is no use to try.
-func (k *keeper) connect(ctx context.Context) (*line, time.Duration) {
-	endpoints := k.Endpoints()
-	own := k.Own()
+// syncConn is one stream to a join service.
+type syncConn struct {
+	at       netip.AddrPort
+	conn     Conn
+	stream   SyncStream
+	lifetime *lifetime
+}
+
+func (c *syncConn) close() {
+	c.lifetime.end()
+	_ = c.conn.Close() // everything that was received has been handled
+}
+
+// connect opens a stream to the endpoint that answers first. If there is none, it returns the time until the next attempt.
+func (r *syncRun) connect(ctx context.Context) (*syncConn, time.Duration) {
+	endpoints := r.Endpoints()
+	own := r.Own()
 	if own.IsValid() {
 		endpoints = append([]netip.AddrPort{own}, endpoints...)
 	}
-	due, soon := k.places.due(endpoints)
-	if i := slices.Index(due, own); i > 0 && k.places.failures(own) == 0 {
+	due, next := r.history.due(endpoints)
+	if i := slices.Index(due, own); i > 0 && r.history.failures(own) == 0 {
 		due = slices.Insert(slices.Delete(due, i, i+1), 0, own)
 	}
-	open := func(race context.Context, at netip.AddrPort) (*line, error) {
-		l, err := k.open(ctx, race, at)
-		return l, clocks(race, at, err, k.Now, k.Clock)
+	open := func(race context.Context, at netip.AddrPort) (*syncConn, error) {
+		c, err := r.open(ctx, race, at)
+		return c, explainClock(race, at, err, r.Now, r.Clock)
 	}
-	if l, ok := race(ctx, due, open, k.failed); ok {
-		return l, 0
+	failed := func(at netip.AddrPort, err error) { r.ended(at, err, false) }
+	if c, ok := race(ctx, due, open, failed); ok {
+		return c, 0
 	}
-	k.says.tell(k.unreachable(endpoints))
+	r.status.set(r.unreachable(endpoints))
 	if len(due) > 0 {
-		_, soon = k.places.due(endpoints)
+		_, next = r.history.due(endpoints)
 	}
-	return nil, soon
+	return nil, next
 }
 
-// open goes as far as a stream that has taken the hello; a server that is not the right one fails here.
-func (k *keeper) open(base, race context.Context, at netip.AddrPort) (_ *line, err error) {
-	ctx, leash := newLeash(base, race, attemptTime, "no connection")
-	l := &line{at: at, leash: leash}
+// open opens a stream and sends the hello. It fails if the server is not a join service of the cluster.
+func (r *syncRun) open(base, race context.Context, at netip.AddrPort) (_ *syncConn, err error) {
+	ctx, lifetime := newLifetime(base, race, attemptTime, "no connection")
+	c := &syncConn{at: at, lifetime: lifetime}
 	defer func() {
 		if err == nil {
-			leash.limit(0, "")
-			leash.free()
+			lifetime.limit(0, "")
+			lifetime.detach()
 			return
 		}
-		err = leash.broken(base, l.conn, err)
+		err = lifetime.abort(base, c.conn, err)
 	}()
-	if l.conn, err = k.Dial(ctx, at); err != nil {
+	if c.conn, err = r.Dial(ctx, at); err != nil {
 		return nil, err
 	}
-	if l.stream, err = l.conn.Sync(ctx); err != nil {
+	if c.stream, err = c.conn.Sync(ctx); err != nil {
 		return nil, err
 	}
-	return l, l.stream.Send(&joinv1.SyncRequest{Message: &joinv1.SyncRequest_Hello{Hello: &joinv1.SyncHello{
-		Cluster: k.Pin.ClusterID(), Node: k.Node, Slipway: k.Slipway, Generation: k.Generation(),
+	return c, c.stream.Send(&joinv1.SyncRequest{Message: &joinv1.SyncRequest_Hello{Hello: &joinv1.SyncHello{
+		Cluster: r.Pin.ClusterID(), Node: r.Node, Slipway: r.Slipway, Generation: r.Generation(),
 	}}})
 }
 
-func (k *keeper) failed(at netip.AddrPort, err error) { k.lost(at, err, false) }
-
-// lost takes note of how a stream, or the way to one, has ended.
-func (k *keeper) lost(at netip.AddrPort, err error, lived bool) {
-	no, denied := refusal(err)
-	k.giveBack(denied, err)
-	u, wrongClock := errors.AsType[*untimely](err)
+// ended records why a stream has ended or could not be opened. stable means that the stream lived for at least minLife.
+func (r *syncRun) ended(at netip.AddrPort, err error, stable bool) {
+	text, refused := refusal(err)
+	switch w := r.renewal; {
+	case w == nil:
+	case w.canceled():
+		r.renewal = nil
+	case refused: // after any other error, the next stream sends it again
+		w.answer <- renewed{err: err}
+		r.renewal = nil
+	}
+	c, wrongClock := errors.AsType[*clockError](err)
 	switch {
 	case wrongClock:
-		k.places.untimely(at, u.Error())
-	case denied:
-		k.Log.Warn("sync refused", "endpoint", at, "why", no)
-		k.places.refused(at, no)
-		if k.denied != nil && status.Code(err) == codes.PermissionDenied { // and not an answer that nobody understands
-			k.denied()
+		r.history.wrongClock(at, c.Error())
+	case refused:
+		r.Log.Warn("sync refused", "endpoint", at, "reason", text)
+		r.history.refused(at, text)
+		if r.denied != nil && status.Code(err) == codes.PermissionDenied { // not for a protocol error
+			r.denied()
 		}
 	case rpc.IsUntrusted(err):
-		k.Log.Error("this is not the cluster's join service: go on without it", "endpoint", at, "pin", k.Pin, "why", plainly(err))
-		k.places.mistrusted(at, plainly(err))
-	case status.Code(err) == codes.Aborted: // the service says so of a node that is on its way out, and still counts
-		k.places.failed(at, errLeaving.Error())
-		if k.leaving != nil {
-			k.leaving()
+		r.Log.Error("server is not a join service of the cluster, trying the others", "endpoint", at, "pin", r.Pin, "reason", message(err))
+		r.history.untrusted(at, message(err))
+	case status.Code(err) == codes.Aborted: // the service's answer to a node that is being removed
+		r.history.failed(at, errRemoving.Error())
+		if r.removing != nil {
+			r.removing()
 		}
-	case lived:
-		k.places.good(at)
+	case stable:
+		r.history.succeeded(at)
 	default:
-		k.places.failed(at, plainly(err))
+		r.history.failed(at, message(err))
 	}
 }
 
-func (k *keeper) unreachable(endpoints []netip.AddrPort) Status {
-	if what, ok := k.places.clock(endpoints); ok {
-		return clockStatus(what)
+// unreachable returns the status while there is no stream.
+func (r *syncRun) unreachable(endpoints []netip.AddrPort) Status {
+	endpoints = unique(endpoints)
+	if detail, ok := r.history.onlyClocks(endpoints); ok {
+		return clockStatus(detail)
 	}
-	if at, no, ok := k.places.no(endpoints); ok {
-		return Status{For: wait.For{What: "leave to stay in the cluster", Who: "the cluster's operator: the audit of " + at.String() + " says why"}, Detail: no}
+	if at, text, ok := r.history.firstRefusal(endpoints); ok {
+		return Status{
+			For:    wait.For{What: "permission to stay in the cluster", Who: "the operator of the cluster (the audit log on " + at.String() + " has the reason)"},
+			Detail: text,
+		}
 	}
 	if len(endpoints) == 0 {
-		return Status{For: wait.For{What: "the address of a join service", Who: "slipway up or join: this machine has lost the roster and where it has joined"}}
+		return Status{For: wait.For{What: "the address of a join service", Who: "slipway up or slipway join (this machine has lost its roster and the endpoints that it joined with)"}}
 	}
-	var texts []string
-	for _, at := range unique(endpoints) {
-		texts = append(texts, at.String())
+	return Status{For: wait.For{What: "a join service", Who: "a control plane at " + list(endpoints)}, Detail: r.history.summary(endpoints)}
+}
+
+var errRemoving = errors.New("the node is being removed, but still belongs to the cluster: wait for slipway node remove to finish")
+
+// Removed reports whether the cluster has removed this node: a join service of the cluster denies access to the node's key. It fails
+// if no join service answers before the context ends, and while the removal is in progress.
+func Removed(ctx context.Context, c SyncConfig) (bool, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var denied, known, removing bool
+	c.Generation = func() uint64 { return 0 } // so that the service sends a roster to a node that it knows
+	c.Roster = func([]byte) error {
+		known = true
+		cancel()
+		return nil
 	}
-	return Status{For: wait.For{What: "a join service", Who: "a control plane at " + strings.Join(texts, ", ")}, Detail: k.places.heard(endpoints)}
+	last := Status{}
+	c.Report = func(s Status) { last = s }
+	s, err := NewSync(c)
+	if err != nil {
+		return false, err
+	}
+	s.denied = func() {
+		denied = true
+		cancel()
+	}
+	s.removing = func() {
+		removing = true
+		cancel()
+	}
+	err = s.Run(ctx)
+	switch {
+	case removing:
+		return false, errRemoving
+	case denied:
+		return true, nil
+	case known:
+		return false, nil
+	case last.Detail != "":
+		return false, errors.New(last.Detail)
+	}
+	return false, err
 }

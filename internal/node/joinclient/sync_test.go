@@ -23,7 +23,7 @@ import (
 	"github.com/slipway-project/slipway/internal/node/joinclient"
 )
 
-// syncService takes streams at its endpoints and lets the test speak for the server.
+// syncService accepts streams at its endpoints. The test plays the server.
 type syncService struct {
 	streams chan *syncStream
 	down    map[netip.AddrPort]error
@@ -88,7 +88,7 @@ func runSync(t *testing.T, c *cluster, s *syncService, change func(*joinclient.S
 	s.streams = make(chan *syncStream, 100)
 	config := joinclient.SyncConfig{
 		Endpoints: func() []netip.AddrPort { return endpoints }, Pin: c.pin, Key: c.machine, Node: "n1", Slipway: "0.3.0",
-		Generation: func() uint64 { return 7 }, Roster: func([]byte) error { return nil }, Log: slog.New(slog.DiscardHandler), Report: c.says,
+		Generation: func() uint64 { return 7 }, Roster: func([]byte) error { return nil }, Log: slog.New(slog.DiscardHandler), Report: c.report,
 		Dial: s.dial, Random: func(int) int { return 0 },
 	}
 	change(&config)
@@ -114,13 +114,13 @@ func TestSyncReconnects(t *testing.T) {
 		runSync(t, c, s, func(c *joinclient.SyncConfig) {
 			c.Roster = func(text []byte) error {
 				rosters = append(rosters, string(text))
-				return errors.New("a bad one ends nothing")
+				return errors.New("a bad roster does not end the stream")
 			}
 		}, at(1))
 		for i := range 3 {
 			stream := <-s.streams
 			if hello := (<-stream.in).GetHello(); hello.GetNode() != "n1" || hello.GetCluster() != c.id || hello.GetGeneration() != 7 {
-				t.Errorf("hello %v", hello)
+				t.Errorf("got hello %v", hello)
 			}
 			stream.out <- &joinv1.SyncReply{Message: &joinv1.SyncReply_Roster{Roster: []byte{byte('a' + i)}}}
 			synctest.Wait()
@@ -131,22 +131,22 @@ func TestSyncReconnects(t *testing.T) {
 				continue
 			}
 			if took := time.Since(begun); took > time.Second {
-				t.Errorf("again after %s", took)
+				t.Errorf("reconnected after %s, want at most 1s", took)
 			}
 		}
 		if got := strings.Join(rosters, ""); got != "abc" {
-			t.Errorf("rosters %q", got)
+			t.Errorf("got rosters %q, want abc", got)
 		}
 	})
 }
 
-// The node's own service is asked first, and the others when it is down.
+// The node asks its own service first, and the others if that one is down.
 func TestSyncAsksItselfFirst(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	for name, tc := range map[string]struct {
-		down   map[netip.AddrPort]error
-		itself bool
+		down map[netip.AddrPort]error
+		own  bool
 	}{
 		"up":   {nil, true},
 		"down": {map[netip.AddrPort]error{at(3): errors.New("connection refused")}, false},
@@ -158,8 +158,8 @@ func TestSyncAsksItselfFirst(t *testing.T) {
 				runSync(t, c, s, func(c *joinclient.SyncConfig) {
 					c.Own = func() netip.AddrPort { return at(3) }
 				}, at(1), at(2), at(3))
-				if stream := <-s.streams; (stream.at == at(3)) != tc.itself {
-					t.Errorf("it asks %s", stream.at)
+				if stream := <-s.streams; (stream.at == at(3)) != tc.own {
+					t.Errorf("got a stream to %s", stream.at)
 				}
 				s.mu.Lock()
 				defer s.mu.Unlock()
@@ -171,7 +171,7 @@ func TestSyncAsksItselfFirst(t *testing.T) {
 	}
 }
 
-// A node that was removed asks on, slowly, and says why.
+// A node that is refused keeps asking slowly and reports the reason.
 func TestSyncRefused(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -185,26 +185,26 @@ func TestSyncRefused(t *testing.T) {
 			n++
 		}
 		if n < 10 || n > 20 {
-			t.Errorf("asked %d times in ten minutes", n)
+			t.Errorf("asked %d times in ten minutes, want 10 to 20", n)
 		}
-		time.Sleep(time.Second) // on the test's own clock: the pause after the last no is longer
+		time.Sleep(time.Second) // fake time: the pause after the last refusal is longer
 		said := c.said()
-		if last := said[len(said)-1]; len(said) != 1 || last.What != "leave to stay in the cluster" || !strings.Contains(last.Detail, "12ab") {
-			t.Errorf("said %+v", said)
+		if last := said[len(said)-1]; len(said) != 1 || last.What != "permission to stay in the cluster" || !strings.Contains(last.Detail, "12ab") {
+			t.Errorf("got statuses %+v", said)
 		}
 	})
 }
 
-// A node that has lost where the others are says so, and goes on when it is told.
+// A node without endpoints reports that, and connects as soon as it has one.
 func TestSyncWithoutEndpoints(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	synctest.Test(t, func(t *testing.T) {
-		var told atomic.Bool
+		var known atomic.Bool
 		s := &syncService{}
 		runSync(t, c, s, func(conf *joinclient.SyncConfig) {
 			conf.Endpoints = func() []netip.AddrPort {
-				if told.Load() {
+				if known.Load() {
 					return []netip.AddrPort{at(1)}
 				}
 				return nil
@@ -212,18 +212,19 @@ func TestSyncWithoutEndpoints(t *testing.T) {
 		})
 		synctest.Wait()
 		if said := c.said(); len(said) != 1 || said[0].What != "the address of a join service" || !strings.Contains(said[0].Who, "slipway up") {
-			t.Errorf("said %+v", said)
+			t.Errorf("got statuses %+v", said)
 		}
-		told.Store(true)
+		known.Store(true)
 		begun := time.Now()
 		<-s.streams
 		if took := time.Since(begun); took > 10*time.Second {
-			t.Errorf("it took %s", took)
+			t.Errorf("connected after %s, want at most 10s", took)
 		}
 	})
 }
 
-// A renewal survives the end of a stream, is answered once, and is refused with the reason. An abandoned one harms nobody.
+// A renewal is repeated on a new stream, is answered once, and fails with the reason of a refusal. A canceled one does not disturb
+// the next one.
 func TestRenew(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -257,10 +258,10 @@ func TestRenew(t *testing.T) {
 		asked(stream)
 		stream.fail <- io.EOF
 		stream = <-s.streams
-		asked(stream) // again, by itself
+		asked(stream) // repeated without another call
 		stream.out <- good
 		if a := <-first; a.err != nil || len(a.certificates["kubelet"]) == 0 {
-			t.Errorf("renewed: %v", a.err)
+			t.Errorf("renew: %v", a.err)
 		}
 
 		ctx, cancel := context.WithCancel(t.Context())
@@ -268,19 +269,20 @@ func TestRenew(t *testing.T) {
 		asked(stream)
 		cancel()
 		if a := <-gone; !errors.Is(a.err, context.Canceled) {
-			t.Errorf("abandoned: %v", a.err)
+			t.Errorf("canceled: got %v, want context.Canceled", a.err)
 		}
 		last := renew(t.Context())
-		stream.out <- good // the answer to the abandoned one
+		stream.out <- good // the answer to the canceled one
 		asked(stream)
 		stream.fail <- status.Error(codes.PermissionDenied, "refused (id 12ab)")
 		if a := <-last; status.Code(a.err) != codes.PermissionDenied {
-			t.Errorf("refused: %v", a.err)
+			t.Errorf("refused: got %v, want PermissionDenied", a.err)
 		}
 	})
 }
 
-// A control plane says again that it wants in, at once when its etcd has started, and on each new stream; a permit comes once.
+// A control plane repeats its request: every two seconds, at once when its etcd has started, and on each new stream. A permit is passed
+// on once.
 func TestMember(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -309,7 +311,7 @@ func TestMember(t *testing.T) {
 		begun := time.Now()
 		member(stream)
 		if again := time.Since(begun); again < time.Second || again > 3*time.Second {
-			t.Errorf("said again after %s", again)
+			t.Errorf("repeated after %s, want 2s", again)
 		}
 		stream.out <- permit
 		synctest.Wait()
@@ -321,11 +323,11 @@ func TestMember(t *testing.T) {
 		started.Store(true)
 		begun = time.Now()
 		if m := member(stream); !m.GetStarted() || time.Since(begun) > 100*time.Millisecond {
-			t.Errorf("its start was told as %v after %s", m, time.Since(begun))
+			t.Errorf("got started=%v after %s, want true within 100ms", m.GetStarted(), time.Since(begun))
 		}
 		stream.out <- &joinv1.SyncReply{Message: &joinv1.SyncReply_Promoted{Promoted: &joinv1.Promoted{}}}
 		if err := <-done; err != nil || permits.Load() != 1 {
-			t.Errorf("%v after %d permits", err, permits.Load())
+			t.Errorf("got %v after %d permits, want one permit", err, permits.Load())
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -338,7 +340,7 @@ func TestMember(t *testing.T) {
 		synctest.Wait()
 		stream.out <- permit
 		if err := <-done; err == nil || err.Error() != "no room" {
-			t.Errorf("a permit that cannot be kept: %v", err)
+			t.Errorf("a permit that cannot be used: got %v, want no room", err)
 		}
 	})
 }

@@ -9,7 +9,7 @@ wait 1h
 heal n2
 wait 2m
 expect free n2
-expect says n2 "leave to join"
+expect says n2 "permission to join"
 join n2 worker token
 wait 2m
 expect ready n2

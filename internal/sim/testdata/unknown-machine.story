@@ -7,5 +7,5 @@ join n2 worker unknown unawaited
 wait 5m
 expect refused n2 key-unknown
 expect free n2
-expect says n2 "leave to join the cluster"
+expect says n2 "permission to join the cluster"
 expect records 1

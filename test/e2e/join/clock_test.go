@@ -100,7 +100,7 @@ func clockOfJoiner(c *kit.Cluster) {
 			c.T.Fatal(r)
 		}
 		testkit.Until(c.T, soon, "the machine reports the difference of the clocks", func() error {
-			return waitsFor(c, m.Node, "clocks that agree", "the clock of this machine says", tt.want, "whoever sets the clock")
+			return waitsFor(c, m.Node, "clocks that agree", "the clock of this machine says", tt.want, "set the clock of this machine")
 		})
 		if got := len(nodes(c)); got != known {
 			c.T.Errorf("nodes: got %d, want %d as before", got, known)
