@@ -28,7 +28,7 @@ const (
 	armedFile  = "failpoint.json"     // a list of failpoint, which the test writes and the agent shortens
 	passedFile = "failpoint.passed"   // if it is there, each phase is written to it, a line each
 	clockFile  = "failpoint.clock"    // how far the agent's clock is off, such as -17520h; it may change at any time
-	offFile    = "failpoint.poweroff" // the agent has stopped and waits for somebody to pull the machine's plug
+	offFile    = "failpoint.poweroff" // the agent has stopped and waits until the test powers the machine off
 )
 
 // failpoint is a crash that is to happen once, where the agent passes for the next time.
@@ -43,7 +43,7 @@ type failpoints struct{ *armed }
 type armed struct {
 	dir string
 
-	mu sync.Mutex // one at a time reads and writes the files; whoever crashes keeps it
+	mu sync.Mutex // guards the files; a crashing goroutine keeps it locked
 }
 
 func newFailpoints() failpoints { return failpoints{&armed{dir: stateDir}} }
@@ -77,7 +77,7 @@ func (a *armed) Audit(to func(joinserver.Entry)) func(joinserver.Entry) {
 
 func (a *armed) Etcd(c *etcd.Client) members.Etcd { return passingEtcd{c, a} }
 
-// passingEtcd passes where etcd has changed, and nobody has written it down yet.
+// passingEtcd calls the failpoint between a change in etcd and its record.
 type passingEtcd struct {
 	*etcd.Client
 	armed *armed

@@ -123,7 +123,7 @@ func TestDiff(t *testing.T) {
 	a, err := New(Config{
 		Host: tableHost{states: map[string]plan.State{
 			"file//gone": good, "file//gone-already": absent, "file//same": good, "file//new": absent,
-			"file//conf": {Existence: plan.Present, Detail: "its content differs"}, "file//shrug": {Detail: "a folder is in the way"},
+			"file//conf": {Existence: plan.Present, Detail: "its content differs"}, "file//shrug": {Detail: "a directory is in the way"},
 			"unit/reader": good, "unit/other": good, "unit/absent": absent, "precondition/door": {},
 		}},
 		PlanFile: filepath.Join(t.TempDir(), "plan.json"), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
@@ -148,7 +148,7 @@ func TestDiff(t *testing.T) {
 		"replace unit/reader: its input file//conf changes",
 		"create unit/absent: it does not exist",
 		" file//dark: disk error",
-		" file//shrug: a folder is in the way",
+		" file//shrug: a directory is in the way",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("steps (-want +got):\n%s", diff)

@@ -178,7 +178,7 @@ func TestRemoveIsResumed(t *testing.T) {
 	}
 }
 
-// An API server that has just been started again answers in between that it knows nobody, or not at all.
+// An API server that has just been started again may first answer that the client is unauthorized, or not answer.
 func TestRemoveWaitsForTheServer(t *testing.T) {
 	t.Parallel()
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "nodes.all", errors.New("no roles yet"))

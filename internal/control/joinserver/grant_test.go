@@ -20,7 +20,7 @@ import (
 	"github.com/slipway-project/slipway/internal/testkit"
 )
 
-// A ticket that is not this node's, or gives a worker what is a control plane's, goes nowhere: it is our own mistake, nobody is
+// A ticket that is not this node's, or gives a worker what is a control plane's, is not sent: it is a bug of the control plane, and no machine is
 // refused for it, and nothing of it is told.
 func TestBadTickets(t *testing.T) {
 	t.Parallel()
@@ -53,7 +53,7 @@ func TestBadTickets(t *testing.T) {
 	}
 }
 
-// Records that are wrong about who asks let nobody in. Kills the look at the record in admit.
+// Records that are wrong about who asks admit no machine. Kills the look at the record in admit.
 func TestWrongRecord(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rpc.Limits{})
@@ -64,7 +64,7 @@ func TestWrongRecord(t *testing.T) {
 	}
 }
 
-// No word of a control plane's secrets stands in the open anywhere in a grant (TC-11, R-43).
+// No part of a control plane's secrets is readable anywhere in a grant (TC-11, R-43).
 func TestSecretsAreSealed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rpc.Limits{})
@@ -74,7 +74,7 @@ func TestSecretsAreSealed(t *testing.T) {
 		t.Fatalf("%v, %v", reply, err)
 	}
 	if strings.Contains(reply.String(), canary) {
-		t.Error("the secret stands in the grant")
+		t.Error("the grant contains the secret in plain text")
 	}
 	reply, err = worker(w).talk(t).proven().stream.Recv()
 	if err != nil || reply.GetGrant() == nil || len(reply.GetGrant().GetSealed()) != 0 {
@@ -82,7 +82,7 @@ func TestSecretsAreSealed(t *testing.T) {
 	}
 }
 
-// A machine with another key and a good token for a name that is taken waits, says so, and is let in when somebody approves it.
+// A machine with another key and a good token for a name that is taken waits, reports that, and is admitted after an approval.
 func TestWaitsForApproval(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rpc.Limits{})
@@ -113,7 +113,7 @@ func TestWaitsForApproval(t *testing.T) {
 	}
 }
 
-// Records that do not answer refuse nobody for good: the machine asks again.
+// Records that do not answer refuse no machine for good: it asks again.
 func TestRecordsThatDoNotAnswer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, loose())

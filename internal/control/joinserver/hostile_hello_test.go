@@ -59,7 +59,7 @@ func TestHostileHellos(t *testing.T) {
 		"empty everything":         saying(joinserver.Malformed, func(h *joinv1.Hello) { h.Reset() }),
 		"no facts":                 saying(joinserver.Malformed, func(h *joinv1.Hello) { h.Facts = nil }),
 		"no address":               saying(joinserver.BadAddress, func(h *joinv1.Hello) { h.Facts = []byte("{}") }),
-		"address of somebody else": saying(joinserver.BadAddress, func(h *joinv1.Hello) { h.Facts = []byte(`{"address":"127.0.0.21"}`) }),
+		"address of another machine": saying(joinserver.BadAddress, func(h *joinv1.Hello) { h.Facts = []byte(`{"address":"127.0.0.21"}`) }),
 		"name as address":          saying(joinserver.Malformed, func(h *joinv1.Hello) { h.Facts = []byte(`{"address":"localhost"}`) }),
 		"address with a zone":      saying(joinserver.BadAddress, func(h *joinv1.Hello) { h.Facts = []byte(`{"address":"fe80::1%eth0"}`) }),
 		"address of 64 KiB":        saying(joinserver.Malformed, func(h *joinv1.Hello) { h.Facts = []byte(`{"address":"` + huge + `"}`) }),

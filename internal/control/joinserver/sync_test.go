@@ -111,7 +111,7 @@ func TestSyncRenews(t *testing.T) {
 	}
 }
 
-// A removed node's stream ends at once, not at its next message; nobody else's does.
+// A removed node's stream ends at once, not at its next message; other streams continue.
 func TestSyncEndsWithTheRecord(t *testing.T) {
 	t.Parallel()
 	for name, remove := range map[string]func(t *testing.T, w *world){
@@ -264,7 +264,7 @@ func TestPermitIsSentOnce(t *testing.T) {
 	}
 }
 
-// A node that falls silent loses its turn: nobody asks for it any more.
+// A node that falls silent loses the lease when another one asks for it.
 func TestMemberFallsSilent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rpc.Limits{})
@@ -299,7 +299,7 @@ func TestMemberFallsSilent(t *testing.T) {
 	<-asked // its word brings it back
 }
 
-// The list of records may be older than the record of a node that has just joined: that is no reason to throw it out. Kills the
+// The list of records may be older than the record of a node that has just joined: the node keeps its stream. Kills the
 // question to the record itself in stands.
 func TestSyncWithAnOldList(t *testing.T) {
 	t.Parallel()

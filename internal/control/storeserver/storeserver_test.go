@@ -139,7 +139,7 @@ func TestFetch(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), "has the digest") {
 					t.Errorf("after another file: got %v, want an error about the digest", err)
 				}
-				err = f.Fetch(t.Context(), digest) // and the next one begins anew
+				err = f.Fetch(t.Context(), digest) // and the next fetch starts over
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -243,7 +243,7 @@ func TestCrowd(t *testing.T) {
 		}
 	}()
 	codes := map[int]int{}
-	for range 12 { // bodies that nobody reads
+	for range 12 { // bodies that are never read
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+p.at.String()+"/sha256/"+strings.TrimPrefix(digest, "sha256:"), nil)
 		if err != nil {
 			t.Fatal(err)

@@ -107,7 +107,7 @@ func (e *Enrolment) runMember(ctx context.Context, now lock.State) error {
 	return nil
 }
 
-// waitForJoinCA reads the certificate by which the node verifies its cluster. While it is missing, it waits until somebody restores
+// waitForJoinCA reads the certificate by which the node verifies its cluster. While it is missing, it waits until an operator restores
 // it. It returns nil when ctx ends.
 func (e *Enrolment) waitForJoinCA(ctx context.Context) *x509.Certificate {
 	for {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package fetch downloads missing blobs of the component store from the cluster's control planes. It verifies the digest of each
-// blob, whoever sent it. It never writes to a blob that is in the store, and connects to the configured servers only.
+// blob, from any server. It never writes to a blob that is in the store, and connects to the configured servers only.
 //
 // Read [Config] and [Fetcher.Fetch].
 //
