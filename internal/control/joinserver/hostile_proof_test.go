@@ -103,8 +103,8 @@ func TestHostileTokens(t *testing.T) {
 	pool := registry.TokenSpec{Pool: "worker"}
 	text := func(s string) func(m *machine) { return func(m *machine) { m.token = s } }
 	runAttacks(t, 16, map[string]attack{
-		"unknown key": showing(admission.KeyUnknown, stranger),
-		"token expired":         showing(admission.TokenExpired, withToken(pool, func(m *machine) { m.w.skew.Store(int64(16 * time.Minute)) })),
+		"unknown key":   showing(admission.KeyUnknown, stranger),
+		"token expired": showing(admission.TokenExpired, withToken(pool, func(m *machine) { m.w.skew.Store(int64(16 * time.Minute)) })),
 		"token revoked": showing(admission.TokenUnknown, withToken(pool, func(m *machine) {
 			if err := m.w.registry.RevokeToken(m.w.tb.Context(), strings.Split(m.token, ".")[1]); err != nil {
 				m.w.tb.Fatal(err)
