@@ -22,8 +22,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/slipway-project/slipway/internal/broadcast"
 	"github.com/slipway-project/slipway/internal/control/registry"
 	"github.com/slipway-project/slipway/internal/core/admission"
@@ -113,13 +111,14 @@ func (p *Publisher) Poke() {
 
 // Run publishes the roster until ctx ends, and then returns nil. It retries after errors.
 func (p *Publisher) Run(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return p.watch(ctx, p.c.Records.Watch) })
-	group.Go(func() error { // what other control planes publish
-		return p.watch(ctx, func(ctx context.Context, changed func()) error { return p.c.Records.WatchKind(ctx, Kind, changed) })
+	var running sync.WaitGroup
+	running.Go(func() { p.watch(ctx, p.c.Records.Watch) })
+	running.Go(func() { // what other control planes publish
+		p.watch(ctx, func(ctx context.Context, changed func()) error { return p.c.Records.WatchKind(ctx, Kind, changed) })
 	})
-	group.Go(func() error { return p.keep(ctx) })
-	return group.Wait()
+	running.Go(func() { p.keep(ctx) })
+	running.Wait()
+	return nil
 }
 
 const (
@@ -127,25 +126,25 @@ const (
 	retryLast  = 5 * time.Second
 )
 
-func (p *Publisher) watch(ctx context.Context, start func(ctx context.Context, changed func()) error) error {
+func (p *Publisher) watch(ctx context.Context, start func(ctx context.Context, changed func()) error) {
 	for {
 		err := start(ctx, p.Poke)
 		if ctx.Err() != nil {
-			return nil
+			return
 		}
 		p.c.Log.Warn("watch of records ended, starting it again", "error", err)
 		if sleep.For(ctx, retryLast) != nil {
-			return nil
+			return
 		}
 	}
 }
 
-func (p *Publisher) keep(ctx context.Context) error {
+func (p *Publisher) keep(ctx context.Context) {
 	last, retry := "", retryFirst
 	for {
 		err := p.update(ctx)
 		if ctx.Err() != nil {
-			return nil
+			return
 		}
 		text, next := "", p.c.Every
 		if err != nil {
@@ -163,7 +162,7 @@ func (p *Publisher) keep(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-p.poke:
 		case <-time.After(next):
 		}
