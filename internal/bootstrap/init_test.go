@@ -235,7 +235,7 @@ func TestInitRefuses(t *testing.T) {
 		change func(o *InitOptions)
 		want   string
 	}{
-		"another key":                    {func(o *InitOptions) { o.Pin = somePin }, "another machine"},
+		"another key":                    {func(o *InitOptions) { o.Pin = somePin }, "a different machine"},
 		"another secret":                 {func(o *InitOptions) { o.Secret = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" }, "a different init secret"},
 		"a name":                         {func(o *InitOptions) { o.Server = "machine.example" }, "use an address"},
 		"no pin":                         {func(o *InitOptions) { o.Pin = "" }, "--pin"},
