@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-project/slipway/internal/machine"
 )
 
-// Units are stopped only when the machine goes down: an agent that gets SIGTERM leaves them to the next one.
+// Units are stopped only when the machine goes down. An agent that gets SIGTERM leaves them running for the next agent.
 func TestUnitsStopOnlyWithTheMachine(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -52,10 +52,10 @@ func TestChooseBackend(t *testing.T) {
 		socket, record bool
 		want           string
 	}{
-		"another PID 1":                       {want: "supervise"},
-		"systemd":                             {socket: true, want: "systemd"},
-		"systemd, and units of Slipway's own": {socket: true, record: true, want: "supervise"},
-		"another PID 1, and units of Slipway's own ": {record: true, want: "supervise"},
+		"another PID 1":                   {want: "supervise"},
+		"systemd":                         {socket: true, want: "systemd"},
+		"systemd, supervised units":       {socket: true, record: true, want: "supervise"},
+		"another PID 1, supervised units": {record: true, want: "supervise"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -69,7 +69,7 @@ func TestChooseBackend(t *testing.T) {
 				}
 			}
 			if have := choose(dir, socket); have != tc.want {
-				t.Errorf("chose %s, want %s", have, tc.want)
+				t.Errorf("got %s, want %s", have, tc.want)
 			}
 		})
 	}
@@ -84,6 +84,6 @@ func TestBackendFlag(t *testing.T) {
 		t.Errorf("got %q, %v, want systemd", b, err)
 	}
 	if _, err := backendFlag([]string{"systemd"}); err == nil {
-		t.Error("an unknown argument is ignored")
+		t.Error("unknown argument: got no error")
 	}
 }

@@ -23,32 +23,32 @@ import (
 	"github.com/slipway-project/slipway/internal/etcd"
 )
 
-// Files below /var/lib/slipway by which tests and agent talk.
+// Files below /var/lib/slipway with which tests control the agent.
 const (
-	armedFile  = "failpoint.json"     // a list of failpoint, which the test writes and the agent shortens
-	passedFile = "failpoint.passed"   // if it is there, each phase is written to it, a line each
-	clockFile  = "failpoint.clock"    // how far the agent's clock is off, such as -17520h; it may change at any time
+	armedFile  = "failpoint.json"     // a list of failpoint that the test writes; the agent removes those that it has reached
+	passedFile = "failpoint.passed"   // if it exists, the agent appends a line for each phase
+	clockFile  = "failpoint.clock"    // offset of the agent's clock, such as -17520h; it may change at any time
 	offFile    = "failpoint.poweroff" // the agent has stopped and waits until the test powers the machine off
 )
 
-// failpoint is a crash that is to happen once, where the agent passes for the next time.
+// failpoint is a crash that happens once, when the agent next reaches the phase At.
 type failpoint struct {
 	At  string `json:"at"`
 	How string `json:"how"` // kill: the agent; power: the machine
 }
 
-// failpoints are all of a machine.
+// failpoints are the failpoints of a machine.
 type failpoints struct{ *armed }
 
 type armed struct {
 	dir string
 
-	mu sync.Mutex // guards the files; a crashing goroutine keeps it locked
+	mu sync.Mutex // guards the files; a goroutine that crashes does not release it
 }
 
 func newFailpoints() failpoints { return failpoints{&armed{dir: stateDir}} }
 
-// Now is a clock that may lie: the machine has only its host's.
+// Now returns the time with the offset from clockFile: a local machine shares the clock of its host.
 func (a *armed) Now() time.Time {
 	text, err := os.ReadFile(filepath.Join(a.dir, clockFile))
 	if err != nil {
@@ -67,7 +67,7 @@ func (a *armed) afterStep() func(n int, s plan.Step) {
 	return func(_ int, s plan.Step) { a.reach(fmt.Sprintf("step %s %s", s.Verb, s.Ref)) }
 }
 
-// Audit passes before the machine is told what was decided about it.
+// Audit reaches a phase before the machine receives the decision about its request.
 func (a *armed) Audit(to func(joinserver.Entry)) func(joinserver.Entry) {
 	return func(e joinserver.Entry) {
 		to(e)
@@ -77,7 +77,7 @@ func (a *armed) Audit(to func(joinserver.Entry)) func(joinserver.Entry) {
 
 func (a *armed) Etcd(c *etcd.Client) members.Etcd { return passingEtcd{c, a} }
 
-// passingEtcd calls the failpoint between a change in etcd and its record.
+// passingEtcd reaches a phase after each change of etcd's membership, before the change is recorded elsewhere.
 type passingEtcd struct {
 	*etcd.Client
 	armed *armed

@@ -17,11 +17,11 @@ func TestHiddenCommands(t *testing.T) {
 	for _, c := range hidden(slog.New(slog.DiscardHandler), "/proc/self/exe") {
 		names = append(names, c.Name())
 		if !c.Hidden || !c.DisableFlagParsing || c.RunE == nil {
-			t.Errorf("%s is not hidden, or its flags are parsed", c.Name())
+			t.Errorf("%s: want a hidden command that does not parse flags", c.Name())
 		}
 	}
 	if want := []string{"agent", "machine-init", "proxy-serve", "node-task", "machine-report", "stream", "api-balancer"}; !slices.Equal(names, want) {
-		t.Errorf("commands %v, want %v", names, want)
+		t.Errorf("got commands %v, want %v", names, want)
 	}
 }
 
@@ -29,7 +29,7 @@ func TestHiddenCommands(t *testing.T) {
 func TestNoFailpoint(t *testing.T) {
 	t.Parallel()
 	if crash := newFailpoints(); crash.pass() != nil || crash.afterStep() != nil {
-		t.Error("this build has a failpoint")
+		t.Error("got a failpoint in a released program, want none")
 	}
 }
 
@@ -39,14 +39,14 @@ func TestStateRoot(t *testing.T) {
 		uid             int
 		home, xdg, want string
 	}{
-		"root":              {0, "/root", "/root/state", "/var/lib/slipway"},
-		"a user":            {1000, "/home/ann", "", "/home/ann/.local/state/slipway"},
-		"a user who chose":  {1000, "/home/ann", "/data", "/data/slipway"},
-		"a relative choice": {1000, "/home/ann", "data", "/home/ann/.local/state/slipway"},
-		"no home":           {1000, "", "", "/var/lib/slipway"},
+		"root":           {0, "/root", "/root/state", "/var/lib/slipway"},
+		"a user":         {1000, "/home/ann", "", "/home/ann/.local/state/slipway"},
+		"XDG_STATE_HOME": {1000, "/home/ann", "/data", "/data/slipway"},
+		"a relative XDG": {1000, "/home/ann", "data", "/home/ann/.local/state/slipway"},
+		"no home":        {1000, "", "", "/var/lib/slipway"},
 	} {
 		if got := stateRoot(tc.uid, tc.home, tc.xdg); got != tc.want {
-			t.Errorf("%s: %s, want %s", name, got, tc.want)
+			t.Errorf("%s: got %s, want %s", name, got, tc.want)
 		}
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-// A watch outlives the agent: it continues with the events of a restarted one.
+// A watch continues with the events of the next agent when the agent is restarted.
 func TestWatchReconnects(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(agenttest.Dir(t), "s")
@@ -41,7 +41,7 @@ func TestWatchReconnects(t *testing.T) {
 		return converged
 	})
 	if err != nil || seen[len(seen)-1] != "unit/b" {
-		t.Errorf("saw %v, %v", seen, err)
+		t.Errorf("got events %v, %v", seen, err)
 	}
 }
 
@@ -51,7 +51,7 @@ func TestWatchEnds(t *testing.T) {
 	agenttest.Serve(t, filepath.Join(dir, "old"), &agenttest.Agent{}, nil)
 	err := agenttest.Dial(t, filepath.Join(dir, "old")).Watch(t.Context(), func(reconcile.Status, bool, int) bool { return true })
 	if err == nil || !strings.Contains(err.Error(), "the machine runs another version of slipway: run slipway up again") {
-		t.Errorf("an agent that cannot be watched: %v", err)
+		t.Errorf("agent without watch: got %v, want an error", err)
 	}
 	for name, a := range map[string]*agenttest.Agent{"a silent agent": {Events: []*nodev1.Event{}}, "no agent": nil} {
 		socket := filepath.Join(dir, strings.ReplaceAll(name, " ", "-"))

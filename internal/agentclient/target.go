@@ -18,11 +18,11 @@ import (
 	controlv1 "github.com/slipway-project/slipway/api/control/v1"
 )
 
-// Patience is how long a command waits for an agent to accept a connection: the machine's PID 1 may be restarting it.
-const Patience = 2 * time.Second
+// Timeout is how long a command waits for an agent to accept a connection: the machine's PID 1 may be restarting it.
+const Timeout = 2 * time.Second
 
-// ErrUnreachable means that an agent did not accept a connection within [Patience].
-var ErrUnreachable = errors.New("the agent does not answer")
+// ErrUnreachable means that an agent did not accept a connection within [Timeout].
+var ErrUnreachable = errors.New("the agent does not respond")
 
 // Target is a machine whose agent can be asked.
 type Target struct {
@@ -40,11 +40,11 @@ func IsSocket(path string) bool {
 }
 
 // With calls ask with a connection to the agent, and closes it. It fails with [ErrUnreachable] when the agent does not
-// accept connections within [Patience].
+// accept connections within [Timeout].
 func (t Target) With(ctx context.Context, ask func(ctx context.Context, a *Agent) error) error {
-	patient, cancel := context.WithTimeout(ctx, Patience)
+	limited, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
-	conn, err := dialRetrying(patient, t.Dial)
+	conn, err := dialRetrying(limited, t.Dial)
 	if err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()

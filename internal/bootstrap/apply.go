@@ -251,7 +251,7 @@ func (a *applyPlanner) planChanges(ctx context.Context, all targets, t *target, 
 	defer cancel()
 	status, err := t.agent.Status(limited)
 	if err != nil {
-		m.Do = append(m.Do, "starts its agent, which does not answer")
+		m.Do = append(m.Do, "starts its agent, which does not respond")
 		return nil
 	}
 	if status.Cluster != "" && status.Cluster != a.cluster.Name {

@@ -83,7 +83,7 @@ func TestRemoteClustersAreNotLocal(t *testing.T) {
 		t.Errorf("down: %v", err)
 	}
 	if is, err := inv.IsRemote("far"); err != nil || !is {
-		t.Errorf("a cluster with an unreachable machine was forgotten: %t, %v", is, err)
+		t.Errorf("down with an unreachable machine: got remote %t, %v, want an error and the record kept", is, err)
 	}
 	if _, err := operate.StopMachine(t.Context(), inv, "far", "m"); err == nil || !strings.Contains(err.Error(), "not on this host: log in to it yourself: ssh -p 1 root@127.0.0.1") {
 		t.Errorf("machine stop: %v", err)
@@ -107,7 +107,7 @@ func TestRemoteClustersAreNotLocal(t *testing.T) {
 	}
 }
 
-// Whatever the form of the control plane: a machine is sent each file of the release that its plan needs, and no other.
+// Apply uploads to a machine each file of the release that its plan needs, and no other, for every form of control plane.
 func TestApplySendsWhatAPlanNeeds(t *testing.T) {
 	t.Parallel()
 	for _, form := range []string{"HostUnits", "StaticPods"} {
@@ -156,12 +156,12 @@ func TestApplySendsWhatAPlanNeeds(t *testing.T) {
 					if f, ok := e.Item.(plan.Artifact); ok {
 						takes[f.Digest] = true
 						if !sent[f.Digest] {
-							t.Errorf("%s is not sent %s", m.Name, f.Name)
+							t.Errorf("upload to %s: got no %s", m.Name, f.Name)
 						}
 					}
 				}
 				if len(sent) != len(takes) || len(takes) < 5 {
-					t.Errorf("%s is sent %d files and needs %d", m.Name, len(sent), len(takes))
+					t.Errorf("upload to %s: got %d files, want %d", m.Name, len(sent), len(takes))
 				}
 			}
 		})

@@ -5,7 +5,7 @@
 // provider: it starts them, lets the first control plane create the cluster, hands plans to the machines that are in it, and
 // tells the others to join. [PlanNode] and [DiffCluster] show what would happen, and [Down] removes a cluster.
 //
-// It decides nothing about plans, which the pure core makes, and operates nothing, which package operate does.
+// The packages of core make the plans, and package operate works with clusters that are running.
 //
 // Read [Up] first, then engine.converge.
 package bootstrap
@@ -304,7 +304,7 @@ func notFree(ctx context.Context, machines provider.Machines, m machine.Status) 
 	if m.Unreachable != "" {
 		return "unknown: unreachable: " + m.Unreachable
 	}
-	limited, cancel := context.WithTimeout(ctx, agentclient.Patience)
+	limited, cancel := context.WithTimeout(ctx, agentclient.Timeout)
 	defer cancel()
 	agent, err := agentclient.Dial(provider.Agent(machines.Host(m.Name)))
 	if err != nil {
@@ -314,7 +314,7 @@ func notFree(ctx context.Context, machines provider.Machines, m machine.Status) 
 	i, err := agent.Info(limited)
 	switch {
 	case err != nil:
-		return "unknown: its agent does not answer"
+		return "unknown: its agent does not respond"
 	case i.Phase != lock.Free:
 		return fmt.Sprintf("%s (node %s)", i.Phase, i.Node)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// An invalid name reaches no directory, in particular none above the clusters.
+// Down with an invalid name deletes nothing, in particular no directory outside the clusters.
 func TestDownRefusesNames(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"", ".", "..", "../..", "a/b", "-x", "A"} {

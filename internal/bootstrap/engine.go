@@ -220,9 +220,9 @@ func (e *engine) connect(ctx context.Context, t *target) error {
 		}
 		silent := time.Since(started).Round(time.Second)
 		e.addUnready(reconcile.Status{
-			Ref: "machine/" + t.Name, Phase: reconcile.Waiting, For: wait.For{Since: started, What: "its agent"}, Error: fmt.Sprintf("the agent has not answered for %s", silent),
+			Ref: "machine/" + t.Name, Phase: reconcile.Waiting, For: wait.For{Since: started, What: "its agent"}, Error: fmt.Sprintf("the agent has not responded for %s", silent),
 		})
-		return &report.Error{Kind: report.TimedOut, Err: fmt.Errorf("the agent of %s has not answered for %s: see slipway logs --name %s agent --machine %s: %w",
+		return &report.Error{Kind: report.TimedOut, Err: fmt.Errorf("the agent of %s has not responded for %s: see slipway logs --name %s agent --machine %s: %w",
 			t.Name, silent, e.cluster.Name, t.Name, err)}
 	}
 	if !t.Address.IsValid() {
@@ -277,7 +277,7 @@ func (e *engine) requestJoins(ctx context.Context, all targets, first *target) e
 			continue
 		}
 		if t.Phase == lock.Committed {
-			limited, cancel := context.WithTimeout(ctx, agentclient.Patience)
+			limited, cancel := context.WithTimeout(ctx, agentclient.Timeout)
 			if pin, err := e.joinCAPin(limited, first.Name); err == nil {
 				_ = t.agent.Join(limited, agentclient.JoinRequest{Endpoints: all.joinEndpoints(t), Pin: pin, Node: t.Name})
 			}

@@ -112,7 +112,7 @@ func TestWaitBoundsASilentAgent(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	if took := time.Since(e.started); took > agentLimit/2 {
-		t.Errorf("it took %s", took)
+		t.Errorf("got an error after %s, want it at the time limit", took)
 	}
 	if len(e.result.Unready) != 1 || e.result.Unready[0].Ref != "machine/dev-main-0" {
 		t.Errorf("unready: %+v", e.result.Unready)
@@ -300,7 +300,7 @@ func TestCheckLocal(t *testing.T) {
 	}
 }
 
-// Machines that are not in the spec are noted; whether they may be removed, only the machines can say.
+// Machines that are not in the spec are recorded; the machines themselves report whether they may be removed.
 func TestMachinesLeftOut(t *testing.T) {
 	t.Parallel()
 	e := newEngine(newInventory(t.TempDir()), mustComplete(t, "spec: {pools: [{name: main, count: 3}]}\n"), nil, newTracker(nil, 0))
@@ -312,7 +312,7 @@ func TestMachinesLeftOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := []string{"dev-main-1", "dev-main-2"}; !slices.Equal(e.removed, want) {
-		t.Errorf("left out are %v, want %v", e.removed, want)
+		t.Errorf("removed machines: got %v, want %v", e.removed, want)
 	}
 }
 
@@ -375,7 +375,7 @@ func TestWasRemoved(t *testing.T) {
 	}
 }
 
-// Another run has fetched the answer, which ended the init service: it is enough that the agent says it is committed.
+// If another run has fetched the answer, which ends the init service, it is enough that the agent reports a committed machine.
 func TestAwaitInitWithoutInitService(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -153,7 +153,7 @@ func TestInit(t *testing.T) {
 	}
 	ticket := m.ticket(t, 1)
 	if ticket.Plan.Node != "dev-main-0" || len(ticket.Control) == 0 || len(ticket.Files) == 0 || !strings.Contains(string(ticket.Control), m.pin) {
-		t.Errorf("ticket for %s with %d files; its control document has to hold the machine's key", ticket.Plan.Node, len(ticket.Files))
+		t.Errorf("ticket for %s with %d files, want a control document with the key of the machine", ticket.Plan.Node, len(ticket.Files))
 	}
 	again, err := initOf(t.Context(), dir, m.options())
 	if done.Changed = false; err != nil || again != done {
@@ -164,7 +164,7 @@ func TestInit(t *testing.T) {
 		t.Errorf("the stored request has the secret: %v", err)
 	}
 	if names, err := dir.Clusters(); err != nil || len(names) != 0 {
-		t.Errorf("it is listed as a cluster of this host: %v, %v", names, err)
+		t.Errorf("clusters of this host: got %v, %v, want none", names, err)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestInitResumes(t *testing.T) {
 	m.outcome <- nil
 	done, err := initOf(t.Context(), dir, m.options())
 	if err != nil || !done.Changed || done.Cluster != "0123" {
-		t.Errorf("resumed: %+v, %v", done, err)
+		t.Errorf("resumed: got %+v, %v, want a cluster", done, err)
 	}
 	m.ticket(t, 1)
 }
@@ -279,11 +279,11 @@ func TestInitTwoMachines(t *testing.T) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.tickets) != 0 {
-		t.Error("the second machine was given a ticket")
+		t.Error("the second machine got a ticket, want none")
 	}
 }
 
-// The same holds for two commands at the same moment.
+// Two commands at the same moment create one cluster, too.
 func TestInitTwoMachinesAtOnce(t *testing.T) {
 	t.Parallel()
 	for range 10 {

@@ -105,7 +105,7 @@ func askFacts(ctx context.Context, inv inventory.Inventory, cluster, name string
 	if !m.Running {
 		return coremachine.Facts{}, errors.New("not running")
 	}
-	ctx, cancel := context.WithTimeout(ctx, agentclient.Patience)
+	ctx, cancel := context.WithTimeout(ctx, agentclient.Timeout)
 	defer cancel()
 	agent, err := agentclient.Dial(provider.Agent(machines.Host(name)))
 	if err != nil {
@@ -223,7 +223,7 @@ func (m MachineDifference) None() bool {
 const diffLimit = time.Minute
 
 // DiffCluster compares a cluster with a spec, machine by machine, and changes nothing. It fails when the cluster does not exist
-// or one of its machines does not answer: what cannot be compared is not equal.
+// or one of its machines does not respond.
 func DiffCluster(ctx context.Context, inv inventory.Inventory, s clusterdir.Source) (Difference, error) {
 	cluster, err := inv.Dir.Load(s)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/config"
 )
 
-// The control role waits for these items by their names in the plan: one that is missing would not be waited for.
+// The control role waits for these items by their names in the plan. It would not wait for an item that is missing.
 func TestPlanHasWhatTheRoleWaitsFor(t *testing.T) {
 	t.Parallel()
 	file := t.TempDir() + "/cluster.yaml"
@@ -27,7 +27,7 @@ func TestPlanHasWhatTheRoleWaitsFor(t *testing.T) {
 		"unit/kube-controller-manager", "unit/kube-scheduler", "unit/kube-proxy",
 	} {
 		if _, ok := p.Plan.Find(ref); !ok {
-			t.Errorf("the plan has no %s", ref)
+			t.Errorf("got a plan without %s", ref)
 		}
 	}
 }
@@ -54,8 +54,8 @@ func TestPlanBeforeAnything(t *testing.T) {
 			t.Errorf("diff without a cluster: %v", err)
 		}
 	}
-	_, err := PlanNode(t.Context(), inv, clusterdir.Source{File: file}, "nobody")
-	if err == nil || err.Error() != `node "nobody": cluster dev has dev-cp-0, dev-work-0, dev-work-1` {
+	_, err := PlanNode(t.Context(), inv, clusterdir.Source{File: file}, "other")
+	if err == nil || err.Error() != `node "other": cluster dev has dev-cp-0, dev-work-0, dev-work-1` {
 		t.Errorf("unknown node: %v", err)
 	}
 	if _, err := os.Stat(inv.Dir.Root); err == nil {

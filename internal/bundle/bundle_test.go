@@ -15,7 +15,7 @@ import (
 	"github.com/slipway-project/slipway/internal/core/planner"
 )
 
-// TestVerifyDistinguishes: not built, damaged and lost parts have different remedies.
+// TestVerifyDistinguishes checks that parts that are not built, damaged or lost have different remedies.
 func TestVerifyDistinguishes(t *testing.T) {
 	t.Parallel()
 	s := Store{Dir: t.TempDir()}
@@ -47,7 +47,7 @@ func TestVerifyDistinguishes(t *testing.T) {
 	expect(part, "built, but its file is missing")
 }
 
-// TestCollectGarbageNeedsABundle: while no bundle is known to be worth keeping, nothing is removed.
+// TestCollectGarbageNeedsABundle checks that nothing is removed while it is unknown which bundles to keep.
 func TestCollectGarbageNeedsABundle(t *testing.T) {
 	t.Parallel()
 	s := Store{Dir: filepath.Join(t.TempDir(), "store")}

@@ -15,7 +15,7 @@ import (
 
 const head = "apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: dev}\nspec:\n"
 
-// TestCompleteAsksTheCatalogue: what the release's programs do not know is refused with its place, whichever program it is.
+// TestCompleteAsksTheCatalogue checks that a flag that a component of the release does not have is refused with its position.
 func TestCompleteAsksTheCatalogue(t *testing.T) {
 	t.Parallel()
 	for _, component := range []string{"etcd", "apiserver", "controllerManager", "scheduler", "kubelet", "kubeProxy", "containerd"} {
@@ -28,16 +28,16 @@ func TestCompleteAsksTheCatalogue(t *testing.T) {
 	}
 	_, err := Complete("cluster.yaml", []byte(head+"  featureGates: {InPlacePodVerticalScalling: true}\n"), "")
 	if err == nil || !strings.Contains(err.Error(), `5:18: spec.featureGates.InPlacePodVerticalScalling: `) {
-		t.Errorf("unknown gate: %v", err)
+		t.Errorf("unknown feature gate: got %v, want its position", err)
 	}
 	c, err := Complete("cluster.yaml", []byte(head+"  featureGates: {InPlacePodVerticalScaling: true}\n"), "1.36")
 	if err != nil || c.Config.APIServer.Flags["feature-gates"][0] != "InPlacePodVerticalScaling=true" {
-		t.Errorf("known gate: %v", err)
+		t.Errorf("known feature gate: %v", err)
 	}
 }
 
-// TestAllProblemsAtOnce: an unknown field does not hide the flags and gates that the release does not know, and what
-// is wrong already is not told twice.
+// TestAllProblemsAtOnce checks that an unknown field does not hide unknown flags and feature gates, and that no problem is
+// reported twice.
 func TestAllProblemsAtOnce(t *testing.T) {
 	t.Parallel()
 	const doc = head + `  featureGates: {Nonsense: true}
@@ -63,7 +63,7 @@ func TestAllProblemsAtOnce(t *testing.T) {
 	}
 }
 
-// TestFlagValuesAreChecked: a program would end on a value that it cannot read.
+// TestFlagValuesAreChecked checks that flag values that a component could not parse are refused.
 func TestFlagValuesAreChecked(t *testing.T) {
 	t.Parallel()
 	for flags, want := range map[string]string{
@@ -85,7 +85,7 @@ func TestFlagValuesAreChecked(t *testing.T) {
 	}
 }
 
-// TestConfigFieldsAreChecked: a program would end on a field that it does not have, or on a value of another kind.
+// TestConfigFieldsAreChecked checks that unknown fields and values of the wrong type in component configuration are refused.
 func TestConfigFieldsAreChecked(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -113,7 +113,7 @@ func TestConfigFieldsAreChecked(t *testing.T) {
 	}
 }
 
-// TestOwnFieldsAreKnown: what slipway itself writes into the files is in the tables, so that a completed spec is valid.
+// TestOwnFieldsAreKnown checks that the tables have every field that slipway itself writes, so that a completed spec is valid.
 func TestOwnFieldsAreKnown(t *testing.T) {
 	t.Parallel()
 	c, err := Complete("x", []byte(head), "")
@@ -144,7 +144,7 @@ func TestCompleteRefuses(t *testing.T) {
 	}
 	_, err := Complete("cluster.yaml", []byte("apiVersion: slipway.dev/v1alpha1\nkind: Cluster\nmetadata: {nam: dev}\nspec: {colour: red}\n"), "")
 	if n := strings.Count(err.Error(), "cluster.yaml:"); n < 2 {
-		t.Errorf("%d problems were told:\n%s", n, err)
+		t.Errorf("got %d problems:\n%s", n, err)
 	}
 }
 

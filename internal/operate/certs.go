@@ -83,7 +83,7 @@ func renew(ctx context.Context, t agentclient.Target, names []string, progress f
 		return r, err
 	}
 	defer agent.Close()
-	limited, cancel := context.WithTimeout(ctx, agentclient.Patience)
+	limited, cancel := context.WithTimeout(ctx, agentclient.Timeout)
 	r.Names, err = agent.Renew(limited, names)
 	cancel()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-project/slipway/internal/machine"
 )
 
-// TestFindCommand: a wrong name is found before runc is asked. Links are resolved inside the machine.
+// TestFindCommand checks that an unknown command is reported without calling runc, and that links are resolved in the machine.
 func TestFindCommand(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -39,15 +39,15 @@ func TestFindCommand(t *testing.T) {
 	}{
 		"in PATH":              {machine.Command{Args: []string{"tool", "-x"}}, 0},
 		"nowhere":              {machine.Command{Args: []string{"nosuch"}}, 127},
-		"in PATH, no program":  {machine.Command{Args: []string{"data"}}, 127},
+		"in PATH, no execute":  {machine.Command{Args: []string{"data"}}, 127},
 		"by path":              {machine.Command{Args: []string{"/bin/tool"}}, 0},
 		"by path, nowhere":     {machine.Command{Args: []string{"/bin/nosuch"}}, 127},
-		"by path, no program":  {machine.Command{Args: []string{"/bin/data"}}, 126},
-		"by path, a folder":    {machine.Command{Args: []string{"/usr"}}, 126},
-		"from a folder":        {machine.Command{Args: []string{"./run"}, Dir: "/opt"}, 0},
+		"by path, no execute":  {machine.Command{Args: []string{"/bin/data"}}, 126},
+		"by path, a directory": {machine.Command{Args: []string{"/usr"}}, 126},
+		"from a directory":     {machine.Command{Args: []string{"./run"}, Dir: "/opt"}, 0},
 		"a link inside":        {machine.Command{Args: []string{"inside"}}, 0},
-		"a link to the host's": {machine.Command{Args: []string{"outside"}}, 127},
-		"a PATH of its own":    {machine.Command{Args: []string{"nosuch"}, Env: []string{"PATH=/x"}}, 0},
+		"a link to the host":   {machine.Command{Args: []string{"outside"}}, 127},
+		"with another PATH":    {machine.Command{Args: []string{"nosuch"}, Env: []string{"PATH=/x"}}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -91,6 +91,6 @@ func TestPodLogs(t *testing.T) {
 		t.Errorf("logs (-want +got):\n%s", diff)
 	}
 	if none := podLogs(filepath.Join(dir, "absent"), "dev-main-0"); len(none) != 0 {
-		t.Errorf("logs of nothing: %v", none)
+		t.Errorf("logs of an empty directory: got %v, want none", none)
 	}
 }

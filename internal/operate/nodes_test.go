@@ -168,7 +168,7 @@ func TestAskControl(t *testing.T) {
 	}
 }
 
-// An agent that does not answer is skipped, within the time that a restart takes.
+// An agent that does not respond is skipped, within the time that a restart takes.
 func TestAskControlSkipsUnreachableAgents(t *testing.T) {
 	t.Parallel()
 	c := newFakeCluster(t, "c")
@@ -202,7 +202,7 @@ func TestDrainAndRemove(t *testing.T) {
 		t.Errorf("request: %v", f.drain)
 	}
 	if diff := cmp.Diff(f.lines, said); diff != "" {
-		t.Errorf("said (-want +got):\n%s", diff)
+		t.Errorf("progress (-want +got):\n%s", diff)
 	}
 	f.err = status.Error(codes.FailedPrecondition, "the cluster would lose its quorum")
 	said = nil
@@ -243,7 +243,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// enrolling is the agent of a machine that is told to join or to reset itself.
+// enrolling is the agent of a machine that receives requests to join or to reset.
 type enrolling struct {
 	agenttest.Agent
 	join  *nodev1.JoinRequest

@@ -24,7 +24,7 @@ import (
 )
 
 // ClusterStatus is the current state of a cluster. It is ready when every machine is running, every agent answers, and every
-// item of every plan is ready. What is unknown is not ready.
+// item of every plan is ready. A cluster with an unknown state is not ready.
 type ClusterStatus struct {
 	Cluster  string          `json:"cluster"`
 	Release  string          `json:"release,omitempty"` // empty while no agent reports it
@@ -65,7 +65,7 @@ func Status(ctx context.Context, inv inventory.Inventory, cluster string) (Clust
 
 // ask fills in what the agent reports, or why it does not.
 func (m *MachineStatus) ask(ctx context.Context, dial agentclient.Dialer) {
-	patient, cancel := context.WithTimeout(ctx, agentclient.Patience)
+	limited, cancel := context.WithTimeout(ctx, agentclient.Timeout)
 	defer cancel()
 	err := func() error {
 		agent, err := agentclient.Dial(dial)
@@ -73,11 +73,11 @@ func (m *MachineStatus) ask(ctx context.Context, dial agentclient.Dialer) {
 			return err
 		}
 		defer agent.Close()
-		info, err := agent.Addressed(patient)
+		info, err := agent.Addressed(limited)
 		if err != nil {
 			return err
 		}
-		node, err := agent.Status(patient)
+		node, err := agent.Status(limited)
 		if err == nil {
 			m.AgentVersion, m.Node = info.Version, &node
 		}
@@ -87,7 +87,7 @@ func (m *MachineStatus) ask(ctx context.Context, dial agentclient.Dialer) {
 		return
 	}
 	m.AgentError = err.Error()
-	if patient.Err() == nil {
+	if limited.Err() == nil {
 		return
 	}
 	conn, err := dial(ctx) // distinguishes an agent that is down from one that hangs
@@ -96,7 +96,7 @@ func (m *MachineStatus) ask(ctx context.Context, dial agentclient.Dialer) {
 		return
 	}
 	conn.Close()
-	m.AgentError = fmt.Sprintf("it accepts connections but has not answered for %s", agentclient.Patience)
+	m.AgentError = fmt.Sprintf("it accepts connections but has not responded for %s", agentclient.Timeout)
 }
 
 // judge sets the verdict, one line that states the worst problem.
@@ -124,7 +124,7 @@ func (s *ClusterStatus) problem(total, unready int) string {
 	}
 	for _, m := range s.Machines {
 		if m.Unreachable != "" {
-			return fmt.Sprintf("cluster %s: state unknown: machine %s is unreachable: %s", s.Cluster, m.Name, m.Unreachable)
+			return fmt.Sprintf("cluster %s: unknown: machine %s is unreachable: %s", s.Cluster, m.Name, m.Unreachable)
 		}
 		if !m.Running && slices.ContainsFunc(s.Machines, func(m MachineStatus) bool { return m.Running }) {
 			return fmt.Sprintf("cluster %s is degraded: machine %s is not running: start it with slipway machine start %s --name %s", s.Cluster, m.Name, m.Name, s.Cluster)
@@ -136,7 +136,7 @@ func (s *ClusterStatus) problem(total, unready int) string {
 	for _, m := range s.Machines {
 		switch {
 		case m.Node == nil:
-			return fmt.Sprintf("cluster %s: state unknown: the agent of %s does not answer (components that it started are not affected): see slipway logs --name %s agent --machine %s",
+			return fmt.Sprintf("cluster %s: unknown: the agent of %s does not respond (components that it started are not affected): see slipway logs --name %s agent --machine %s",
 				s.Cluster, m.Name, s.Cluster, m.Name)
 		case len(m.Node.Items) == 0:
 			return fmt.Sprintf("cluster %s is not ready: %s has no plan yet: run slipway up --name %s", s.Cluster, m.Name, s.Cluster)
@@ -177,7 +177,7 @@ func Trace(ctx context.Context, inv inventory.Inventory, cluster, name string) (
 	if !m.Running {
 		return nil, provider.NotRunning(cluster, m)
 	}
-	ctx, cancel := context.WithTimeout(ctx, agentclient.Patience)
+	ctx, cancel := context.WithTimeout(ctx, agentclient.Timeout)
 	defer cancel()
 	agent, err := agentclient.Dial(provider.Agent(machines.Host(m.Name)))
 	if err != nil {
@@ -319,7 +319,7 @@ func (w *waiter) unready() []UnreadyItem {
 	var out []UnreadyItem
 	for _, m := range w.list {
 		if len(w.last[m.Name]) == 0 {
-			why := "the agent does not answer"
+			why := "unknown: the agent does not respond"
 			if !m.Running {
 				why = "the machine is not running"
 			}

@@ -15,7 +15,7 @@ func running(n *agentclient.NodeStatus) MachineStatus {
 	return MachineStatus{Status: machine.Status{Name: "m", Running: true}, Node: n}
 }
 
-// TestJudge: what is unknown is not ready, and the worst problem is reported.
+// TestJudge checks that a cluster with an unknown state is not ready, and that the worst problem is reported.
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	item := func(ref string, p reconcile.Phase) reconcile.Status { return reconcile.Status{Ref: ref, Phase: p} }
@@ -29,7 +29,7 @@ func TestJudge(t *testing.T) {
 		"all is well":          {[]MachineStatus{running(ready), running(ready)}, true, "cluster dev is ready: Kubernetes 1.36.4, 2 machines"},
 		"one is down":          {[]MachineStatus{running(ready), {Status: machine.Status{Name: "b"}}}, false, "is degraded: machine b is not running: start it with slipway machine start b --name dev"},
 		"the only one is down": {[]MachineStatus{{Status: machine.Status{Name: "b"}}}, false, "is down: machine b is not running: start it with slipway up --name dev"},
-		"no answer":            {[]MachineStatus{running(nil), running(ready)}, false, "state unknown: the agent of m does not answer"},
+		"no answer":            {[]MachineStatus{running(nil), running(ready)}, false, "unknown: the agent of m does not respond"},
 		"no plan":              {[]MachineStatus{running(&agentclient.NodeStatus{})}, false, "m has no plan yet"},
 		"one waits": {
 			[]MachineStatus{running(&agentclient.NodeStatus{Items: []reconcile.Status{item("a", reconcile.Ready), item("b", reconcile.Waiting)}})},

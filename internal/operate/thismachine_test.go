@@ -56,10 +56,10 @@ func TestCreateInitSecret(t *testing.T) {
 		t.Errorf("the machine's file: %v, %v", info, err)
 	}
 	if _, _, err := CreateInitSecret(t.Context(), socket, dir, false); err == nil || !strings.Contains(err.Error(), "--replace") {
-		t.Errorf("a second one: %v", err)
+		t.Errorf("second secret: got %v, want an error", err)
 	}
 	if again, _, err := CreateInitSecret(t.Context(), socket, dir, true); err != nil || again == secret {
-		t.Errorf("a second one in place of the first: %v", err)
+		t.Errorf("replaced secret: %v", err)
 	}
 }
 
@@ -92,7 +92,7 @@ func TestJoinCheck(t *testing.T) {
 	}
 }
 
-// joiner is the agent of a machine that gets in after some events.
+// joiner is the agent of a machine that is admitted after some events.
 type joiner struct {
 	enrolling
 	events atomic.Int32 // sent so far
@@ -148,7 +148,7 @@ func TestJoin(t *testing.T) {
 	_, err = Join(t.Context(), o)
 	var known *report.Error
 	if !errors.As(err, &known) || known.Kind != report.TimedOut || !strings.Contains(err.Error(), "an operator to approve it") {
-		t.Errorf("too late: %v", err)
+		t.Errorf("timeout: got %v", err)
 	}
 	j.err = status.Error(codes.FailedPrecondition, "this machine is committed (cluster x)")
 	if _, err := Join(t.Context(), o); err == nil || err.Error() != "join a cluster: this machine is committed (cluster x)" {

@@ -68,7 +68,7 @@ func TestWrite(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	if diff := cmp.Diff(before, tree(t, dir)); diff != "" {
-		t.Errorf("a refused directory has changed (-before +after):\n%s", diff)
+		t.Errorf("refused directory (-before +after):\n%s", diff)
 	}
 }
 
@@ -79,14 +79,14 @@ func TestWriteRefuses(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			if err := Write(dir, []render.File{{Path: "ok"}, {Path: path}}); err == nil {
-				t.Error("accepted")
+				t.Error("got no error, want a refusal")
 			}
 			if got := tree(t, dir); len(got) > 0 {
-				t.Errorf("something was written: %v", got)
+				t.Errorf("got files %v, want none", got)
 			}
 		})
 	}
-	t.Run("a link in place of a file of ours", func(t *testing.T) {
+	t.Run("a link in place of a file", func(t *testing.T) {
 		t.Parallel()
 		dir, other := t.TempDir(), t.TempDir()
 		if err := Write(dir, []render.File{{Path: "a/f", Mode: 0o644}}); err != nil {
@@ -99,7 +99,7 @@ func TestWriteRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := Write(dir, []render.File{{Path: "a/f", Mode: 0o644}}); err == nil {
-			t.Error("written through a link")
+			t.Error("got a file written through a link, want a refusal")
 		}
 	})
 }

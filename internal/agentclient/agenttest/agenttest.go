@@ -18,14 +18,14 @@ import (
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-// Agent gives the answers that it is made with.
+// Agent returns the replies that it is created with.
 type Agent struct {
 	nodev1.UnimplementedNodeServer
 	Reply  *nodev1.FactsReply
 	Events []*nodev1.Event // of one Watch, which then ends; nil: Watch is not implemented
 }
 
-// Facts gives Reply.
+// Facts returns Reply.
 func (a *Agent) Facts(context.Context, *nodev1.FactsRequest) (*nodev1.FactsReply, error) {
 	return a.Reply, nil
 }
@@ -64,7 +64,7 @@ func Dir(t *testing.T) string {
 }
 
 // Serve serves an agent, and the control service unless that is nil, on a unix socket until the test ends or stop is called.
-// It makes the socket's directory.
+// It creates the socket's directory.
 func Serve(t *testing.T, socket string, a nodev1.NodeServer, c controlv1.ControlServer) (stop func()) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// systemctl stands in for the machine's: it records its calls, and the agent is this process.
+// systemctl replaces the machine's systemctl: it records its calls, and reports this process as the agent.
 const systemctl = `#!/bin/sh
 echo "$@" >>"$DIR/asked"
 case "$1" in
@@ -101,7 +101,7 @@ func TestInstallRestartsAnOutdatedAgent(t *testing.T) {
 					t.Fatalf("%v: %s", err, &errs)
 				}
 				if read, err := stdin.Seek(0, io.SeekCurrent); err != nil || read != int64(len(unit)) {
-					t.Errorf("the script has read %d bytes of the unit, want %d: %v", read, len(unit), err)
+					t.Errorf("bytes of the unit that the script has read: got %d, want %d: %v", read, len(unit), err)
 				}
 				return strings.TrimSpace(string(out))
 			}
@@ -124,10 +124,10 @@ func TestInstallRestartsAnOutdatedAgent(t *testing.T) {
 				t.Errorf("unit %q, %v", got, err)
 			}
 			if _, err := os.Stat(in("marker")); err == nil {
-				t.Error("the restart marker is still there")
+				t.Error("the restart marker still exists")
 			}
 			if left, _ := filepath.Glob(in("*.slipway-new")); len(left) > 0 {
-				t.Errorf("left over: %v", left)
+				t.Errorf("temporary files: got %v, want none", left)
 			}
 			if got, err := os.ReadFile(in("bin")); tc.new && (err != nil || string(got) != "new") {
 				t.Errorf("program %q, %v", got, err)
