@@ -22,7 +22,7 @@ import (
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-// ballot says who leads. The test elects.
+// ballot is the state of an election that the test controls.
 type ballot struct {
 	mu      sync.Mutex // guards the fields below
 	leader  string
@@ -50,7 +50,7 @@ func (c *cluster) Lead(ctx context.Context, self string, follow func(holder, why
 		leader, changed := c.ballot.now()
 		why := ""
 		if leader == "" {
-			why = "nobody is elected"
+			why = "no leader is elected"
 		}
 		follow(leader, why)
 		term, end := context.WithCancel(ctx)
@@ -58,7 +58,7 @@ func (c *cluster) Lead(ctx context.Context, self string, follow func(holder, why
 		if leader == self {
 			go func() {
 				defer close(work)
-				_ = lead(term, func(c Cluster) (Cluster, error) { return fencedCluster{c.(*cluster)}, nil }) // it ends with its term
+				_ = lead(term, func(c Cluster) (Cluster, error) { return fencedCluster{c.(*cluster)}, nil }) // its error is the end of the term
 			}()
 		}
 		select {
@@ -75,14 +75,14 @@ func (c *cluster) Lead(ctx context.Context, self string, follow func(holder, why
 	}
 }
 
-// fencedCluster counts as the leader's connection.
+// fencedCluster is a connection with a fence.
 type fencedCluster struct{ *cluster }
 
 func (c fencedCluster) Seed(ctx context.Context, rootCA string) error {
 	return c.cluster.Seed(ctx, "fenced "+rootCA)
 }
 
-// several is a document of three control planes as n1 keeps it.
+// several returns the document of n1, one of three control planes.
 func several(change func(*Desired)) Desired {
 	d := document("a")
 	main := &d.Config.Pools[0]
@@ -94,7 +94,7 @@ func several(change func(*Desired)) Desired {
 	return d
 }
 
-// Only the leader works and answers for the cluster; what it answered for is off its board when another leads.
+// Only the leader works and has the cluster's items on its board. They are removed when another control plane leads.
 func TestElection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestElection(t *testing.T) {
 		follower := map[string]string{"control/role": "ready follows n2"}
 		says(t, "another leads", r.Board, follower)
 		if len(c.applied)+len(c.kept) != 0 || c.approver != nil || a.asked != 0 {
-			t.Errorf("a follower works: applied %v, kept %v", c.applied, c.kept)
+			t.Errorf("a follower: applied %v, kept %v, want nothing", c.applied, c.kept)
 		}
 		c.ballot.elect("n1")
 		says(t, "it leads", r.Board, ready("a"))
@@ -114,7 +114,7 @@ func TestElection(t *testing.T) {
 			t.Errorf("applied %v, kept %v", c.applied, c.kept)
 		}
 		c.ballot.elect("")
-		says(t, "nobody leads", r.Board, map[string]string{"control/role": "starting a leader: nobody is elected"})
+		says(t, "no leader", r.Board, map[string]string{"control/role": "starting a leader: no leader is elected"})
 		c.ballot.elect("n3")
 		says(t, "a third leads", r.Board, map[string]string{"control/role": "ready follows n3"})
 		c.ballot.elect("n1")
@@ -125,7 +125,7 @@ func TestElection(t *testing.T) {
 	})
 }
 
-// Every connection of the leader's work has the fence.
+// The leader writes only through connections with its fence.
 func TestLeaderIsFenced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -139,19 +139,19 @@ func TestLeaderIsFenced(t *testing.T) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if !strings.HasPrefix(c.seeded, "fenced") {
-			t.Errorf("seeded %q through a connection without a fence", c.seeded)
+			t.Errorf("seeded %q, want a connection with a fence", c.seeded)
 		}
 	})
 }
 
-// book is the records in memory.
+// book implements Records in memory.
 type book struct {
 	mu         sync.Mutex // guards the fields below
 	nodes      []admission.Node
 	registered []admission.Node
 	removed    []admission.Removed
-	err        error // of every question
-	refused    error // of Register alone
+	err        error // of every read, and of Register
+	refused    error // of Register only
 	changed    func()
 }
 
@@ -191,7 +191,7 @@ func (b *book) set(err error, nodes ...admission.Node) {
 	changed()
 }
 
-// Nodes come and go with their records; no answer takes nothing away.
+// Nodes are added and removed with their records. An error removes none.
 func TestNodesOfRecords(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -225,20 +225,20 @@ func TestNodesOfRecords(t *testing.T) {
 		want["control/node/n3"] = "ready"
 		says(t, "one more", r.Board, want)
 		if len(c.kept) != before+1 {
-			t.Errorf("an address begins a node anew: kept %v", c.kept[before:])
+			t.Errorf("a new address: kept %v, want only the new node", c.kept[before:])
 		}
 		if m := c.approver(); len(m["n2"].Addresses) != 1 || m["n2"].Key != "k2" || len(m["n3"].Addresses) != 0 {
-			t.Errorf("the approver knows %v", m)
+			t.Errorf("machines for the approver: got %v", m)
 		}
 		select {
 		case <-c.again:
 		default:
-			t.Error("the approver is not told to look again")
+			t.Error("the approver is not notified")
 		}
 
 		b.set(errors.New("no answer"))
 		want["control/records"] = "failing no answer"
-		says(t, "the records are away", r.Board, want)
+		says(t, "the records cannot be read", r.Board, want)
 		n2.Removing = true
 		b.mu.Lock()
 		b.nodes, b.err = []admission.Node{n1, n2}, nil
@@ -247,21 +247,21 @@ func TestNodesOfRecords(t *testing.T) {
 		want["control/records"] = "ready"
 		delete(want, "control/node/n3")
 		delete(want, "control/node/n2")
-		says(t, "they are back, one is gone, and one on its way out", r.Board, want)
+		says(t, "they can be read, n3 is removed, n2 is being removed", r.Board, want)
 		if m := c.approver(); len(m["n2"].Addresses) != 0 {
-			t.Errorf("a machine that is being removed may serve: %v", m)
+			t.Errorf("a machine that is being removed has addresses: %v", m)
 		}
 		n2.Removing = false
 		b.set(nil, n1, n2)
 		want["control/node/n2"] = "ready"
-		says(t, "it stays after all", r.Board, want)
+		says(t, "the removal of n2 is undone", r.Board, want)
 		b.set(nil, n1)
 		delete(want, "control/node/n2")
 		says(t, "the document's second node is removed", r.Board, want)
 	})
 }
 
-func TestBeside(t *testing.T) {
+func TestServices(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
@@ -269,7 +269,7 @@ func TestBeside(t *testing.T) {
 		runs, serve := 0, make(chan struct{})
 		r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler)}
 		r.Connect = func(string) (Cluster, error) { return c, nil }
-		r.Beside = []Service{{Name: "join", Run: func(ctx context.Context, _ Desired, say func(string)) error {
+		r.Services = []Service{{Name: "join", Run: func(ctx context.Context, _ Desired, say func(string)) error {
 			if runs++; runs == 1 {
 				return errors.New("listen tcp :9440: address already in use")
 			}
@@ -282,9 +282,9 @@ func TestBeside(t *testing.T) {
 		run(t, r, several(nil))
 		want := map[string]string{"control/role": "ready follows n2", "control/join": "failing listen tcp :9440: address already in use"}
 		says(t, "it fails", r.Board, want)
-		time.Sleep(soonest)
+		time.Sleep(minRestart)
 		want["control/join"] = "starting its certificate"
-		says(t, "it is begun again", r.Board, want)
+		says(t, "it is started again", r.Board, want)
 		close(serve)
 		want["control/join"] = "ready"
 		says(t, "it serves", r.Board, want)

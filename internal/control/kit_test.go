@@ -23,18 +23,18 @@ import (
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-// cluster is a Kubernetes API in memory; the test says what it tells.
+// cluster is a Kubernetes API in memory. The test sets the states that it reports.
 type cluster struct {
 	mu       sync.Mutex // guards the fields below
 	applied  []string
-	refuse   map[string]int // how often Apply of an add-on is refused
+	refuse   map[string]int // number of refusals per add-on
 	lacks    map[string]bool
 	kept     []Node
 	seeded   string
 	approver func() map[string]kube.Machine
 	again    <-chan struct{}
 	standing func() kube.NodeStates
-	ballot   *ballot // nil: this one leads
+	ballot   *ballot // nil without an election
 
 	drifted                 func(object string)
 	node, coredns           func(reason string)
@@ -60,24 +60,24 @@ func (c *cluster) Seed(_ context.Context, rootCA string) error {
 	return nil
 }
 
-func (c *cluster) Apply(_ context.Context, addOns []objects.AddOn, tell Teller) error {
+func (c *cluster) Apply(_ context.Context, addOns []objects.AddOn, progress Progress) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var errs []error
 	for _, a := range addOns {
 		if c.refuse[a.Name]--; c.refuse[a.Name] >= 0 {
-			tell.Waiting(a.Name, "ConfigMap x: it is being applied")
+			progress.Waiting(a.Name, "ConfigMap x: it is being applied")
 			errs = append(errs, errors.New(a.Name+": namespaces \"shop\" not found"))
 			continue
 		}
 		c.applied = append(c.applied, a.Name)
 		if c.lacks[a.Name] {
 			delete(c.lacks, a.Name)
-			tell.Changed("Deployment " + a.Name)
+			progress.Changed("Deployment " + a.Name)
 		}
-		tell.Done(a.Name)
+		progress.Done(a.Name)
 	}
-	tell.Waiting("", "the inventory is being written")
+	progress.Waiting("", "the inventory is being written")
 	return errors.Join(errs...)
 }
 
@@ -138,7 +138,7 @@ func document(addOns ...string) Desired {
 	return d
 }
 
-// run starts a role in a bubble of fake time; the role ends with the test.
+// run starts a role in a synctest bubble. The role ends with the test.
 func run(t *testing.T, r Role, d Desired) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -148,13 +148,13 @@ func run(t *testing.T, r Role, d Desired) {
 		cancel()
 		begun := time.Now()
 		if err := <-ended; !errors.Is(err, context.Canceled) || time.Since(begun) > time.Second {
-			t.Errorf("the role ended after %s: %v", time.Since(begun), err)
+			t.Errorf("the role ended after %s with %v, want context.Canceled at once", time.Since(begun), err)
 		}
 	})
 	synctest.Wait()
 }
 
-// board is what the role says, in words.
+// board returns the text of each item on the board.
 func board(b *reconcile.Board) map[string]string {
 	out := map[string]string{}
 	all, _ := b.All()
@@ -190,12 +190,12 @@ func (a *answerer) resolve(_ context.Context, server netip.AddrPort, name string
 	defer a.mu.Unlock()
 	a.asked++
 	if server.String() != "10.96.0.10:53" || name != apiName {
-		return errors.New("asks " + server.String() + " for " + name)
+		return errors.New("unexpected query to " + server.String() + " for " + name)
 	}
 	return a.err
 }
 
-// up is a role whose cluster is ready.
+// up runs a role whose cluster is ready.
 func up(t *testing.T, addOns ...string) (*cluster, *answerer, Role) {
 	t.Helper()
 	c, a := newCluster(), &answerer{}

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestRole(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c, dns := newCluster(), &answerer{err: errors.New("10.96.0.10:53 is silent")}
+		c, dns := newCluster(), &answerer{err: errors.New("10.96.0.10:53 does not answer")}
 		c.refuse["shop"] = 2
 		var mu sync.Mutex
 		connected := errors.New("open /conf: no such file or directory")
@@ -61,21 +61,21 @@ func TestRole(t *testing.T) {
 		says(t, "the node is ready, the add-on is refused again", r.Board, want)
 		time.Sleep(2 * time.Second)
 		want["control/role"], want["control/addon/shop"] = "ready", "ready"
-		says(t, "the add-on was taken", r.Board, want)
+		says(t, "the add-on was applied", r.Board, want)
 
 		if dns.asked != 0 {
-			t.Error("DNS was asked before it was there")
+			t.Error("DNS was queried before it was available")
 		}
 		c.coredns("")
-		want["control/dns"] = "starting 10.96.0.10:53 is silent"
-		says(t, "DNS is silent", r.Board, want)
+		want["control/dns"] = "starting 10.96.0.10:53 does not answer"
+		says(t, "DNS does not answer", r.Board, want)
 		dns.set(nil)
 		time.Sleep(20 * time.Millisecond)
 		want["control/dns"] = "ready"
 		says(t, "DNS has answered", r.Board, want)
 
 		if len(c.kept) != 1 || c.kept[0].PodCIDR.String() != "10.244.0.0/24" {
-			t.Errorf("records: %+v", c.kept)
+			t.Errorf("kept %+v", c.kept)
 		}
 		if !slices.Equal(c.applied, []string{"slipway-base", "slipway-base", "slipway-base", "shop"}) {
 			t.Errorf("applied %v", c.applied)
@@ -87,7 +87,7 @@ func TestRole(t *testing.T) {
 	})
 }
 
-// What was ready falls when it is so no longer, and rises again.
+// An item that was ready fails when its state is bad, and becomes ready again.
 func TestFallAndRise(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -101,18 +101,18 @@ func TestFallAndRise(t *testing.T) {
 		want["control/dns"] = "failing deployment kube-system/coredns does not exist"
 		says(t, "the kubelet hangs and CoreDNS is deleted", r.Board, want)
 		c.node("")
-		dns.set(errors.New("it is silent"))
+		dns.set(errors.New("it does not answer"))
 		c.coredns("")
-		want["control/node/n1"], want["control/dns"] = "ready", "failing it is silent"
-		says(t, "the kubelet is back, CoreDNS is there and does not answer yet", r.Board, want)
+		want["control/node/n1"], want["control/dns"] = "ready", "failing it does not answer"
+		says(t, "the kubelet is back, CoreDNS is available but does not answer yet", r.Board, want)
 		dns.set(nil)
 		time.Sleep(time.Second)
 		says(t, "CoreDNS answers", r.Board, ready("a"))
 
-		dns.set(errors.New("it is silent"))
-		time.Sleep(askAgain + silences*askSoon)
-		want["control/dns"] = "failing it is silent"
-		says(t, "it is available and answers no longer", r.Board, want)
+		dns.set(errors.New("it does not answer"))
+		time.Sleep(queryInterval + maxUnanswered*queryPause)
+		want["control/dns"] = "failing it does not answer"
+		says(t, "it is available but no longer answers", r.Board, want)
 		dns.set(nil)
 		time.Sleep(time.Second)
 		says(t, "it answers again", r.Board, ready("a"))
@@ -123,15 +123,15 @@ func TestDecode(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ in, want string }{
 		"not JSON":        {"x", "decode control document: invalid character 'x' looking for beginning of value"},
-		"another version": {`{"version":2,"more":1}`, "decode control document: version 2, want 1: use the same slipway on operator and node"},
+		"another version": {`{"version":2,"more":1}`, "decode control document: version 2, want 1 (use the same version of slipway on the operator's machine and on the nodes)"},
 		"unknown field":   {`{"version":1,"more":1}`, `decode control document: json: unknown field "more"`},
 	} {
 		if _, err := Decode([]byte(tc.in)); err == nil || err.Error() != tc.want {
-			t.Errorf("%s: %v, want %s", name, err, tc.want)
+			t.Errorf("%s: got %v, want %s", name, err, tc.want)
 		}
 		r := Role{Board: reconcile.NewBoard(), Log: slog.New(slog.DiscardHandler)}
 		if err := r.Run(t.Context(), []byte(tc.in)); err == nil {
-			t.Errorf("%s: the role runs", name)
+			t.Errorf("%s: the role ran without an error", name)
 		}
 	}
 	data, err := json.Marshal(document().Document)
@@ -143,7 +143,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-func TestSeedsAreAHeadStartOnly(t *testing.T) {
+func TestSeedErrorsAreNotFatal(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "ca.crt")
 	if err := os.WriteFile(file, []byte("the CA"), 0o600); err != nil {
@@ -153,16 +153,16 @@ func TestSeedsAreAHeadStartOnly(t *testing.T) {
 		path, want string
 		refuse     int
 	}{
-		"as it should be": {path: file, want: "the CA"},
-		"refused":         {path: file, want: "the CA", refuse: 1},
-		"no CA":           {path: file + ".away"},
+		"good":    {path: file, want: "the CA"},
+		"refused": {path: file, want: "the CA", refuse: 1},
+		"no CA":   {path: file + ".away"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newCluster()
 			c.refuse["seeds"] = tc.refuse
 			if err := (Role{Log: slog.New(slog.DiscardHandler)}).seed(t.Context(), c, tc.path); err != nil {
-				t.Errorf("seeding ends the role: %v", err)
+				t.Errorf("got %v, want no error", err)
 			}
 			if c.seeded != tc.want {
 				t.Errorf("seeded with %q, want %q", c.seeded, tc.want)

@@ -17,7 +17,7 @@ import (
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-// What an API server says that this run is about to replace is no evidence.
+// The role does not connect to an API server that this run is about to replace.
 func TestWaitsForThisRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -44,32 +44,32 @@ func TestWaitsForThisRun(t *testing.T) {
 		set("kubeconfig/" + config.SuperAdminConf)
 		synctest.Wait()
 		if got := board(r.Board); len(connects) != 0 || got["control/role"] != "waiting unit/kube-apiserver" {
-			t.Errorf("connects to %v before the API server is up; %v", connects, got)
+			t.Errorf("connected to %v before the API server was started; board %v", connects, got)
 		}
 		r.Board.Set(reconcile.Status{Ref: "unit/kube-apiserver", Phase: reconcile.Doing}) // the old one is being replaced
 		synctest.Wait()
 		if len(connects) != 0 {
-			t.Errorf("connects to %v while the old API server runs", connects)
+			t.Errorf("connected to %v while the old API server runs", connects)
 		}
 		r.Board.Set(reconcile.Status{Ref: "unit/kube-apiserver", Phase: reconcile.Starting})
 		synctest.Wait()
 		if slices.Sort(connects); !slices.Equal(connects, []string{config.ControlConf, config.SuperAdminConf}) {
-			t.Errorf("connects with %v", connects)
+			t.Errorf("connected with %v", connects)
 		}
 		if got := board(r.Board); got["control/node/n1"] != "waiting unit/kubelet" || got["control/dns"] != "waiting unit/kube-controller-manager" || got["control/role"] != "ready" {
-			t.Errorf("with an API server and nothing else: %v", got)
+			t.Errorf("only the API server is running: got %v", got)
 		}
 		for _, u := range append(units[3:], "unit/kube-apiserver") {
 			set(u)
 		}
 		synctest.Wait()
 		if got := board(r.Board); got["control/node/n1"] != "ready" || got["control/dns"] != "ready" {
-			t.Errorf("all is up: %v", got)
+			t.Errorf("everything is running: got %v", got)
 		}
 	})
 }
 
-// Whoever watches the board sees every item before the role calls itself ready.
+// All items are on the board before the role's own item.
 func TestAnnounceOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package token is the attestation by one-time tokens: a machine that knows a token's text was given it by the operator. The verifier
-// compares the text and never stores, logs or repeats it. What the token permits is decided by package admission; its use is
-// written by the registry.
+// Package token is the attestation by one-time tokens: a machine proves that the operator gave it the text of a token. The verifier
+// compares the text, and never stores, logs or repeats it. Package admission decides what the token permits; package registry records
+// its use.
 //
 // Read [Verifier].
 //
@@ -22,35 +22,35 @@ import (
 	"github.com/slipway-project/slipway/internal/core/pin"
 )
 
-// Records is what the verifier reads; the registry has it.
+// Records is what the verifier reads. Package registry implements it.
 type Records interface {
 	Token(ctx context.Context, id string) (admission.Token, bool, error)
 	ByKey(ctx context.Context, key pin.Pin) (admission.Node, bool, error)
 	Waiting(ctx context.Context, key pin.Pin) (bool, error)
 }
 
-// Prover shows the text of a token.
+// Prover sends the text of a token.
 type Prover struct {
 	Text string
 }
 
 var _ attest.Prover = Prover{}
 
-// Kind is [attest.Prover].
+// Kind implements [attest.Prover].
 func (Prover) Kind() string { return "token" }
 
-// Evidence is [attest.Prover].
+// Evidence implements [attest.Prover].
 func (p Prover) Evidence(context.Context, []byte, []byte) ([]byte, error) { return []byte(p.Text), nil }
 
-// Answer is [attest.Prover].
+// Answer implements [attest.Prover].
 func (Prover) Answer(context.Context, []byte) ([]byte, error) {
-	return nil, errors.New("a machine that joins by a token answers no questions")
+	return nil, errors.New("a machine that joins by a token cannot answer questions")
 }
 
 // String hides the text, which is a secret.
 func (Prover) String() string { return "[redacted]" }
 
-// GoString is String.
+// GoString returns the same as String.
 func (p Prover) GoString() string { return p.String() }
 
 // Verifier checks the text of tokens.
@@ -60,13 +60,13 @@ type Verifier struct {
 
 var _ attest.Verifier = Verifier{}
 
-// Verify is [attest.Verifier]. A machine whose key has a record needs no token, and one that waits for approval has shown its
-// token before: both may still come with it long after it is gone.
+// Verify implements [attest.Verifier]. A machine whose key has a record needs no token, and one that waits for approval has already sent
+// its token. Both are accepted with a token that no longer exists.
 func (v Verifier) Verify(ctx context.Context, c attest.Claim, _ attest.Ask) (admission.Evidence, error) {
 	if _, known, err := v.Records.ByKey(ctx, c.Key); err != nil || known {
 		return admission.Evidence{}, wrap(err)
 	}
-	evidence, err := v.proven(ctx, string(c.Evidence))
+	evidence, err := v.check(ctx, string(c.Evidence))
 	var no *admission.Refusal
 	if errors.As(err, &no) {
 		if waiting, err := v.Records.Waiting(ctx, c.Key); err != nil || waiting {
@@ -76,10 +76,11 @@ func (v Verifier) Verify(ctx context.Context, c attest.Claim, _ attest.Ask) (adm
 	return evidence, err
 }
 
-func (v Verifier) proven(ctx context.Context, text string) (admission.Evidence, error) {
+// check returns the ID of the token with this text.
+func (v Verifier) check(ctx context.Context, text string) (admission.Evidence, error) {
 	id, hash, err := admission.ReadToken(text)
 	if err != nil {
-		return refuse(admission.TokenWrong, "what the machine shows has not the form of a token")
+		return refuse(admission.TokenWrong, "the evidence is not a well-formed token")
 	}
 	t, ok, err := v.Records.Token(ctx, id)
 	if err != nil {
@@ -87,13 +88,13 @@ func (v Verifier) proven(ctx context.Context, text string) (admission.Evidence, 
 	}
 	stored := t.Hash
 	if !ok {
-		stored = strings.Repeat("-", len(hash)) // the same work for an id that there is not
+		stored = strings.Repeat("-", len(hash)) // takes the same time for an unknown ID
 	}
 	switch same := subtle.ConstantTimeCompare([]byte(hash), []byte(stored)) == 1; {
 	case !ok:
 		return refuse(admission.TokenUnknown, "there is no token "+id)
 	case !same:
-		return refuse(admission.TokenWrong, "the text is not that of token "+id)
+		return refuse(admission.TokenWrong, "the text does not match token "+id)
 	}
 	return admission.Evidence{TokenID: id}, nil
 }

@@ -18,19 +18,19 @@ import (
 	"github.com/slipway-project/slipway/internal/node/rosterfile"
 )
 
-// otherControlPlanes is what a control plane needs to know of the others for the rollout lease. It asks the API servers of its
-// roster, its own first.
+// otherControlPlanes returns what the rollout lease needs to know about the other control planes. It asks the API servers of the
+// roster, the machine's own first.
 func otherControlPlanes(doc control.Desired, own lease.Records, client *kube.Client, members *etcd.Client, joinCA *x509.Certificate) rollout.Cluster {
 	servers := func() map[netip.Addr]*kube.Client { return apiServers(client, joinCA) }
 	peers := rollout.Peers{Etcd: members, Self: doc.Self, API: func(ctx context.Context, at netip.Addr) string {
 		all := servers()
 		if len(all) == 0 {
-			return "no roster names the API servers"
+			return "the roster has no API servers"
 		}
 		if server := all[at]; server != nil {
 			return server.Unready(ctx)
 		}
-		return "" // clients are not sent to it
+		return "" // not in the roster: clients do not use it
 	}}
 	return rollout.Cluster{
 		Self: doc.Self, Several: doc.Several(), Unwell: peers.Unwell,
@@ -44,7 +44,7 @@ func otherControlPlanes(doc control.Desired, own lease.Records, client *kube.Cli
 	}
 }
 
-// apiServers are those of the roster on the disk; none while there is no roster.
+// apiServers returns the API servers of the stored roster, by address; none while there is no roster.
 func apiServers(client *kube.Client, joinCA *x509.Certificate) map[netip.Addr]*kube.Client {
 	r, err := rosterfile.Load(config.RosterFile, joinCA)
 	if err != nil {

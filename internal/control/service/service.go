@@ -87,14 +87,14 @@ func (s *Service) RunRole(ctx context.Context, doc []byte, board *reconcile.Boar
 			}
 			return registry.New(client.Records(), s.Hooks.Now), nil
 		},
-		Beside:  []control.Service{{Name: "join", Run: s.run}},
-		Resolve: control.ResolveUDP, RootCA: config.ClusterCA + ".crt", Board: board, Log: s.Log,
+		Services: []control.Service{{Name: "join", Run: s.run}},
+		Resolve:  control.ResolveUDP, RootCA: config.ClusterCA + ".crt", Board: board, Log: s.Log,
 	}.Run(ctx, doc)
 }
 
 // run is a control.Service. It starts when the machine belongs to its cluster permanently.
 func (s *Service) run(ctx context.Context, d control.Desired, waiting func(reason string)) error {
-	waiting("the machine does not belong to its cluster yet")
+	waiting("the machine has not committed to its cluster yet")
 	if _, err := s.Lock.Wait(ctx, func(s lock.State) bool { return s.Phase == lock.Committed }); err != nil {
 		return err
 	}

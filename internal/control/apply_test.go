@@ -8,36 +8,36 @@ import (
 	"time"
 )
 
-// What somebody deletes is put back, and the board counts it.
+// A deleted object is restored, and the board counts the step.
 func TestPutBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, _, r := up(t, "a")
 		says(t, "up", r.Board, ready("a"))
 		if _, steps := r.Board.All(); steps != 0 {
-			t.Errorf("%d steps, and nothing has changed", steps)
+			t.Errorf("got %d steps without a change, want 0", steps)
 		}
 		c.lacks["a"] = true
 		c.drifted("Deployment kube-system/coredns")
-		time.Sleep(2 * firstRest)
+		time.Sleep(2 * minPause)
 		synctest.Wait()
 		if _, steps := r.Board.All(); steps != 1 || len(c.applied) != 2 {
-			t.Errorf("%d steps after %v", steps, c.applied)
+			t.Errorf("got %d steps after %v, want 1 after two applies", steps, c.applied)
 		}
 		c.nodeChanged("record of node n1")
 		if _, steps := r.Board.All(); steps != 2 {
-			t.Errorf("a node's record was written: %d steps", steps)
+			t.Errorf("a node's record was written: got %d steps, want 2", steps)
 		}
-		time.Sleep(lookAgain)
+		time.Sleep(resync)
 		synctest.Wait()
 		if len(c.applied) != 3 {
-			t.Errorf("without any drift it is applied now and then: %v", c.applied)
+			t.Errorf("without drift: applied %v, want a third apply", c.applied)
 		}
 	})
 }
 
-// Somebody who changes at once what we put back is not fought at full speed.
-func TestQuarrel(t *testing.T) {
+// Applies become rarer while another client keeps reverting them.
+func TestOtherClientReverts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, _, _ := up(t, "a")
@@ -50,7 +50,7 @@ func TestQuarrel(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := len(c.applied); n < 10 || n > 30 {
-			t.Errorf("applied %d times in 1000 s", n)
+			t.Errorf("applied %d times in 1000 s, want 10 to 30", n)
 		}
 	})
 }

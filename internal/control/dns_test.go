@@ -15,7 +15,7 @@ import (
 
 const apiName = "kubernetes.default.svc.cluster.local."
 
-// dnsServer answers on loopback with what answer makes of each question; nil is silence.
+// dnsServer runs a DNS server on loopback. It replies with the result of answer; nil means no reply.
 func dnsServer(t *testing.T, answer func(q dnsmessage.Message) []byte) netip.AddrPort {
 	t.Helper()
 	var lc net.ListenConfig
@@ -64,12 +64,12 @@ func TestResolveUDP(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		answer func(t *testing.T, q dnsmessage.Message) []byte
-		want   string // "" for an answer
+		want   string // "" for no error
 	}{
 		"an address": {func(t *testing.T, q dnsmessage.Message) []byte {
 			t.Helper()
 			if len(q.Questions) != 1 || q.Questions[0].Name.String() != apiName || q.Questions[0].Type != dnsmessage.TypeA {
-				t.Errorf("asked for %v", q.Questions)
+				t.Errorf("got questions %v", q.Questions)
 			}
 			q.Answers = []dnsmessage.Resource{{
 				Header: dnsmessage.ResourceHeader{Name: q.Questions[0].Name, Class: dnsmessage.ClassINET, TTL: 5},
@@ -88,8 +88,8 @@ func TestResolveUDP(t *testing.T) {
 			return pack(t, q)
 		}, " answers RCodeNameError"},
 		"nothing in it": {func(t *testing.T, q dnsmessage.Message) []byte { t.Helper(); return pack(t, q) }, " answers without an address"},
-		"no DNS":        {func(*testing.T, dnsmessage.Message) []byte { return []byte("hello") }, " answers what is no DNS"},
-		"silence":       {func(*testing.T, dnsmessage.Message) []byte { return nil }, " is silent"},
+		"no DNS":        {func(*testing.T, dnsmessage.Message) []byte { return []byte("hello") }, " sends an invalid answer"},
+		"silence":       {func(*testing.T, dnsmessage.Message) []byte { return nil }, " does not answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -97,13 +97,13 @@ func TestResolveUDP(t *testing.T) {
 			begun := time.Now()
 			err := ResolveUDP(t.Context(), at, apiName)
 			if took := time.Since(begun); took > 3*time.Second {
-				t.Errorf("it took %s", took)
+				t.Errorf("took %s, want at most 3s", took)
 			}
 			switch {
 			case tc.want == "" && err != nil:
 				t.Error(err)
 			case tc.want != "" && (err == nil || !strings.HasPrefix(err.Error(), at.String()+tc.want)):
-				t.Errorf("error %v, want %s%s", err, at, tc.want)
+				t.Errorf("got error %v, want %s%s", err, at, tc.want)
 			}
 		})
 	}
@@ -120,15 +120,15 @@ func TestResolveRefusedAndCancelled(t *testing.T) {
 	if err := conn.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := ResolveUDP(t.Context(), at, apiName); err == nil || err.Error() != at.String()+" refuses" {
-		t.Errorf("closed port: %v", err)
+	if err := ResolveUDP(t.Context(), at, apiName); err == nil || err.Error() != at.String()+" refuses the query" {
+		t.Errorf("closed port: got %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := ResolveUDP(ctx, at, apiName); err == nil {
-		t.Error("an answer after the end")
+		t.Error("got an answer after the context ended")
 	}
 	if err := ResolveUDP(t.Context(), at, strings.Repeat("x", 300)); err == nil || !strings.HasPrefix(err.Error(), "ask for ") {
-		t.Errorf("a name that is none: %v", err)
+		t.Errorf("an invalid name: got %v", err)
 	}
 }

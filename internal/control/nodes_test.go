@@ -22,31 +22,31 @@ import (
 	"github.com/slipway-project/slipway/internal/reconcile"
 )
 
-func names(r *roll) []string { return slices.Sorted(maps.Keys(r.nodes())) }
+func names(r *nodeSet) []string { return slices.Sorted(maps.Keys(r.nodes())) }
 
-// A node goes when its record was there and is gone, and for no other reason.
-func TestRoll(t *testing.T) {
+// A node is dropped only when its record existed and is gone.
+func TestNodeSet(t *testing.T) {
 	t.Parallel()
 	n1, n2, token := admission.Node{Name: "n1"}, admission.Node{Name: "n2"}, admission.Node{Name: "t"}
-	r := newRoll(Desired{Document: Document{Records: []admission.Node{n1, n2}}})
+	r := newNodeSet(Desired{Document: Document{Records: []admission.Node{n1, n2}}})
 	for _, step := range []struct {
 		what       string
 		registered bool
 		learn      []admission.Node
 		want       []string
 	}{
-		{"nothing was asked", false, nil, []string{"n1", "n2"}},
-		{"the document's second is not written down yet", false, []admission.Node{n1, token}, []string{"n1", "n2", "t"}},
-		{"both are", true, []admission.Node{n1, n2, token}, []string{"n1", "n2", "t"}},
+		{"the records were not read", false, nil, []string{"n1", "n2"}},
+		{"the second node of the document has no record yet", false, []admission.Node{n1, token}, []string{"n1", "n2", "t"}},
+		{"both have records", true, []admission.Node{n1, n2, token}, []string{"n1", "n2", "t"}},
 		{"a token's node is removed", true, []admission.Node{n1, n2}, []string{"n1", "n2"}},
 		{"the document's nodes are removed", true, []admission.Node{}, nil},
-		{"one is let in again", true, []admission.Node{n1}, []string{"n1"}},
+		{"one is admitted again", true, []admission.Node{n1}, []string{"n1"}},
 	} {
 		if step.registered {
 			r.setRegistered()
 		}
 		if step.learn != nil {
-			r.learn(step.learn, nil)
+			r.load(step.learn, nil)
 		}
 		if diff := cmp.Diff(step.want, names(r)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", step.what, diff)
@@ -54,7 +54,7 @@ func TestRoll(t *testing.T) {
 	}
 }
 
-// The record decides about the node, and the spec about its pool.
+// A Node is made from the record and from its pool in the spec.
 func TestNodeOfRecord(t *testing.T) {
 	t.Parallel()
 	address, podCIDR := netip.MustParseAddr("192.0.2.2"), netip.MustParsePrefix("10.244.9.0/24")
@@ -64,19 +64,19 @@ func TestNodeOfRecord(t *testing.T) {
 		record admission.Node
 		want   Node
 	}{
-		"a record that says nothing": {admission.Node{Name: "n"}, Node{Name: "n"}},
-		"a whole record": {
+		"an empty record": {admission.Node{Name: "n"}, Node{Name: "n"}},
+		"a complete record": {
 			admission.Node{Name: "n", Pool: "main", Address: address, PodCIDR: podCIDR},
 			Node{
 				Name: "n", Addresses: []netip.Addr{address}, PodCIDR: podCIDR,
 				Labels: map[string]string{"new": "", "node-role.kubernetes.io/worker": ""}, Taints: []machine.Taint{{Key: "k"}},
 			},
 		},
-		"a machine with labels of its own": {
+		"a machine with labels": {
 			admission.Node{Name: "own", Pool: "main"},
 			Node{Name: "own", Labels: map[string]string{"disk": "fast", "new": "", "node-role.kubernetes.io/worker": ""}, Taints: []machine.Taint{{Key: "k"}}},
 		},
-		"a pool that is gone": {admission.Node{Name: "n", Pool: "gone"}, Node{Name: "n"}},
+		"a pool that is not in the spec": {admission.Node{Name: "n", Pool: "gone"}, Node{Name: "n"}},
 	} {
 		same := []cmp.Option{cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })}
 		if diff := cmp.Diff(tt.want, d.node(tt.record), same...); diff != "" {
@@ -85,7 +85,7 @@ func TestNodeOfRecord(t *testing.T) {
 	}
 }
 
-// recorded runs a leader with records and returns what it works with.
+// recorded runs a leader with records.
 func recorded(t *testing.T, b *book, change func(*Desired)) (*cluster, Role) {
 	t.Helper()
 	c, a := newCluster(), &answerer{}
@@ -97,8 +97,8 @@ func recorded(t *testing.T, b *book, change func(*Desired)) (*cluster, Role) {
 	return c, r
 }
 
-// A node's item says that the machine has not come, as long as it has not; another machine's units are not waited for.
-func TestNodeThatIsAwaited(t *testing.T) {
+// Until its machine has joined, a node's item says so. It does not wait for the units of another machine.
+func TestNodeThatHasNotJoined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n1, n2 := admission.Node{Name: "n1", Pool: "main"}, admission.Node{Name: "n2", Pool: "main"}
@@ -111,7 +111,7 @@ func TestNodeThatIsAwaited(t *testing.T) {
 		want := ready("a")
 		want["control/node/n1"], want["control/node/n2"] = "failing "+kube.Absent("n1"), "failing the machine has not joined"
 		want["control/records"] = "ready"
-		says(t, "nobody is there", r.Board, want)
+		says(t, "no Node exists", r.Board, want)
 		n2.JoinedAt = time.Now()
 		b.set(nil, n1, n2)
 		c.nodes["n2"](kube.Absent("n2"))
@@ -120,7 +120,7 @@ func TestNodeThatIsAwaited(t *testing.T) {
 	})
 }
 
-// A kubelet on another machine is on another board.
+// Only this machine's kubelet is on this board.
 func TestUnitsOfThisMachine(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -133,11 +133,11 @@ func TestUnitsOfThisMachine(t *testing.T) {
 		run(t, r, several(func(d *Desired) { d.Records = []admission.Node{n1, n2} }))
 		want := ready("a")
 		want["control/node/n1"], want["control/node/n2"], want[itemKubelet] = "waiting "+itemKubelet, "ready", "waiting"
-		says(t, "its kubelet is not up", r.Board, want)
+		says(t, "its kubelet is not running", r.Board, want)
 	})
 }
 
-// Another pod range or other labels in the record begin the keeping anew.
+// A changed pod CIDR in a record restarts the work for the node.
 func TestRecordThatChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -150,12 +150,12 @@ func TestRecordThatChanges(t *testing.T) {
 		b.set(nil, n1)
 		synctest.Wait()
 		if len(c.kept) != before+1 || c.kept[before].PodCIDR != n1.PodCIDR {
-			t.Errorf("kept %+v", c.kept[before:])
+			t.Errorf("kept %+v, want one more with the new pod CIDR", c.kept[before:])
 		}
 	})
 }
 
-// What is wrong with one record keeps no other node out, and is shown until it is right.
+// A record that is refused does not keep other nodes out. The error is shown until it is fixed.
 func TestRecordThatIsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -170,31 +170,30 @@ func TestRecordThatIsRefused(t *testing.T) {
 		b.mu.Unlock()
 		time.Sleep(time.Second)
 		want["control/records"] = "ready"
-		says(t, "mended", r.Board, want)
+		says(t, "fixed", r.Board, want)
 	})
 }
 
-// A leader that begins with an old document believes nothing of it that the records do not say: neither before they were read, nor
-// where they cannot be written.
-func TestDocumentBringsNobodyBack(t *testing.T) {
+// A leader with an old document does not restore removed nodes: it trusts only the records, and nothing before it has read them.
+func TestDocumentRestoresNoNode(t *testing.T) {
 	t.Parallel()
 	address := netip.MustParseAddr("192.0.2.2")
 	in, gone, leaving := admission.Node{Name: "in", Address: address}, admission.Node{Name: "gone", Address: address}, admission.Node{Name: "leaving", Removing: true}
-	r := newRoll(Desired{Document: Document{Records: []admission.Node{in, gone}}})
-	r.awaits = true
+	r := newNodeSet(Desired{Document: Document{Records: []admission.Node{in, gone}}})
+	r.needsRecords = true
 	if m := r.machines(); len(m["in"].Addresses)+len(m["gone"].Addresses) > 0 {
-		t.Errorf("before the records were read, these may serve: %v", m)
+		t.Errorf("before the records were read: got machines with addresses: %v", m)
 	}
-	if s := r.standing(); len(s.In)+len(s.Leaving)+len(s.Removed) > 0 {
-		t.Errorf("before the records were read: %+v", s)
+	if s := r.states(); len(s.In)+len(s.Leaving)+len(s.Removed) > 0 {
+		t.Errorf("before the records were read: got states %+v", s)
 	}
-	r.learn([]admission.Node{in, leaving}, []admission.Removed{{Name: "gone"}, {Name: "in"}}) // "in" is another machine's name now
+	r.load([]admission.Node{in, leaving}, []admission.Removed{{Name: "gone"}, {Name: "in"}}) // another machine has the name "in" now
 	want := kube.NodeStates{In: map[string]bool{"in": true}, Leaving: map[string]bool{"leaving": true}, Removed: map[string]bool{"gone": true}}
-	if diff := cmp.Diff(want, r.standing()); diff != "" {
-		t.Errorf("standing (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, r.states()); diff != "" {
+		t.Errorf("states (-want +got):\n%s", diff)
 	}
 	m := r.machines()
 	if _, back := m["gone"]; back || len(m["in"].Addresses) != 1 || len(m["leaving"].Addresses) != 0 {
-		t.Errorf("machines: %v", m)
+		t.Errorf("got machines %v", m)
 	}
 }
