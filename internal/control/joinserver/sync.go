@@ -18,7 +18,7 @@ import (
 const (
 	helloTimeout   = 10 * time.Second       // the call itself has no time limit
 	memberInterval = 200 * time.Millisecond // between two calls of Members.Admit
-	memberSilence  = 10 * time.Second       // a node repeats every 5 s that it wants to join etcd; after this silence its lease is not renewed
+	memberSilence  = 10 * time.Second       // a node repeats every 2 s that it wants to join etcd; after this silence its lease is not renewed
 )
 
 // Sync serves one node for as long as its stream and its record exist: new rosters, certificates for new keys, and the steps of

@@ -180,31 +180,31 @@ func race[T closer](ctx context.Context, endpoints []netip.AddrPort, open func(c
 	ctx, cancel := context.WithCancel(ctx)
 	results := make(chan result, len(endpoints))
 	next, running := 0, 0
-	timer := time.NewTimer(0) // starts the first
+	due := true // the next attempt
+	timer := time.NewTimer(stagger)
 	defer timer.Stop()
 	for {
-		begin := timer.C
-		if next == len(endpoints) {
-			begin = nil
-			if running == 0 {
-				cancel()
-				return first, false
-			}
-		}
-		select {
-		case <-begin:
+		if due && next < len(endpoints) {
 			at := endpoints[next]
-			next, running = next+1, running+1
+			next, running, due = next+1, running+1, false
 			timer.Reset(stagger)
 			go func() {
 				opened, err := open(ctx, at)
 				results <- result{at, opened, err}
 			}()
+		}
+		if running == 0 {
+			cancel()
+			return first, false
+		}
+		select {
+		case <-timer.C:
+			due = true
 		case r := <-results:
 			running--
 			if r.err != nil {
 				failed(r.at, r.err)
-				timer.Reset(0)
+				due = true
 				continue
 			}
 			others := running

@@ -195,7 +195,7 @@ type Member struct {
 }
 
 const (
-	memberResend = 2 * time.Second       // the service forgets a node that is silent for 5 s
+	memberResend = 2 * time.Second       // the service forgets a node that is silent for 10 s
 	memberPoll   = 50 * time.Millisecond // a local call
 )
 
