@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"regexp"
 )
 
 // Facts are what a machine reports of itself. They choose details of its configuration and never grant a right: an
@@ -37,7 +38,7 @@ func (f Facts) Encode() []byte {
 }
 
 // DecodeFacts reads encoded facts, which an unauthenticated machine may have sent: at most [MaxFacts] bytes, one JSON object,
-// every known field of its type. Unknown fields are ignored, so that a machine with a newer Slipway can join a cluster whose
+// every known field of its type and within its bounds. Unknown fields are ignored, so that a machine with a newer Slipway can join a cluster whose
 // control planes do not know its latest facts yet.
 func DecodeFacts(data []byte) (Facts, error) {
 	if len(data) > MaxFacts {
@@ -50,6 +51,14 @@ func DecodeFacts(data []byte) (Facts, error) {
 	if f == nil {
 		return Facts{}, fmt.Errorf("decode facts: got null, want an object")
 	}
+	if !idForm.MatchString(f.ProductUUID) || !idForm.MatchString(f.MachineID) || f.MTU < 0 || f.MTU > maxMTU {
+		return Facts{}, fmt.Errorf("decode facts: productUUID, machineID or mtu is not valid")
+	}
 	f.Address = f.Address.Unmap()
 	return *f, nil
 }
+
+// idForm bounds the ids, which are stored in the record of the node.
+var idForm = regexp.MustCompile(`^[0-9A-Za-z-]{0,64}$`)
+
+const maxMTU = 65536

@@ -79,7 +79,7 @@ func replace(path, text string) error {
 	if have, err := os.ReadFile(path); err == nil && string(have) == text {
 		return nil
 	}
-	return durable.WriteFile(path, 0o644, []byte(text))
+	return durable.WriteFile(path, 0o600, []byte(text)) // the kernel shows the product UUID to root only
 }
 
 // interval is the time between two updates without a notification from the kernel. It does not report changes of the zone.

@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// gather returns the facts for units. It omits serial numbers because every user can read the files.
+// gather returns the facts for units. It omits serial numbers.
 func (f File) gather(sys string) (map[string]string, error) {
 	out := map[string]string{}
 	set := func(name, value string) {
