@@ -105,8 +105,15 @@ type test struct {
 	lines  []string
 }
 
-// interrupted reports whether tests may be missing from the result.
-func (r *result) interrupted() bool { return r.panics || len(r.failures()) == 0 }
+// interrupted reports whether tests may be missing from the result: the test binary died, or no test failed.
+func (r *result) interrupted() bool {
+	for _, t := range r.tests {
+		if t.action == "" {
+			return true
+		}
+	}
+	return r.panics || len(r.failures()) == 0
+}
 
 // failures lists the tests that failed or did not end.
 func (r *result) failures() []string {
