@@ -434,7 +434,11 @@ func (l *Local) changePartition(cluster string, change func(*partition), apply f
 	if err != nil {
 		return err
 	}
+	before := partition{slices.Clone(p.Isolated), slices.Clone(p.Separated)}
 	change(&p)
+	if apply == nil && slices.Equal(p.Isolated, before.Isolated) && slices.Equal(p.Separated, before.Separated) {
+		return nil // removing a machine works on a full disk, too
+	}
 	if err := durable.Save(l.partitionFile(cluster), partitionSchema, p); err != nil {
 		return fmt.Errorf("save network partition: %w", err)
 	}
