@@ -112,7 +112,7 @@ type Membership struct {
 func (a *Agent) Info(ctx context.Context) (Info, error) {
 	r, err := a.client.Facts(ctx, &nodev1.FactsRequest{}, grpc.WaitForReady(true))
 	if err != nil {
-		return Info{}, fmt.Errorf("ask the agent for facts: %w", err)
+		return Info{}, fmt.Errorf("ask the agent for facts: %w", Plain(err))
 	}
 	f, err := coremachine.DecodeFacts(r.GetFacts())
 	if err != nil {

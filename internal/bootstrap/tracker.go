@@ -150,7 +150,7 @@ func (t *tracker) machineReady(name string, c machine.Change) {
 	if !c.None() {
 		t.changed()
 	}
-	text := "already running"
+	text := report.AlreadyRunning
 	switch {
 	case c.Created:
 		text = "created"
@@ -174,7 +174,11 @@ func (t *tracker) item(name string, s reconcile.Status, steps int) {
 
 // milestone records when an item that users care about became ready, counted from when the store had all components.
 func (t *tracker) milestone(s reconcile.Status) {
-	if s.Phase != reconcile.Ready || s.Since.Before(t.started) {
+	start := t.stored
+	if start.IsZero() { // apply uploads components while machines boot
+		start = t.started
+	}
+	if s.Phase != reconcile.Ready || s.Since.Before(start) {
 		return
 	}
 	name, ok := map[string]string{
@@ -192,10 +196,6 @@ func (t *tracker) milestone(s reconcile.Status) {
 	}
 	if !ok || slices.ContainsFunc(t.result.Milestones, func(m Milestone) bool { return m.Name == name }) {
 		return
-	}
-	start := t.stored
-	if start.IsZero() { // apply uploads components while machines boot
-		start = t.started
 	}
 	t.result.Milestones = append(t.result.Milestones, Milestone{name, s.Since.Sub(start)})
 	slices.SortFunc(t.result.Milestones, func(a, b Milestone) int { return cmp.Compare(a.At, b.At) })

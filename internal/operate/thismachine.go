@@ -44,7 +44,7 @@ func Identity(ctx context.Context, socket string) (id MachineIdentity, err error
 		if i.Facts.Address.IsValid() {
 			id.Address = i.Facts.Address.String()
 		}
-		return agentclient.Plain(err)
+		return err
 	})
 	return id, err
 }

@@ -52,6 +52,9 @@ const (
 	StageDone      Stage = "done"
 )
 
+// AlreadyRunning is the text of a machine's event if nothing had to be done.
+const AlreadyRunning = "already running"
+
 // Item is the event for a plan item's new status on a machine.
 func Item(machine string, s reconcile.Status) Event {
 	text := s.What

@@ -93,7 +93,7 @@ func TestPlain(t *testing.T) {
 		},
 		"a run that changes nothing": {
 			events: []report.Event{
-				spec, at(30, report.StageMachine, "", "ready", "runs already"), at(40, report.StagePlan, "", "", "80 items"),
+				spec, at(30, report.StageMachine, "", "ready", report.AlreadyRunning), at(40, report.StagePlan, "", "", "80 items"),
 				converge(50, "unit/etcd", "ready", ""), converge(60, "control/dns", "starting", ""), converge(70, "control/dns", "ready", ""),
 			},
 			end: 80 * time.Millisecond,

@@ -197,7 +197,7 @@ func isChange(e report.Event) bool {
 	case report.StageBundle:
 		return true
 	case report.StageMachine:
-		return e.Phase != "ready" || e.Text != "runs already"
+		return e.Phase != "ready" || e.Text != report.AlreadyRunning
 	case report.StageConverge:
 		return e.Phase == "doing" || e.Phase == "failing"
 	}

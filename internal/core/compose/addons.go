@@ -33,12 +33,13 @@ func AddOns(c config.Cluster, nodes []admission.Node) ([]objects.AddOn, error) {
 // apiEndpoint is where CoreDNS finds the API of the only control plane. With several it is zero: the Service finds one that is ready.
 func apiEndpoint(c config.Cluster, nodes []admission.Node) netip.AddrPort {
 	var only netip.AddrPort
+	count := 0
 	for _, n := range nodes {
 		for _, p := range c.Pools {
 			if p.Name != n.Pool || !p.Has(config.RoleControlPlane) {
 				continue
 			}
-			if only.IsValid() {
+			if count++; count > 1 {
 				return netip.AddrPort{}
 			}
 			only = netip.AddrPortFrom(n.Address, APIPort(c))
