@@ -158,7 +158,7 @@ func formOf(t reflect.Type) (form, bool) {
 	case reflect.TypeFor[time.Duration]():
 		return form{parsed(time.ParseDuration), "is not a duration", "write a number and a unit, such as 30s or 10m"}, true
 	case reflect.TypeFor[fs.FileMode]():
-		return form{parsed(parseMode), "is not a file mode", "write octal digits such as 0644"}, true
+		return form{parsed(parseMode), "is not a file mode", "write octal digits such as 0644, not 0000"}, true
 	case reflect.TypeFor[endpoint.Host]():
 		return form{parsed(func(text string) (endpoint.Host, error) { return endpoint.ParseHost(text), nil }), "", ""}, true
 	case reflect.TypeFor[endpoint.Endpoint]():
@@ -171,8 +171,8 @@ func formOf(t reflect.Type) (form, bool) {
 
 func parseMode(text string) (fs.FileMode, error) {
 	n, err := strconv.ParseUint(text, 8, 32)
-	if err != nil || n > 0o777 || len(text) < 3 {
-		return 0, fmt.Errorf("parse file mode %.20q: want octal digits up to 0777", text)
+	if err != nil || n == 0 || n > 0o777 || len(text) < 3 {
+		return 0, fmt.Errorf("parse file mode %.20q: want octal digits from 0001 to 0777", text)
 	}
 	return fs.FileMode(n), nil
 }
