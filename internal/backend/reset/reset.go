@@ -102,7 +102,7 @@ func remove(ctx context.Context, h Host, e plan.Entry) error {
 	return h.Do(ctx, plan.Step{Verb: plan.Remove, Ref: e.Ref, Why: "the node is reset"}, e)
 }
 
-// stagedSuffixSuffix is the suffix of a certificate whose key is not in use yet (package ca).
+// stagedSuffix marks a certificate whose key is not in use yet. Package ca writes it.
 const stagedSuffix = ".new"
 
 // removeTemporary removes the temporary files that a crash may have left behind while the item was

@@ -22,11 +22,11 @@ type For struct {
 // None reports whether nothing is waited for.
 func (f For) None() bool { return f.What == "" }
 
-// Same reports whether both wait for the same from the same, since whenever.
+// Same reports whether both wait for the same thing from the same provider. It ignores Since.
 func (f For) Same(o For) bool { return f.What == o.What && f.Who == o.Who }
 
-// String is the status line: "waiting for X (provided by Y)".
-func (f For) String() string {
+// Text is the status line: "waiting for X (provided by Y)". It is not String, which types that embed For would inherit.
+func (f For) Text() string {
 	if f.Who == "" {
 		return "waiting for " + f.What
 	}
@@ -36,4 +36,4 @@ func (f For) String() string {
 // Error means "later": nothing has failed, and the caller asks again.
 type Error struct{ For }
 
-func (e *Error) Error() string { return e.String() }
+func (e *Error) Error() string { return e.Text() }

@@ -175,8 +175,8 @@ func clean(c *kit.Cluster) {
 			c.T.Errorf("after the reset of %s, %s is left:\n%s", c.Node, what, left)
 		}
 	}
-	if r := c.Must("node", "reset", c.Node, "--yes"); !strings.Contains(r.Out, "free already") {
-		c.T.Errorf("second reset: want \"free already\", got %s", r)
+	if r := c.Must("node", "reset", c.Node, "--yes"); !strings.Contains(r.Out, "nothing to reset") {
+		c.T.Errorf("second reset: want \"nothing to reset\", got %s", r)
 	}
 	c.T.Logf("checked %s in %.1f s", c.Node, time.Since(begun).Seconds())
 }

@@ -91,8 +91,8 @@ func refused(c, machine *kit.Cluster, token kit.Token, reasons ...string) {
 		c.T.Errorf("the refused machine must learn neither the reason nor the token: %s", r)
 	}
 	audited(c, before, machine.Pin(), reasons...)
-	if r := c.Must("node", "reset", machine.Node, "--yes"); !strings.Contains(r.Out, "free already") {
-		c.T.Errorf("reset after the refusal: want \"free already\", got %s", r)
+	if r := c.Must("node", "reset", machine.Node, "--yes"); !strings.Contains(r.Out, "nothing to reset") {
+		c.T.Errorf("reset after the refusal: want \"nothing to reset\", got %s", r)
 	}
 	if nodes, err := c.Nodes(); err != nil || len(nodes) != 3 {
 		c.T.Errorf("nodes after the refusal: got %+v, %v, want 3", nodes, err)
