@@ -76,7 +76,7 @@ func mutants() map[string]mutant {
 			"control/joinserver", "return known && (!found || n.Removing)", "return known && found && n.Name == \"\"", "TestStories/removed-and-reset",
 		},
 		"a dead endpoint holds up the others": {
-			"node/joinclient", "begin := timer.C\n\t\tif next == len(endpoints) {", "begin := timer.C\n\t\tif next == len(endpoints) || running > 0 {", "TestStories/first-endpoint-dead",
+			"node/joinclient", "if due && next < len(endpoints) {", "if due && next < len(endpoints) && running == 0 {", "TestStories/first-endpoint-dead",
 		},
 		"certificates are renewed before they are due": {
 			"ca", "!l.now().Before(at) {", "!l.now().Before(at) || l.now().Sub(cert.NotBefore) > 1e12 {", "TestRestarts/0",
