@@ -98,8 +98,8 @@ bench: components ## boot and destroy clusters, print the figures of docs/perfor
 # asciinema and npx (Debian: asciinema, npm) are needed for this target only.
 picture: build ## record slipway up on a terminal into docs/up.svg, the picture in the README
 	bin/slipway down --name docs >/dev/null 2>&1 || true
-	asciinema rec --overwrite -q --cols 100 --rows 32 -c "bin/slipway up --name docs" bin/up.cast
-	npx --yes svg-term-cli@2.1.1 --in bin/up.cast --out docs/up.svg --window --width 100 --height 32
+	asciinema rec --overwrite -q --cols 100 --rows 34 -c "bin/slipway up --name docs" bin/up.cast
+	npx --yes svg-term-cli@2.1.1 --in bin/up.cast --out docs/up.svg --window --width 100 --height 34 --at 600000
 	bin/slipway down --name docs
 
 clean: ## remove what was built here (not the component store)
