@@ -93,6 +93,9 @@ Exit codes: 0 success, 1 failure, 2 usage, 3 invalid spec, 4 failed preflight ch
 	root.SetErr(e.Err)
 	root.SetIn(e.In)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 { // the flag belongs to a command that does not exist
+			return cmd.RunE(cmd, args)
+		}
 		return usageError{fmt.Errorf("%w\nSee '%s --help'", err, cmd.CommandPath())}
 	})
 	root.PersistentFlags().StringVar(&e.Inventory.Dir.Root, "root", e.Inventory.Dir.Root, "state directory, with clusters, machines and components")
