@@ -32,8 +32,8 @@ type hold struct {
 	releases []func()
 }
 
-// may tells whether a step can be done now. To start what does not run makes nothing unavailable, nor does it to replace what has
-// been down for long: the repair of a broken cluster needs no lease.
+// may reports whether a step is allowed now. Starting a stopped item, or replacing one that has been down for long, needs no lease,
+// because it makes nothing unavailable.
 func (h *hold) may(l *Loop, e plan.Entry, step plan.Step, s plan.State) bool {
 	return l.Rollout == nil || !e.Rolling || step.Verb != plan.Replace || s.Down || h.mine
 }
@@ -46,15 +46,16 @@ func (h *hold) end() {
 	*h = hold{}
 }
 
-// keep keeps the lease that an earlier agent acquired for the entry: what that agent broke would otherwise be broken on the next
-// machine as well.
+// keep keeps the lease that an earlier agent acquired for the entry. Without it, the next machine would start its rollout before
+// this one has recovered.
 func (h *hold) keep(l *Loop, e plan.Entry) {
 	if l.Rollout != nil && e.Rolling {
 		h.releases = append(h.releases, l.Rollout.Keep(e.Ref.String()))
 	}
 }
 
-// lookWhileWaiting is how often an item that waits for the lease is observed: when it has died meanwhile, it waits no longer.
+// lookWhileWaiting is the interval at which an item that waits for the lease is observed. An item that has died does not need the
+// lease any more.
 const lookWhileWaiting = time.Second
 
 // acquire waits for the lease, or until the entry does not need it any more.

@@ -90,8 +90,7 @@ func (r *Registry) UpdateNode(ctx context.Context, name string, change func(*adm
 }
 
 // Register adds the operator's nodes, see [admission.Records.Register]. Only Register creates the document of nodes. Every control
-// plane may call it at any time. If it refuses some of the nodes, it still
-// registers the others.
+// plane may call it at any time. If it refuses some of the nodes, it still registers the others.
 func (r *Registry) Register(ctx context.Context, nodes []admission.Node) error {
 	var problems error
 	err := r.alter(ctx, "register nodes", true, func(records admission.Records) (out admission.Records, _ error) {
